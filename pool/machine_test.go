@@ -35,12 +35,14 @@ func play(seed uint64, events int) *world {
 			if h := w.pick(func(h *worldHost) bool { return h.linked && h.keeper }); h != nil {
 				w.report(h)
 			}
-		case k < 80:
+		case k < 79:
 			if h := w.pick(func(h *worldHost) bool { return len(h.out) > 0 }); h != nil {
 				r := h.out[0]
 				h.out = h.out[1:]
 				w.m.Reported(w.now, r)
 			}
+		case k < 80:
+			w.person()
 		case k < 92:
 			if ids := w.jobIDs(); len(ids) > 0 {
 				w.step(ids[w.r.IntN(len(ids))])
@@ -51,10 +53,7 @@ func play(seed uint64, events int) *world {
 				w.note("stop %s: %v", id, w.m.Stop(w.now, id, "x", w.r.IntN(2) == 0))
 			}
 		case k < 94:
-			if len(w.m.order) > 0 {
-				id, n := w.m.order[w.r.IntN(len(w.m.order))], w.r.IntN(5)
-				w.note("resize %s %d: %v", id, n, w.m.Resize(w.now, id, n, "x"))
-			}
+			w.mishap()
 		case k < 95:
 			w.killHead()
 		case k < 96:
@@ -73,8 +72,6 @@ func play(seed uint64, events int) *world {
 				h.keeper = true
 				w.link(h)
 			}
-		case k < 99 && w.r.IntN(2) == 0:
-			w.mishap()
 		case k < 99 && w.r.IntN(4) == 0:
 			if h := w.pick(func(h *worldHost) bool { return !h.lost }); h != nil {
 				w.lose(h)
@@ -82,11 +79,7 @@ func play(seed uint64, events int) *world {
 		default:
 			if h := w.pick(func(h *worldHost) bool { return h.lost && !h.keeper }); h != nil {
 				if w.r.IntN(2) == 0 {
-					err := w.m.Forget(w.now, h.name)
-					w.note("forget %s: %v", h.name, err)
-					if err == nil {
-						w.forgot[h.name] = true
-					}
+					w.forget(h)
 				} else {
 					h.lost, h.keeper = false, true
 					w.link(h)

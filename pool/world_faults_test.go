@@ -19,6 +19,27 @@ func (w *world) lose(h *worldHost) {
 	h.parts = map[string]*part{}
 }
 
+// person has a person do something that is seldom done.
+func (w *world) person() {
+	switch k := w.r.IntN(8); {
+	case k < 5:
+		if len(w.m.order) > 0 {
+			id, n := w.m.order[w.r.IntN(len(w.m.order))], w.r.IntN(5)
+			w.note("resize %s %d: %v", id, n, w.m.Resize(w.now, id, n, "x"))
+		}
+	case k < 7:
+		if h := w.pick(func(h *worldHost) bool { return true }); h != nil {
+			leaves := w.r.IntN(2) == 0
+			w.note("leave %s %t: %v", h.name, leaves, w.m.Leave(w.now, h.name, leaves))
+		}
+	default:
+		h := w.pick(func(h *worldHost) bool { return !h.linked && !h.keeper && !h.lost })
+		if h != nil && w.r.IntN(4) == 0 {
+			w.forget(h)
+		}
+	}
+}
+
 // mishap kills an agent, loses a report, or lets parts of jobs that have ended go.
 func (w *world) mishap() {
 	switch w.r.IntN(3) {
@@ -73,6 +94,25 @@ func (w *world) killHead() {
 	}
 }
 
+// anyForgot reports whether a person has ever said of a host of a run that it is gone for good.
+func (w *world) anyForgot(run *worldRun) bool {
+	for host := range run.names {
+		if w.forgot[host] {
+			return true
+		}
+	}
+	return false
+}
+
+// forget has a person say that a host is gone for good, which may be wrong.
+func (w *world) forget(h *worldHost) {
+	err := w.m.Forget(w.now, h.name)
+	w.note("forget %s: %v", h.name, err)
+	if err == nil {
+		w.forgot[h.name] = true
+	}
+}
+
 // check checks what is promised after every event.
 func (w *world) check() {
 	if err := w.m.Check(); err != nil {
@@ -92,7 +132,7 @@ func (w *world) check() {
 	}
 	for id, run := range w.runs {
 		e := w.m.jobs[id]
-		if run.began && !run.over && len(w.forgot) == 0 &&
+		if run.began && !run.over && !w.anyForgot(run) &&
 			(e == nil || !e.started() || e.Attempt != run.attempt) {
 			w.fail("Q7: job %s trains, and is given up", id)
 		}
@@ -116,6 +156,7 @@ func (w *world) calm() {
 		if h.keeper = true; !h.linked {
 			w.link(h)
 		}
+		_ = w.m.Leave(w.now, h.name, false)
 	}
 	for range 3000 {
 		w.now += 1000
@@ -144,7 +185,9 @@ func (w *world) calm() {
 			}
 		}
 		for _, id := range w.jobIDs() {
-			w.step(id)
+			for range 8 {
+				w.step(id)
+			}
 		}
 		w.check()
 		if len(w.m.order) == 0 || w.broken != "" {
