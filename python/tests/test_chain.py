@@ -260,6 +260,36 @@ def test_what_the_program_gives(fetch, loss, said):
         make_step(lambda: [nn.Linear(4, 4)], sgd, fetch, loss)
 
 
+@pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="needs a CUDA device: torch.cuda.is_available() is False here",
+)
+@pytest.mark.parametrize(
+    "make, given, targets, said",
+    [
+        (lambda: [nn.Linear(4, 4).cuda()], "cpu", "cpu", "a parameter of a layer is on cuda:0"),
+        (lambda: [nn.Linear(4, 4)], "cuda", "cpu", "what fetch gave is on cuda:0"),
+        (lambda: [nn.Linear(4, 4)], "cpu", "cuda", "what fetch gave is on cuda:0"),
+        (lambda: [with_buffer("cuda")], "cpu", "cpu", "layers.0.shift is on cuda:0"),
+    ],
+)
+def test_tensors_on_a_gpu(make, given, targets, said):
+    """What lies on a GPU is refused, with what trains there."""
+
+    def fetch(i):
+        return torch.ones(len(i), 4, device=given), torch.ones(len(i), 4, device=targets)
+
+    with pytest.raises(shoal.ShoalError, match=f"{said}: a chain trains with tensors on the CPU"):
+        make_step(make, sgd, fetch, F.mse_loss)
+
+
+def with_buffer(device):
+    """A layer with a buffer on a device."""
+    layer = nn.Linear(4, 4)
+    layer.register_buffer("shift", torch.ones(4, device=device))
+    return layer
+
+
 PLAN = {"shoal": "deployment/1", "mesh": "pp=2(8/6;micro=4;ahead=3/1)"}
 
 

@@ -138,13 +138,20 @@ UNSAFE = {
     "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])\n": (
         "what was imported has started processes, which a fork would not have"
     ),
+    # As torch does where CUDA was begun, though no tensor is on a GPU yet.
+    "import os, sys, types\n"
+    "here = os.getpid()\n"
+    "sys.modules['torch'] = types.SimpleNamespace(cuda=types.SimpleNamespace(\n"
+    "    _is_in_bad_fork=lambda: os.getpid() != here))\n": (
+        "what was imported has begun CUDA, and no fork could use a GPU"
+    ),
     "import no_such_module\n": (
         "cannot import unsafe: ModuleNotFoundError: No module named 'no_such_module'"
     ),
 }
 
 
-@pytest.mark.parametrize("source", UNSAFE, ids=["thread", "file", "process", "error"])
+@pytest.mark.parametrize("source", UNSAFE, ids=["thread", "file", "process", "cuda", "error"])
 def test_what_cannot_be_forked_is_said(launch, tmp_path, source):
     """The user is told what was imported that cannot be forked, and workers are started anew."""
     (tmp_path / "unsafe.py").write_text(source)

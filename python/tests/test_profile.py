@@ -123,7 +123,11 @@ def test_tuples_of_several_types():
         (["model:chain", "--rounds", "3"], 2, "--rounds 3: quartiles need at least 5"),
         (["model:chain", "--threads", "0"], 2, "--threads 0: at least 1"),
         (["model:chain", "--device", "xpux"], 2, "--device xpux: "),
-        (["model:chain", "-o", "none/m.json"], 2, "-o none/m.json: No such file or directory"),
+        (["model:chain", "-o", "none/m.json"], 2, "there is no folder none: make it first"),
+        (["none.py:chain", "-o", "none/m.json"], 2, "there is no folder none: make it first"),
+        (["model:chain", "-o", "."], 2, "-o .: it is a folder; name a file in it"),
+        (["model:chain", "--device-name", "a 100"], 2, "'a 100' names no kind of device"),
+        (["model:chain", "--device-name", ""], 2, "'' names no kind of device"),
         (["model:chain", "--sample", "model:mistaken"], 1, "layers.0 (Sequential): RuntimeError"),
     ],
 )

@@ -2,6 +2,7 @@
 all of it up to the call itself. Everything runs on the thread of the test.
 """
 
+import os
 import types
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist
 
-from shoal.torch.cuda import Device, Communicator
+from shoal.torch.cuda import Communicator, Device, device_types
 
 PORTABLE = 1  # cudaHostRegisterPortable
 
@@ -216,3 +217,19 @@ def test_who_cannot(group, monkeypatch, lacks):
         monkeypatch.delattr(dist, "ProcessGroupNCCL")
     with pytest.raises(RuntimeError, match="no NCCL that can be aborted"):
         Device(torch.device("cuda:0")).identity()
+
+
+@pytest.mark.parametrize("before", [None, "0"])
+@pytest.mark.parametrize("there", [True, False])
+def test_to_look_for_devices_does_not_begin_cuda(monkeypatch, before, there):
+    """Torch is asked for devices in the way after which a fork can use them, as the import of
+    shoal.torch asks, and the environment is as before.
+    """
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    asked = []
+    monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv(name, before)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append(os.getenv(name)) or there)
+    assert device_types() == (["cpu", "cuda"] if there else ["cpu"])
+    assert asked == ["1"] and os.getenv(name) == before

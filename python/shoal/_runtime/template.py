@@ -152,6 +152,13 @@ def _open_files() -> Set[str]:
     return {f for f in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{f}")}
 
 
+def _cannot_use_gpus() -> bool:
+    """In a fork, whether torch knows that it can use no GPU here, as CUDA was begun before."""
+    torch = sys.modules.get("torch")
+    asks = getattr(getattr(torch, "cuda", None), "_is_in_bad_fork", None)
+    return bool(asks and asks())
+
+
 def why_not_forked(files: Set[str]) -> Optional[str]:
     """Why what was imported cannot be forked; None = it can. `files` are the descriptors that were
     open before.
@@ -163,15 +170,14 @@ def why_not_forked(files: Set[str]) -> Optional[str]:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
         return f"the kernel gives no descriptor of a process (Linux 5.3 does): {error.strerror}"
-    if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
-        return "what was imported uses a GPU already, and no fork could use it"
     with open(f"/proc/self/task/{os.getpid()}/children") as children:
         if children.read().strip():
             return "what was imported has started processes, which a fork would not have"
     pid = os.fork()
     if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
+        os._exit(_cannot_use_gpus())
+    if os.waitpid(pid, 0)[1]:
+        return "what was imported has begun CUDA, and no fork could use a GPU"
     threads = [t for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
     if threads:
         return f"what was imported has started {_threads(threads)}, which a fork would not have"

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 _FOREVER = timedelta(days=3650)
+_ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"  # 1 = torch asks the driver's library for management
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the process
 
 
@@ -21,7 +22,7 @@ def memory_use() -> Optional[Tuple[int, int]]:
     it can have: its own and those that nobody has. None = it uses no device. It waits for the
     driver, and not for the device.
     """
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():
         return None
     free, _ = torch.cuda.mem_get_info()
     return torch.cuda.max_memory_reserved(), free + torch.cuda.memory_reserved()
@@ -175,8 +176,18 @@ def device_of(tensors: Iterable[Tensor]) -> Optional[Device]:
 
 
 def device_types() -> List[str]:
-    """The kinds of devices of this machine, as torch names them."""
-    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    """The kinds of devices of this machine, as torch names them. CUDA is not begun for that, since
+    no process that is forked afterwards could use a GPU: `shoal run --prefork` forks workers.
+    """
+    before = os.environ.get(_ASK_NVML)
+    os.environ[_ASK_NVML] = "1"
+    try:
+        return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    finally:
+        if before is None:
+            del os.environ[_ASK_NVML]
+        else:
+            os.environ[_ASK_NVML] = before
 
 
 def _check_cuda_error(result: Any) -> None:

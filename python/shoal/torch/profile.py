@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import errno
 import importlib
 import importlib.util
 import json
@@ -81,6 +82,15 @@ def sizes(text: str) -> List[int]:
     if not all(re.fullmatch(r"[0-9]{1,9}", p.strip()) and int(p) for p in parts):
         raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers from 1 on, as in 1,2,4")
     return sorted({int(p) for p in parts})
+
+
+def kind_name(text: str) -> str:
+    """The kind of device that a text names, as agents and clusters may call one."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no kind of device: that is up to 64 letters, digits, and . _ -"
+        )
+    return text
 
 
 def kind_of(device: torch.device) -> str:
@@ -174,6 +184,22 @@ def _digits(number: float) -> float:
     return float(f"{number:.4g}")
 
 
+def check_writable(path: str) -> None:
+    """Raise Refused where no file can be written there, before hours of measuring are lost."""
+    beside = f"{path}.{os.getpid()}.tmp"
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder; name a file in it")
+        with open(beside, "x", encoding="utf-8"):
+            pass
+        os.unlink(beside)
+    except FileNotFoundError as e:
+        folder = os.path.dirname(path)
+        raise Refused(f"-o {path}: there is no folder {folder}: make it first") from e
+    except OSError as e:
+        raise Refused(f"-o {path}: {e.strerror}") from e
+
+
 def write(path: str, model: Dict[str, Any]) -> None:
     """Write a model to a file: whole, or not at all."""
     beside = f"{path}.{os.getpid()}.tmp"
@@ -209,7 +235,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         "--device", help="where to measure, as cpu or cuda:1; a GPU, where there is one"
     )
     parser.add_argument(
-        "--device-name", help="the kind of device as the cluster names it; the GPU's name, or cpu"
+        "--device-name",
+        type=kind_name,
+        help="the kind of device as the cluster names it; the GPU's name, or cpu",
     )
     parser.add_argument(
         "--threads", type=int, help="threads of a processor, as many as a worker will have"
@@ -241,6 +269,8 @@ def _run(given: argparse.Namespace) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as e:
         raise Refused(f"--device {given.device}: {str(e).splitlines()[0]}") from e
+    if shoal.join().rank == 0:
+        check_writable(given.output)
     chain, sample = load(given.chain, "the chain"), load(given.sample, "--sample")
     if not isinstance(chain, Chain):
         kind = type(chain).__name__

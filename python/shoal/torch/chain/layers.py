@@ -86,6 +86,8 @@ class Layers:
             raise ShoalError("the function gave no layers: a chain has one at least")
         for number, module in enumerate(self.modules):
             _refuse_batch_statistics(number, module)
+            for name, buffer in module.named_buffers():
+                refuse_device(buffer, f"layers.{number}.{name}", "make the layers there")
         self.weights = _weights_of(self.modules)
         # What the optimizer keeps of each parameter that is trained, by the names of both.
         self.kept = _probe(optimizer, {n: w for n, w in self.weights.items() if w.trained})
@@ -221,13 +223,25 @@ def _parameters_without_memory() -> Iterator[None]:
 
 
 def _to_meta(parameter: nn.Parameter) -> nn.Parameter:
-    """A parameter of the same kind without memory. Raises ShoalError for one without a shape."""
+    """A parameter of the same kind without memory. Raises ShoalError for one without a shape, and
+    for one on a GPU.
+    """
     if isinstance(parameter, nn.parameter.UninitializedParameter):
         raise ShoalError(
             "a layer has parameters that get their shape with the first input, as LazyLinear has:"
             " give it the shape, as nn.Linear(64, 64)"
         )
+    refuse_device(parameter, "a parameter of a layer", "make the layers there")
     return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+
+
+def refuse_device(tensor: torch.Tensor, name: str, instead: str) -> None:
+    """Raise ShoalError for a tensor on a GPU, with its name and what to do instead."""
+    if not tensor.is_cpu and not tensor.is_meta:
+        raise ShoalError(
+            f"{name} is on {tensor.device}: a chain trains with tensors on the CPU, so {instead}."
+            " shoal.torch.ddp trains with tensors on GPUs, each worker with the whole model"
+        )
 
 
 def _refuse_batch_statistics(number: int, module: nn.Module) -> None:

@@ -4,9 +4,10 @@ pass.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, ContextManager, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch import nn
@@ -18,6 +19,7 @@ from .model import Chain
 from .stage import as_tensors, mean_loss, split_sample
 
 _WARM_UP = 2  # rounds before those that count
+Seconds = Callable[[], float]  # that some work took, once it is done
 
 
 class Measured(NamedTuple):
@@ -69,8 +71,9 @@ class Bench:
         given, targets = split_sample(sample)
         targets = _moved(targets, self._device)
         inputs = [t.to(self._device) for t in as_tensors(given, "the sample")]
-        sizes = self._sizes(inputs, targets)
-        took = [self._round(inputs, targets) for _ in range(_WARM_UP + rounds)][_WARM_UP:]
+        with self._current_device():
+            sizes = self._sizes(inputs, targets)
+            took = [self._round(inputs, targets) for _ in range(_WARM_UP + rounds)][_WARM_UP:]
         return [
             _summary([figures[i] for figures in took], *sizes[i]) for i in range(len(self._layers))
         ]
@@ -96,14 +99,14 @@ class Bench:
         that is for the parameters, and of a step of the optimizer.
         """
         forward, passes = self._all_forward(inputs, targets)
-        backward = [0.0] * len(passes)
+        backward = [_nothing] * len(passes)
         for i, (layer, (given, gave)) in reversed(list(enumerate(zip(self._layers, passes)))):
             roots, seeds = _seeds(gave, passes[i + 1][0] if i + 1 < len(passes) else None)
             if roots:
                 with _Named(layer.name):
                     backward[i], _ = self._timed(lambda: torch.autograd.backward(roots, seeds))
         # The same again to the inputs alone, with the gradients that came of the first pass.
-        by_inputs = [0.0] * len(passes)
+        by_inputs = [_nothing] * len(passes)
         _, again = self._all_forward(inputs, targets)
         for i, (layer, (given, gave)) in reversed(list(enumerate(zip(self._layers, again)))):
             wanted = [t for t in given if t.requires_grad]
@@ -113,18 +116,22 @@ class Bench:
                     by_inputs[i], _ = self._timed(
                         lambda: torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
                     )
+        update = [_nothing] * len(passes)
+        for i, layer in enumerate(self._layers):
+            if layer.optimizer is not None:
+                update[i], _ = self._timed(lambda: _step(layer.optimizer))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         rows = []
         for i, layer in enumerate(self._layers):
-            by_weights = update = 0.0
-            if layer.optimizer is not None:
-                by_weights = max(0.0, backward[i] - by_inputs[i])
-                update, _ = self._timed(lambda: _step(layer.optimizer))
-            rows.append((forward[i], backward[i], by_weights, update))
+            back = backward[i]()
+            by_weights = max(0.0, back - by_inputs[i]()) if layer.optimizer is not None else 0.0
+            rows.append((forward[i](), back, by_weights, update[i]()))
         return rows
 
     def _all_forward(
         self, inputs: List[torch.Tensor], targets: Any
-    ) -> Tuple[List[float], List[Tuple[List[torch.Tensor], List[torch.Tensor]]]]:
+    ) -> Tuple[List[Seconds], List[Tuple[List[torch.Tensor], List[torch.Tensor]]]]:
         """Of each layer the seconds of a forward pass, what it got and what it gave."""
         took, passes = [], []
         for layer in self._layers:
@@ -142,20 +149,32 @@ class Bench:
         outputs = as_tensors(layer.module(*inputs), layer.name)
         return [mean_loss(self._chain.loss, outputs, targets)] if layer.last else outputs
 
-    def _timed(self, work: Callable[[], Any]) -> Tuple[float, Any]:
-        """How many seconds some work takes, and what it returns: on a GPU by events of its
-        stream.
+    def _timed(self, work: Callable[[], Any]) -> Tuple[Seconds, Any]:
+        """How many seconds some work takes, and what it returns. On a GPU that is the time between
+        two events of its stream, which is known when the GPU has done the work. Nobody waits for
+        that between layers, so the GPU does not stand still there, as it does not in training.
         """
         if self._device.type != "cuda":
             began = time.perf_counter()
             done = work()
-            return time.perf_counter() - began, done
+            took = time.perf_counter() - began
+            return (lambda: took), done
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record()
         done = work()
         last.record()
-        last.synchronize()
-        return first.elapsed_time(last) / 1e3, done
+        return (lambda: first.elapsed_time(last) / 1e3), done
+
+    def _current_device(self) -> ContextManager[Any]:
+        """A block in which events belong to the stream of the device that is measured."""
+        if self._device.type != "cuda":
+            return contextlib.nullcontext()
+        return torch.cuda.device(self._device)
+
+
+def _nothing() -> float:
+    """The seconds of what is not done."""
+    return 0.0
 
 
 def _leaves(outputs: List[torch.Tensor]) -> List[torch.Tensor]:

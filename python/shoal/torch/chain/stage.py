@@ -15,7 +15,7 @@ from shoal.mesh import Mesh
 from ..arena import empty
 from .boundary import Boundary
 from .kept import KeptOptimizer
-from .layers import Layers, Optimizers, parameters_in
+from .layers import Layers, Optimizers, parameters_in, refuse_device
 
 # How many micro-batches a stage makes of its samples for each stage of the pipeline, where the mesh
 # does not say how many samples one has: so 1F1B waits for less than a fifth of the step.
@@ -163,6 +163,8 @@ class Stage:
         if self._first or self._last:
             given, targets = split_sample(self._program.fetch(indices))
             inputs = as_tensors(given, "fetch(indices)[0]") if self._first else inputs
+            for tensor in [*inputs, targets] if isinstance(targets, torch.Tensor) else inputs:
+                refuse_device(tensor, "what fetch gave", "leave samples there")
         if self._before is not None:
             inputs = self._before.take(size)
             if following:
