@@ -2,7 +2,6 @@
 all of it up to the call itself. Everything runs on the thread of the test.
 """
 
-import os
 import types
 
 import pytest
@@ -10,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist
 
-from shoal.torch.cuda import Communicator, Device, device_types
+from shoal.torch import cuda
+from shoal.torch.cuda import Communicator, Device
 
 PORTABLE = 1  # cudaHostRegisterPortable
 
@@ -219,17 +219,23 @@ def test_who_cannot(group, monkeypatch, lacks):
         Device(torch.device("cuda:0")).identity()
 
 
-@pytest.mark.parametrize("before", [None, "0"])
-@pytest.mark.parametrize("there", [True, False])
-def test_to_look_for_devices_does_not_begin_cuda(monkeypatch, before, there):
-    """Torch is asked for devices in the way after which a fork can use them, as the import of
-    shoal.torch asks, and the environment is as before.
+@pytest.mark.parametrize(
+    "visible, kinds", [(None, ["cpu", "cuda"]), ("", ["cpu"]), ("-1", ["cpu"])]
+)
+def test_to_look_for_devices_asks_no_driver(monkeypatch, tmp_path, visible, kinds):
+    """The import of shoal.torch knows whether there are GPUs without torch, which would start
+    threads for that.
     """
-    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
-    asked = []
-    monkeypatch.delenv(name, raising=False)
-    if before is not None:
-        monkeypatch.setenv(name, before)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append(os.getenv(name)) or there)
-    assert device_types() == (["cpu", "cuda"] if there else ["cpu"])
-    assert asked == ["1"] and os.getenv(name) == before
+
+    def begin():
+        raise AssertionError("CUDA is begun")
+
+    monkeypatch.setattr(torch.cuda, "is_available", begin)
+    monkeypatch.setattr(torch.cuda, "device_count", begin)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(cuda, "_DRIVERS", (str(tmp_path / "driver"),))
+    assert cuda.device_types() == ["cpu"]
+    (tmp_path / "driver").touch()
+    assert cuda.device_types() == kinds

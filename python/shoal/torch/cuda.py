@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 _FOREVER = timedelta(days=3650)
-_ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"  # 1 = torch asks the driver's library for management
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of CUDA, of ROCm, and of CUDA in WSL
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the process
 
 
@@ -176,18 +176,13 @@ def device_of(tensors: Iterable[Tensor]) -> Optional[Device]:
 
 
 def device_types() -> List[str]:
-    """The kinds of devices of this machine, as torch names them. CUDA is not begun for that, since
-    no process that is forked afterwards could use a GPU: `shoal run --prefork` forks workers.
+    """The kinds of devices of this machine, as torch names them. Neither CUDA nor the library that
+    manages devices is asked, since both start threads: `shoal run --prefork` could fork no worker
+    any more. So a GPU counts that has a file among the devices and is not hidden.
     """
-    before = os.environ.get(_ASK_NVML)
-    os.environ[_ASK_NVML] = "1"
-    try:
-        return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    finally:
-        if before is None:
-            del os.environ[_ASK_NVML]
-        else:
-            os.environ[_ASK_NVML] = before
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "NoDevFiles")
+    there = any(os.path.exists(path) for path in _DRIVERS)
+    return ["cpu", "cuda"] if there and not hidden else ["cpu"]
 
 
 def _check_cuda_error(result: Any) -> None:
