@@ -37,6 +37,7 @@ type part struct {
 	job     *control.Job // nil = its launcher has not been found yet
 	allot   pool.Order   // the last one to allot; without a verb there was none
 	refused string       // why the last order was not carried out; "" = it was
+	parking bool         // whether the last order is to park, and the job has not said why not
 	failed  error        // why it could not be started; nil = it could
 	exit    *syscall.WaitStatus
 }
@@ -88,7 +89,7 @@ func (p *part) watch(ctx context.Context) error {
 // moves reports whether the number of workers is about to change, or the job to end.
 func (p *part) moves() bool {
 	return p.job == nil || p.job.State == "resizing" || p.job.State == "starting" ||
-		p.job.State == "stopping" || p.job.Alive() != p.job.Want
+		p.job.State == "stopping" || p.parking || p.job.Alive() != p.job.Want
 }
 
 // carryOut carries out the orders that have come, and keeps those that must be tried again.
@@ -98,6 +99,7 @@ func (p *part) carryOut(ctx context.Context) {
 	p.host.mu.Unlock()
 	done := 0
 	for _, o := range list {
+		p.parking = false
 		err := p.do(ctx, o)
 		var no *control.Refusal
 		switch {
@@ -143,6 +145,13 @@ func (p *part) do(ctx context.Context, o pool.Order) error {
 		}
 		p.allot = o
 		return p.giveSlots(ctx)
+	case pool.ParkRun:
+		if p.job == nil {
+			return errNotFound
+		}
+		err := p.job.Park(ctx, "pool "+p.host.Name)
+		p.parking = err == nil
+		return err
 	default:
 		return &control.Refusal{Reason: fmt.Sprintf("this version cannot %s a job", o.Verb)}
 	}
@@ -257,6 +266,9 @@ func (p *part) look(ctx context.Context) (gone bool) {
 		if no := new(control.Refusal); errors.As(p.giveSlots(ctx), &no) {
 			p.refused = no.Reason
 		}
+		if p.parking && p.job.ParkError != "" {
+			p.parking, p.refused = false, "it could not be parked: "+p.job.ParkError
+		}
 	}
 	if p.job != nil && p.saved.Run == "" {
 		p.saved.Run, p.saved.PID = p.job.Dir, p.job.PID
@@ -333,7 +345,7 @@ func (p *part) end() *pool.End {
 		x.Final, x.Error = true, err.Error()
 	case result.GoesOn == "":
 		x.Final, x.OK, x.Error = true, result.OK, result.Error
-		x.Stopped = result.StoppedBy
+		x.Stopped, x.Parked = result.StoppedBy, result.Parked
 	}
 	return x
 }

@@ -1,5 +1,7 @@
 """shoal.Pool against a real keeper: jobs are submitted, wait, end, fail and are stopped."""
 
+import collections
+import json
 import os
 import subprocess
 import sys
@@ -57,6 +59,82 @@ def test_jobs_through_their_lives(pool, tmp_path):
         pool.submit(["true"], preempt="parc")
     with pytest.raises(shoal.PoolError, match="no job called nobody"):
         shoal.pool.PoolJob(pool, "nobody").stop()
+
+
+# Each worker writes its samples of each committed step into a file of its own. A file says how many
+# epochs there are.
+TRAIN = """
+import json, os, pathlib, sys
+import numpy as np
+import shoal
+folder = pathlib.Path(sys.argv[1])
+job = shoal.join()
+total = np.zeros(1)
+job.register("total", lambda: total, lambda value: np.copyto(total, value))
+if len(sys.argv) < 3:
+    job.checkpoint(str(folder / "checkpoints"), every=10**6)
+for step in job.steps(97, batch=10, seed=3, epochs=int((folder / "epochs").read_text())):
+    total += step.allreduce(np.ones(1))
+    with open(folder / f"steps-{os.getpid()}", "a") as file:
+        print(json.dumps([step.number, step.indices.tolist() if step.weight else []]), file=file)
+(folder / f"behind-{os.getpid()}").touch()
+"""
+
+
+def committed(folder):
+    """How often each sample was trained on in the steps that workers wrote, and these steps."""
+    listed = [
+        json.loads(line)
+        for file in folder.glob("steps-*")
+        for line in file.read_text().splitlines()
+        if line.endswith("]")
+    ]
+    times = collections.Counter(i for _, some in listed for i in some)
+    return times, sorted({number for number, _ in listed})
+
+
+def trains(folder):
+    """Wait until a job of TRAIN has made some steps."""
+    while len(committed(folder)[1]) < 20:
+        pass
+
+
+def test_a_job_is_parked_for_an_urgent_one(pool, tmp_path):
+    """It gives all its slots at the end of a step, and goes on with the next sample when it has
+    slots again. One that writes no checkpoints keeps them, and the pool says why.
+    """
+    pytest.importorskip("numpy")
+    program, gate = tmp_path / "train.py", tmp_path / "gate"
+    program.write_text(TRAIN)
+    os.mkfifo(gate)
+    folders = tmp_path / "with", tmp_path / "without"
+    for folder in folders:
+        folder.mkdir()
+        (folder / "epochs").write_text("100000000")
+    train = [sys.executable, str(program)]
+    low = pool.submit([*train, str(folders[0])], workers=2, name="low", preempt="park")
+    trains(folders[0])
+    urgent = pool.submit(["cat", str(gate)], workers=2, name="urgent", priority=10)
+    while urgent.state != "running":
+        assert low.state in ("running", "resizing", "parking", "parked")
+    assert low.state == "parked" and low.workers == 0
+    epochs = max(committed(folders[0])[1]) // 10 + 2
+    (folders[0] / "epochs").write_text(str(epochs))
+    urgent.stop(now=True)
+    assert low.wait(120) == "ended"
+    times, steps = committed(folders[0])
+    assert steps == list(range(10 * epochs)), (steps[:3], steps[-3:])
+    assert times == {i: epochs for i in range(97)}, times
+    assert len(list(folders[0].glob("behind-*"))) == 2
+
+    low = pool.submit([*train, str(folders[1]), "no"], workers=2, name="low", preempt="park")
+    trains(folders[1])
+    urgent = pool.submit(["cat", str(gate)], workers=2, name="urgent", priority=10)
+    refused = []
+    while not refused:
+        refused = [c.outcome for c in low.changes if c.outcome.startswith("refused: ")]
+    assert "it could not be parked: " in refused[0] and "job.checkpoint" in refused[0], refused
+    assert urgent.state == "waiting" and low.state == "running" and low.workers == 2
 
 
 def test_without_a_pool(tmp_path, monkeypatch):
