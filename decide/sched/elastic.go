@@ -112,8 +112,12 @@ func elasticReason(v *View, want []int, i int) string {
 		return "its slots go to jobs with less work left"
 	case n == 0 && j.Priority > 0:
 		return fmt.Sprintf("priority %d", j.Priority)
-	case n == 0:
+	case n == 0 && len(v.Jobs) > 1 && slices.Contains(want, 0):
 		return "it has less work left than those that wait"
+	case n == 0:
+		return "there are slots for all"
+	case want[i] > n && len(v.Jobs) == 1:
+		return plural.Of(want[i]-n, "slot") + " more, which are free"
 	case want[i] > n:
 		return fmt.Sprintf("%s more: it uses them better than others",
 			plural.Of(want[i]-n, "slot"))
@@ -126,7 +130,12 @@ func elasticReason(v *View, want []int, i int) string {
 		}
 	}
 	if best < 0 {
-		return plural.Of(taken, "slot") + " are used better elsewhere"
+		for k, other := range v.Jobs {
+			if want[k] > other.Slots() {
+				return plural.Of(taken, "slot") + " are used better elsewhere"
+			}
+		}
+		return plural.Of(taken, "slot") + " less, which hardly make it faster"
 	}
 	text := fmt.Sprintf("%s for %s", plural.Of(taken, "slot"), v.Jobs[best].ID)
 	if p := v.Jobs[best].Priority; p > 0 {

@@ -1,6 +1,7 @@
 package sched_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/shoal-ml/shoal/decide/sched"
@@ -55,5 +56,51 @@ func TestFirstComeFirstServed(t *testing.T) {
 		if g := m.Ready(); len(g) == 0 || g[0].Job != "b" {
 			t.Errorf("%s: after a comes %+v, want b", policy, g)
 		}
+	}
+}
+
+// elastic says of a job why it gets what it gets, also where nobody else wants its slots.
+func TestElasticSaysWhy(t *testing.T) {
+	m := sched.New(sched.Config{})
+	if err := m.Host(sched.Host{Name: "a", Slots: 4}); err != nil {
+		t.Fatal(err)
+	}
+	grants := func() (said []string) {
+		for _, g := range m.Ready() {
+			said = append(said, string(g.Job)+": "+g.Because)
+		}
+		return said
+	}
+	speed := sched.Curve{{Slots: 1, Rate: 1}, {Slots: 2, Rate: 1.9}, {Slots: 4, Rate: 3}}
+	job := sched.Job{ID: "x", Min: 1, Max: 4, Asked: 4, Sizes: []int{1, 2, 4}, Speed: speed,
+		Left: sched.Estimate{Mean: 1e4}, Park: sched.ParkWhole}
+	submit := func(j sched.Job, want ...string) {
+		t.Helper()
+		if err := m.Submit(j); err != nil {
+			t.Fatal(err)
+		}
+		if got := grants(); !slices.Equal(got, want) {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+	submit(job, "x: there are slots for all")
+	flat := sched.Curve{{Slots: 1, Rate: 1}, {Slots: 2, Rate: 1.9}, {Slots: 4, Rate: 1}}
+	m.Tick(10_000)
+	if err := m.Progress("x", sched.Estimate{Mean: 9e3}, flat); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"x: 2 slots less, which hardly make it faster"}
+	if got := grants(); !slices.Equal(got, want) {
+		t.Errorf("where more slots make it slower: %q", got)
+	}
+	urgent := job
+	urgent.ID, urgent.Min, urgent.Asked, urgent.Sizes, urgent.Priority = "u", 2, 2, []int{2}, 10
+	urgent.Max, urgent.Speed = 2, sched.Curve{{Slots: 2, Rate: 1}}
+	m.Tick(20_000)
+	if err := m.Submit(urgent); err != nil {
+		t.Fatal(err)
+	}
+	if got := grants(); !slices.Contains(got, "u: priority 10") {
+		t.Errorf("an urgent job: %q", got)
 	}
 }

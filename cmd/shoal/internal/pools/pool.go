@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/run"
+	"github.com/shoal-ml/shoal/decide/sched"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
@@ -81,6 +82,16 @@ type startFlags struct {
 	background bool   // whether to return when the pool answers
 }
 
+// policyTable returns a table of all policies, for the help.
+func policyTable() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  %-12s %s\n", "policy", "who gets how many slots")
+	for _, p := range sched.Policies() {
+		fmt.Fprintf(&b, "  %-12s %s\n", p.Name, p.About)
+	}
+	return b.String()
+}
+
 // newStartCommand returns the command shoal pool start.
 func newStartCommand() *cobra.Command {
 	var f startFlags
@@ -90,12 +101,11 @@ func newStartCommand() *cobra.Command {
 		Long: cli.Help(`Keep a pool on this host, until Ctrl-C or shoal pool stop. Its jobs are processes of their own:
 they train on when the pool ends or is killed, and shoal pool start finds them again.
 
-  policy       who gets how many slots
-  elastic      everybody its smallest useful size, by priority and remaining time, and then those
-               more that gain most; jobs that train in steps change their size meanwhile
-  fifo         everybody what it asks for, in the order of submission
+Under every policy jobs of higher priority come first. With elastic, goodput and deadline, jobs that
+train in steps change their size; with the others each has the slots that it asks for, or none.
 
-shoal replay says how these and other policies would do on the jobs of a trace.
+`+policyTable()+`
+shoal replay says how these policies would do on the jobs of a trace.
 The record of the pool is in ~/.local/state/shoal/pools/NAME, with the environment in which each job
 was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 		Example: `  shoal pool start --slots 4
