@@ -68,7 +68,7 @@ plan-oracles: ## compare plans with brute force in CASES=2000 random cases of ea
 sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 8 minutes a core for 100000
 	SCHEDULES=$(or $(SCHEDULES),1000000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./head/simtest
 
-sched-soak: ## play SCHEDULES=100000 random schedules of a pool of several hosts, from SEED=1 on; about 35 minutes of a processor
+sched-soak: ## play SCHEDULES=100000 random schedules of a pool of several hosts, from SEED=1 on; about 20 minutes of a processor
 	SCHEDULES=$(or $(SCHEDULES),100000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./pool
 
 bench-peers: build ## measure against Gloo and MPI, which are installed if missing, and write docs/benchmarks.md; about 20 minutes

@@ -2,6 +2,8 @@ package pool
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/shoal-ml/shoal/decide/sched"
 )
@@ -28,7 +30,13 @@ func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 	}
 	m.writeHost(h)
 	m.coreHost(h)
-	for _, id := range m.order { // who asked for more than there was may get it
+	m.refit()
+}
+
+// refit tells the core anew what jobs ask for that wait, since they ask for no more than the pool
+// has, and that has changed.
+func (m *Machine) refit() {
+	for _, id := range m.order {
 		if e := m.jobs[id]; e.Want.total() == 0 && !e.started() {
 			_ = m.coreUpdate(e)
 		}
@@ -60,6 +68,7 @@ func (m *Machine) Leave(now int64, name string, leaving bool) error {
 	h.Leaving = leaving
 	m.writeHost(h)
 	m.coreHost(h)
+	m.refit()
 	return nil
 }
 
@@ -86,6 +95,7 @@ func (m *Machine) Forget(now int64, name string) error {
 		m.partGone(e, name)
 		m.checkGone(e)
 	}
+	m.refit()
 	return nil
 }
 
@@ -123,12 +133,27 @@ func (m *Machine) free(name string) int {
 // coreHost tells the core of a host. One whose keeper is away has no free slots, and keeps what it
 // has: that a keeper died moves no job.
 func (m *Machine) coreHost(h *Host) {
-	c := sched.Host{Name: h.Name, Slots: h.Slots, Leaving: h.Leaving}
+	h.told = h.Slots
 	if !h.Up {
-		c.Slots = 0
-		for _, id := range m.order {
-			c.Slots += max(m.jobs[id].Want[h.Name], m.jobs[id].Held[h.Name])
+		h.told = min(h.told, m.wanted(h.Name))
+	}
+	_ = m.core.Host(sched.Host{Name: h.Name, Slots: h.told, Leaving: h.Leaving})
+}
+
+// wanted returns the slots of a host that are decided for jobs.
+func (m *Machine) wanted(name string) (n int) {
+	for _, id := range m.order {
+		n += m.jobs[id].Want[name]
+	}
+	return n
+}
+
+// closeAway takes from the core the slots of hosts whose keepers are away that jobs have given up
+// since: nothing can start there.
+func (m *Machine) closeAway() {
+	for _, name := range slices.Sorted(maps.Keys(m.hosts)) {
+		if h := m.hosts[name]; !h.Up && !h.Forgot && m.wanted(name) < h.told {
+			m.coreHost(h)
 		}
 	}
-	m.core.Host(c)
 }

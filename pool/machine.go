@@ -85,6 +85,7 @@ const (
 	toBegin  stream = iota // to start and to join
 	toLead                 // to the host that leads: to allot, to park, to stop
 	toInvite               // to the host that leads
+	toAsk                  // to the host that leads: to hear what it says of a job that is hurt
 	toKill
 )
 

@@ -17,8 +17,13 @@ import (
 func policyNames() []string { return sched.Names() }
 
 // play plays a world of random events, and returns it.
-func play(seed uint64, events int) *world {
-	w := newWorld(seed)
+func play(seed uint64, events int) (w *world) {
+	w = newWorld(seed)
+	defer func() {
+		if v := recover(); v != nil {
+			w.fail("it panics: %v", v)
+		}
+	}()
 	w.settle()
 	for range events {
 		w.now += int64(w.r.IntN(500))
@@ -144,6 +149,41 @@ func TestSameEventsSameBytes(t *testing.T) {
 			if !bytes.Equal(text, b.store[key]) {
 				t.Fatalf("seed %d: under %s\n%s\n%s", seed, key, text, b.store[key])
 			}
+		}
+	}
+}
+
+// A job that asks for more slots than there are gets those that there are, also when hosts that
+// were leaving stay, and when hosts are gone for good.
+func TestRefit(t *testing.T) {
+	cases := []struct {
+		name   string
+		change func(m *Machine)
+		want   int
+	}{
+		{"a host stays", func(m *Machine) { _ = m.Leave(2, "b", false) }, 3},
+		{"a host is gone", func(m *Machine) { m.HostDown(2, "b"); _ = m.Forget(2, "b") }, 2},
+	}
+	for _, c := range cases {
+		m, err := New(Config{Name: "lab", Policy: "sjf"}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.HostUp(1, "a", 2, "")
+		m.HostUp(1, "b", 1, "")
+		s := Submission{Name: "j", Spec: "x", Min: c.want, Max: 5, Asked: 5, Preempt: "never"}
+		id, err := m.Submit(1, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.want == 3 {
+			_ = m.Leave(1, "b", true)
+			m.HostUp(1, "a", 2, "") // for now there are too few
+		}
+		c.change(m)
+		m.Settle(3)
+		if n := m.jobs[id].Want.total(); n != c.want {
+			t.Errorf("%s: the job is to have %d slots, not %d", c.name, n, c.want)
 		}
 	}
 }

@@ -194,6 +194,7 @@ type Host struct {
 
 	heard   bool // whether its keeper has reported since it is up
 	foreign bool // whether processes are there that no job accounts for
+	told    int  // slots of which the core knows
 }
 
 // Verb is what a keeper is to do.

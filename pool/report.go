@@ -171,7 +171,9 @@ func (m *Machine) takeLed(e *entry, r Report, l *Led) {
 		m.changeDone(e)
 		_ = m.coreUpdate(e)
 	}
-	if e.State == Starting && l.Size == 0 && e.Hurt {
+	// What the lead said before it was asked may be of a time when all were there soon after.
+	if s, told := e.sent[sentKey{r.Host, toAsk}]; e.State == Starting && l.Size == 0 && e.Hurt &&
+		told && r.Acked >= s.seq {
 		m.giveUp(e, "a host of it was lost before all were there")
 		return
 	}
@@ -235,7 +237,7 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 			}
 		}
 		if has.total() > 0 {
-			e.Target = has
+			e.Target, e.Hurt = has, e.Hurt || has.total() < e.Submission.Min
 		}
 	}
 	e.Want = e.Target.clone()

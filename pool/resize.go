@@ -66,9 +66,5 @@ func (m *Machine) unwanted(h *Host) int {
 	if !h.Up || h.Leaving || h.Forgot {
 		return 0
 	}
-	n := h.Slots
-	for _, id := range m.order {
-		n -= m.jobs[id].Want[h.Name]
-	}
-	return max(n, 0)
+	return max(h.Slots-m.wanted(h.Name), 0)
 }

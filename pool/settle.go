@@ -16,6 +16,7 @@ import (
 // Settle decides, and makes the orders that follow. It is called after one event or several.
 func (m *Machine) Settle(now int64) {
 	m.at(now)
+	m.closeAway()
 	m.takeGrants()
 	for _, id := range m.byGrant() { // what frees slots comes first
 		if e := m.jobs[id]; e.State == Starting {
@@ -265,6 +266,11 @@ func (m *Machine) instructStart(e *entry, o Order) {
 		o.Spec, o.Dir, o.Env = e.Submission.Spec, e.Submission.Dir, e.Submission.Env
 		o.Workers, o.Slots, o.Shared = e.Target.total(), e.Target[e.Lead], true
 		m.send(e, toBegin, o)
+		return
+	}
+	if e.Hurt {
+		o.Verb, o.Host = InviteRun, e.Lead // which changes nothing
+		m.send(e, toAsk, o)
 		return
 	}
 	m.instructJoins(e, o)

@@ -34,11 +34,12 @@ func growBest(list []candidate, want []int, free int,
 }
 
 // nextSize returns the next number of slots that is worth a look for a job that has n: the next one
-// of its sizes, and where it has none twice as many, at most Max; 0 = there is none.
+// of its sizes, and where it has none twice as many, at most Max; 0 = there is none. A job that has
+// lost a host may have fewer than its smallest size, which then comes next.
 func (j *Job) nextSize(n int) int {
 	if j.Sizes == nil {
 		if n < j.Max {
-			return min(2*n, j.Max)
+			return max(min(2*n, j.Max), j.Smallest())
 		}
 		return 0
 	}
