@@ -119,6 +119,9 @@ func FuzzParse(f *testing.F) {
 		files.Processes[0].Stat, files.Processes[0].Status)
 	f.Add([]byte("cpu  1 2\n"), []byte("MemTotal: -5 kB"), []byte("eth0: 1"),
 		[]byte("1 2 vda 3"), []byte("some total=x"), []byte("1 () 2"), []byte("VmHWM:"))
+	jump := fmt.Appendf(nil, diskFile, 0, 84972658, uint64(1)<<60, 0)
+	f.Add(files.Stat, files.MemInfo, files.NetDev, jump, files.CPUPressure,
+		files.Processes[0].Stat, files.Processes[0].Status)
 	f.Fuzz(func(t *testing.T, stat, memory, nets, disks, pressure, process, status []byte) {
 		files := machine.Files{Stat: stat, MemInfo: memory, NetDev: nets, DiskStats: disks,
 			CPUPressure: pressure, MemoryPressure: pressure, DiskPressure: pressure,

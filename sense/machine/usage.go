@@ -58,6 +58,9 @@ func (u *Usage) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// highest is above what any machine moves, in bytes a second.
+const highest = 1e15
+
 // Unknown returns the usage of a machine of which nothing is known.
 func Unknown() Usage {
 	return Usage{-1, -1, -1, -1, -1, -1, [Pressures]float64{-1, -1, -1}, -1, -1, -1, -1}
@@ -94,6 +97,11 @@ func Between(from, to Reading, seconds float64) Usage {
 	}
 	u.addDevices(from, to, seconds)
 	u.addDisks(from, to, seconds)
+	for _, rate := range []*float64{&u.Received, &u.Sent, &u.Read, &u.Written} {
+		if *rate >= highest { // a counter of the kernel jumped
+			*rate = -1
+		}
+	}
 	return u
 }
 
@@ -153,7 +161,7 @@ func (u *Usage) round() {
 // Valid reports whether a usage that another host has told can be.
 func (u Usage) Valid() bool {
 	for i, x := range u.fields() {
-		if !(*x >= -1 && (*x <= 1 || i > 8 && *x < 1e15)) {
+		if !(*x >= -1 && (*x <= 1 || i > 8 && *x < highest)) {
 			return false
 		}
 	}
