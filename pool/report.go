@@ -222,8 +222,8 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 	if e.State != Running && e.State != Resizing && e.State != Parking {
 		return
 	}
-	if n := len(e.Changes); n > 0 && e.Changes[n-1].Done == 0 {
-		e.Changes[n-1].Outcome = "refused: " + j.Refused
+	if c := e.change(); c != nil {
+		c.Outcome = "refused: " + j.Refused
 	}
 	m.notef("job %s: %s", e.ID, j.Refused)
 	if e.State == Parking {
@@ -258,6 +258,9 @@ func (m *Machine) takeEnd(e *entry, host string, x *End) {
 		}
 		m.end(e, Stopped, "")
 	case x.OK:
+		if e.State == Starting { // and had all its workers between two reports
+			m.changeDone(e)
+		}
 		m.end(e, Ended, "")
 	default:
 		m.end(e, Failed, x.Error)

@@ -89,8 +89,8 @@ func expectation(x sched.Expect) Expectation {
 // recordChange enters a change into the list of a job. One that has not come by now never will.
 func (m *Machine) recordChange(e *entry, to int, because string, x Expectation) {
 	from := e.Want.total()
-	if n := len(e.Changes); n > 0 && e.Changes[n-1].Done == 0 && e.Changes[n-1].Outcome == "" {
-		e.Changes[n-1].Outcome = "something else was decided before it came"
+	if c := e.change(); c != nil {
+		c.Outcome = "something else was decided before it came"
 		from = e.Held.total()
 	}
 	e.Changes = append(e.Changes, Change{At: m.now, From: from, To: to, Because: because,
@@ -102,10 +102,19 @@ func (m *Machine) recordChange(e *entry, to int, because string, x Expectation) 
 
 // changeDone enters that what was decided has come.
 func (m *Machine) changeDone(e *entry) {
-	if n := len(e.Changes); n > 0 && e.Changes[n-1].Done == 0 && e.Changes[n-1].Outcome == "" {
-		e.Changes[n-1].Done = m.now
+	if c := e.change(); c != nil {
+		c.Done = m.now
 		m.touch(e)
 	}
+}
+
+// change returns the last change of a job if it is still to come, nil otherwise.
+func (e *entry) change() *Change {
+	n := len(e.Changes)
+	if n == 0 || e.Changes[n-1].Done != 0 || e.Changes[n-1].Outcome != "" {
+		return nil
+	}
+	return &e.Changes[n-1]
 }
 
 // start begins a job whose slots are all free: the whole gang or nobody.
@@ -348,6 +357,9 @@ func (m *Machine) send(e *entry, stream stream, o Order) {
 
 // end ends a job.
 func (m *Machine) end(e *entry, state State, why string) {
+	if c := e.change(); c != nil {
+		c.Outcome = "the job was over before it came"
+	}
 	e.State, e.Error, e.Over = state, why, m.now
 	e.Because = string(state)
 	if state == Stopped {

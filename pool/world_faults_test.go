@@ -130,6 +130,14 @@ func (w *world) check() {
 			w.fail("Q1: %d processes on %s, which has %d slots", n, name, w.hosts[name].slots)
 		}
 	}
+	for id, e := range w.m.jobs {
+		if e.State.Over() && e.change() != nil {
+			w.fail("job %s is over, and a change of it is still to come", id)
+		}
+		if e.State == Ended && len(e.Changes) == 1 && e.Changes[0].Done == 0 {
+			w.fail("job %s has ended, and its only start is said not to have come", id)
+		}
+	}
 	for id, run := range w.runs {
 		e := w.m.jobs[id]
 		if run.began && !run.over && !w.anyForgot(run) &&
