@@ -133,6 +133,9 @@ func (s *session) serveMemberRequest(m api.Message) error {
 	case *api.MemoryRequest:
 		s.agent.tellDevice(s.worker, r)
 		return nil
+	case *api.GoalRequest:
+		s.agent.driver.published.goal.Store(r.Steps)
+		return nil
 	case *api.StayRequest:
 		return s.serveStay(r)
 	case *api.ParkRequest:

@@ -76,6 +76,9 @@ type Room struct {
 type Progress struct {
 	Steps          uint64 // those that are committed
 	OptimizerSteps uint64 // the optimizer steps of these, in a job in rounds; 0 = as many
+	// Goal is how many optimizer steps the training has in all, as workers of this host have told;
+	// 0 = they have not.
+	Goal uint64
 }
 
 // HostNames lists the names of the hosts, in memory of its own.
@@ -95,6 +98,7 @@ type publisher struct {
 	newest         atomic.Pointer[published]
 	steps          atomic.Uint64
 	optimizerSteps atomic.Uint64 // as Status.OptimizerSteps
+	goal           atomic.Uint64 // as Status.Goal; the goroutine of any session writes it
 	// key and changed are touched on the engine's thread only. key is the statusKey of the newest
 	// Status; changed says that the Status may have changed otherwise than by a step.
 	key     statusKey
@@ -130,7 +134,7 @@ func (p *publisher) read() (s Status, outdated <-chan struct{}) {
 		return Status{}, nil
 	}
 	if s = newest.Status; !s.Ended {
-		s.Progress = Progress{p.steps.Load(), p.optimizerSteps.Load()}
+		s.Progress = Progress{p.steps.Load(), p.optimizerSteps.Load(), p.goal.Load()}
 	}
 	return s, newest.outdated
 }
@@ -227,7 +231,7 @@ func (d *driver) newStatus() Status {
 		Size: record.View.Size(), Want: record.Want, Elastic: known.Elastic,
 		Stuck: d.head.Stuck(), Levers: d.engine.signals.Levers(known),
 		Room: Room{Allotment: record.Allotment}}
-	s.Progress = Progress{known.Steps, known.OptimizerSteps()}
+	s.Steps, s.OptimizerSteps = known.Steps, known.OptimizerSteps()
 	s.Setting = known.Setting.WithStated(known.First, known.Levers)
 	s.NextChange, _ = d.head.RequestedChange()
 	s.Trying = known.Trial != nil && known.Trial.Policy != ""

@@ -59,6 +59,7 @@ type Trainer struct {
 	state       []State       // what new members receive, and checkpoints have
 	cursor      cursor.Cursor // place of the job in the data
 	checkpoints *checkpoints  // nil = none are written
+	toldBatch   uint64        // the batch for which the agent knows the last step; 0 = for none
 	samples     []int64       // this worker's samples of the step; at least one
 	weight      float64       // number of samples that count; 0 = this worker has no part
 	joined      int           // number of new members, which wait for the state
@@ -145,6 +146,9 @@ func (t *Trainer) Next(ctx context.Context) bool {
 	if t.err != nil || t.released || t.isOver() {
 		return false
 	}
+	if t.err = t.tellGoal(); t.err != nil {
+		return false
+	}
 	t.setSamples()
 	t.stepBegan = time.Now()
 	return true
@@ -154,6 +158,32 @@ func (t *Trainer) Next(ctx context.Context) bool {
 func (t *Trainer) isOver() bool {
 	return t.data.Epochs > 0 && t.Epoch() >= t.data.Epochs ||
 		t.data.Steps > 0 && t.Step() >= t.data.Steps
+}
+
+// tellGoal tells the agent how many steps the training has, if it has an end, and again where the
+// batch has changed.
+func (t *Trainer) tellGoal() error {
+	if t.job.solo || t.toldBatch == t.cursor.Batch || t.data.Epochs <= 0 && t.data.Steps <= 0 {
+		return nil
+	}
+	t.toldBatch = t.cursor.Batch
+	return t.job.send(&api.GoalRequest{Steps: t.goal()})
+}
+
+// goal returns how many steps the training has that is not over, as long as no worker is lost and
+// the batch stays; 0 = it has no end.
+func (t *Trainer) goal() uint64 {
+	goal, c := uint64(max(t.data.Steps, 0)), t.cursor
+	if t.data.Epochs <= 0 {
+		return goal
+	}
+	batches := func(samples uint64) uint64 { return (samples + c.Batch - 1) / c.Batch }
+	n := c.Step + batches((c.Epoch+1)*c.Samples-c.Committed()) +
+		batches(c.Samples)*(uint64(t.data.Epochs)-c.Epoch-1)
+	if goal == 0 {
+		return n
+	}
+	return min(goal, n)
 }
 
 // saveIfDue makes a checkpoint between two steps, or after the last one, if it is time. It may wait

@@ -76,7 +76,9 @@ func samplesOfEpochs(t *testing.T, data Data) [][]int64 {
 		t.Fatal(err)
 	}
 	epochs := make([][]int64, data.Epochs)
+	var goals []uint64
 	for gradient := []float32{0}; trainer.Next(context.Background()); {
+		goals = append(goals, trainer.goal())
 		epochs[trainer.Epoch()] = append(epochs[trainer.Epoch()], trainer.Samples()...)
 		if err := Commit(context.Background(), trainer, gradient); err != nil {
 			t.Fatal(err)
@@ -84,6 +86,11 @@ func samplesOfEpochs(t *testing.T, data Data) [][]int64 {
 	}
 	if err := trainer.Err(); err != nil {
 		t.Fatal(err)
+	}
+	for _, goal := range goals {
+		if goal != uint64(len(goals)) {
+			t.Errorf("a training of %d steps was said to have %d", len(goals), goal)
+		}
 	}
 	return epochs
 }

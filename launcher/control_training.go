@@ -9,8 +9,8 @@ import (
 // describeTraining returns how a job trains in the status s, for tools. It waits for policies that
 // decide.
 func (l *launcher) describeTraining(s agent.Status) api.Training {
-	t := api.Training{Steps: s.Steps, OptimizerSteps: s.OptimizerSteps, Elastic: s.Elastic,
-		Auto: string(l.registry.jobSpec().Auto)}
+	t := api.Training{Steps: s.Steps, OptimizerSteps: s.OptimizerSteps, Goal: s.Goal,
+		Elastic: s.Elastic, Auto: string(l.registry.jobSpec().Auto)}
 	if s.Levers != (setting.Levers{}) || s.Setting.Size > 0 {
 		t.Setting, t.Levers = &s.Setting, &s.Levers
 	}

@@ -107,6 +107,9 @@ type Training struct {
 	// OptimizerSteps is the number of optimizer steps that these are, where the job trains in
 	// rounds; absent = as many.
 	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
+	// Goal is how many optimizer steps the training has in all, as long as no worker is lost and
+	// the batch stays; absent where its program, or the host that answers, has not said so.
+	Goal uint64 `json:"goal,omitempty"`
 	// Elastic says that the job trains in steps, so that its size can change.
 	Elastic bool `json:"elastic"`
 	// Setting is how the job trains; absent unless its program has opened a part of that.

@@ -23,6 +23,7 @@ var requests = byTypeName(
 	func() Message { return new(BucketRequest) },
 	func() Message { return new(SettingRequest) },
 	func() Message { return new(MemoryRequest) },
+	func() Message { return new(GoalRequest) },
 	func() Message { return new(StayRequest) },
 	func() Message { return new(ParkRequest) },
 	func() Message { return new(ReportRequest) },
@@ -301,6 +302,18 @@ type MemoryRequest struct {
 
 // TypeName implements Message.
 func (*MemoryRequest) TypeName() string { return "memory" }
+
+// GoalRequest tells how long the training is, as soon as the program says so, and again where that
+// has changed. All workers tell the same. It has no reply.
+type GoalRequest struct {
+	Header
+	// Steps is the number of optimizer steps that the training has in all, as long as no worker is
+	// lost and the batch stays as it is.
+	Steps uint64 `json:"steps,omitempty"`
+}
+
+// TypeName implements Message.
+func (*GoalRequest) TypeName() string { return "goal" }
 
 // StayRequest tells that the workers have not gone over to the way to synchronise that a change of
 // the setting names, and go on by the one that they had. It has no reply.

@@ -359,7 +359,10 @@ func lastLine(text string) string {
 // led returns what a launcher says of a job, as the pool has it.
 func led(j *control.Job) *pool.Led {
 	l := &pool.Led{Host: j.Head, Size: j.Size, Want: j.Want, Workers: map[string]int{},
-		Elastic: resizable(j), Steps: j.Steps, Dir: j.Dir, Join: j.Join}
+		Elastic: resizable(j), Steps: j.Steps, Goal: j.Goal, Dir: j.Dir, Join: j.Join}
+	if n := j.OptimizerSteps; n > 0 { // it trains in rounds of several, and its steps are rounds
+		l.Goal = (j.Goal*j.Steps + n - 1) / n
+	}
 	if j.Generation == 0 { // a program that does not join, or has not yet
 		l.Size = j.Alive()
 	}

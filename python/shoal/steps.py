@@ -59,6 +59,7 @@ class Progress:
         self._effective = 0.0
         self.step: Optional[Step] = None  # the step under way
         self.state = state
+        self._goal: Optional[int] = None  # how many steps the training has, as the agent was told
         self._changed = False  # a view is there that `cross_step_boundary` has not followed yet
         # The cursor after the step under way; None = not known yet.
         self._next: Optional[Cursor] = None
@@ -136,6 +137,8 @@ class Progress:
         """
         self._end_broken_loop()
         self.epochs.begin_loop(end)
+        if self.begun:
+            self._tell_goal(end)
         if self.checkpoints is not None:
             self.checkpoints.drop_kept()
         if (
@@ -155,6 +158,17 @@ class Progress:
                 " or the steps of the whole training, and loop once; or give it neither, and each"
                 " loop is one epoch"
             )
+
+    def _tell_goal(self, end: Optional[End]) -> None:
+        """Tell the agent how many steps the training has, where the program has said that and the
+        agent does not know it.
+        """
+        if end is None:
+            return
+        goal = end.goal(self.cursor, self.epochs.count, self.effective, self.efficiency)
+        if goal is not None and goal != self._goal and goal < MAX_SAMPLES:
+            self._goal = goal
+            self.job._backend.tell_goal(goal)
 
     def finish_step(self, end: End) -> bool:
         """Go from the committed step to the place between it and the next: members join and leave,
@@ -216,6 +230,8 @@ class Progress:
         if not self.cross_step_boundary(end) or self.epochs.is_behind_job(end, self.cursor):
             self.epochs.count_ended_loop(end, empty=True)
             return False
+        if not self.begun:
+            self._tell_goal(end)
         self.begun = True
         return True
 
@@ -440,6 +456,7 @@ class Progress:
                     self.state.send_to_newcomers(job, view.joined, self.cursor.step)
             if view.joined:
                 self.state.include_newcomers()
+            self._tell_goal(end)
             self._changed = False
         return True
 

@@ -13,7 +13,7 @@ class Changing(Solo):
     """The agent that the test plays: `declared` has what the worker has stated, `synced` the last
     that it has stated of how workers synchronise, and `rate`, `save` and `sync` are of the job's
     setting, of which `number` is the newest change. `stayed` is what the worker has told of changes
-    that were void.
+    that were void, and `goals` how many steps it has told the training to have.
     """
 
     def __init__(self):
@@ -21,6 +21,7 @@ class Changing(Solo):
         super().__init__()
         self.declared, self.rate, self.save, self.told_save = [], 0.0, 0, None
         self.synced, self.sync, self.number, self.stayed = Sync(), "", 0, []
+        self.goals = []
 
     def declare_data(self, place, batch, batch_range=None, rate=0.0, save=None, sync=Sync()):
         """Keep what the worker states."""
@@ -30,6 +31,10 @@ class Changing(Solo):
     def ask_setting(self):
         """The setting, of which tests change rate, save, sync and number."""
         return Setting(self.rate, self.save, self.sync, self.number)
+
+    def tell_goal(self, steps):
+        """Keep what the worker tells."""
+        self.goals.append(steps)
 
     def tell_stay(self, number, sync, why):
         """Keep what the worker tells."""

@@ -31,6 +31,8 @@ def test_each_sample_comes_once_whatever_the_batch_becomes():
         step.allreduce(numpy.zeros(1))
     assert [sorted(epoch) for epoch in seen] == [list(range(40))] * 2
     assert counts == [8, 8, 16, 8, 4, 4, 4, 4, 8, 8, 8]
+    # with batches of 8; of 16 (2 steps were made, of 24 samples); of 4 (4 steps); of 8 (8 steps)
+    assert agent.goals == [10, 2 + 2 + 3, 4 + 10, 8 + 3] and agent.goals[-1] == len(counts)
     assert job._progress.rate == 1.5 and agent.declared == [(8, 8, (4, 16))]
 
 
@@ -191,11 +193,12 @@ def test_with_a_batch_that_stays_they_are_epochs(steps):
     """As many steps as of a loop over epochs, and an end by steps that comes first holds."""
     made = []
     for name in ("epochs", "statistical_epochs"):
-        job, _ = changing_job()
+        job, agent = changing_job()
         made.append([])
         for step in job.steps(20, 8, batch_range=(4, 16), steps=steps, **{name: 5}):
             made[-1].append((step.epoch, list(step.indices)))
             step.allreduce(numpy.zeros(1))
+        assert agent.goals == [len(made[-1])]
     assert made[0] == made[1] and len(made[0]) == (steps or 15)
     with pytest.raises(TypeError, match="statistical_epochs=1.5: how many epochs of the stated"):
         job.steps(20, 8, batch_range=(4, 16), statistical_epochs=1.5)
@@ -223,6 +226,7 @@ def test_loops_over_statistical_epochs(tmp_path):
         return job, made
 
     job, made = train(2)
+    assert job._backend.goals[-1] == 11
     # 8 samples in the first step, then 144 that are worth 72
     assert made == [(0, 3), (1, 3), (2, 3), (3, 2)] and job.statistical_epochs == 2
     step = job._progress.cursor.step

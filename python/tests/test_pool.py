@@ -114,6 +114,8 @@ def test_a_job_is_parked_for_an_urgent_one(pool, tmp_path):
     train = [sys.executable, str(program)]
     low = pool.submit([*train, str(folders[0])], workers=2, name="low", preempt="park")
     trains(folders[0])
+    while low.view().get("goal") != 10**9:  # 100000000 epochs of 97 samples, of 10 a step
+        assert low.state == "running"
     urgent = pool.submit(["cat", str(gate)], workers=2, name="urgent", priority=10)
     while urgent.state != "running":
         assert low.state in ("running", "resizing", "parking", "parked")

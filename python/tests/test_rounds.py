@@ -48,7 +48,7 @@ def test_each_local_step_has_its_samples():
             agent.change(job, round=rounds)
         step.allreduce(numpy.zeros(1))
     assert [sorted(epoch) for epoch in seen] == [list(range(44))] * 2
-    assert [n for n, *_ in steps] == list(range(22))
+    assert [n for n, *_ in steps] == list(range(22)) and agent.goals == [22]
     locals_ = [(4, "local")] * 4 + [(2, "sma:alpha=0.1")] * 6 + [(1, "local")]  # an epoch of 11
     locals_ += [(5, "local")] * 10 + [(1, "local")]
     assert [how for _, _, *how in steps] == [list(x) for x in locals_]

@@ -69,6 +69,26 @@ class End:
         """Whether an epoch lies beyond the end."""
         return self.epochs is not None and epoch >= self.epochs
 
+    def goal(
+        self, cursor: Cursor, loops: Optional[int], effective: float, efficiency: float
+    ) -> Optional[int]:
+        """The number of optimizer steps of the training, which is at `cursor`, as long as no worker
+        is lost and the batch stays; None = the program has not said it. `loops` is how many loops
+        of one epoch the training has, None = not known. The committed samples are worth so many
+        `effective` ones of the stated batch, and each to come `efficiency`.
+        """
+        epochs = loops if self.each else self.epochs
+        ends = [] if self.steps is None else [self.steps]
+        each = -(-cursor.samples // cursor.batch)
+        if epochs is not None:
+            left = (cursor.epoch + 1) * cursor.samples - cursor.committed()
+            more = -(-left // cursor.batch) + each * (epochs - cursor.epoch - 1)
+            ends.append(cursor.step + max(more, 0))
+        if self.statistical is not None:
+            worth = max(self.statistical * cursor.samples - effective, 0)
+            ends.append(cursor.step + math.ceil(each * worth / (efficiency * cursor.samples)))
+        return min(ends, default=None)
+
     def step_count(self, cursor: Cursor, efficiency: float = 1.0) -> int:
         """The number of steps of the training, or of one epoch where each loop is one, as long as
         no worker is lost and the batch is that of now from the beginning to the end, of which a

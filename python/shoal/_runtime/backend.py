@@ -191,6 +191,9 @@ class Backend(Protocol):
         nobody answers.
         """
 
+    def tell_goal(self, steps: int) -> None:
+        """Tell the agent how many optimizer steps the training has in all; nobody answers."""
+
     def tell_stay(self, number: int, sync: str, why: str) -> None:
         """Tell the agent that this worker goes on by `sync`, as an earlier setting has it, and not
         by what the newest change names, which has this number, and why; nobody answers.

@@ -177,6 +177,9 @@ class Solo:
     def tell_memory(self, peak: int, room: int) -> None:
         """Do nothing: no policy chooses the batch."""
 
+    def tell_goal(self, steps: int) -> None:
+        """Do nothing: nobody asks when a job of one ends."""
+
     def tell_stay(self, number: int, sync: str, why: str) -> None:
         """Do nothing: there is nobody who would change the setting."""
 

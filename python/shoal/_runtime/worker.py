@@ -427,6 +427,10 @@ class Worker:
         """
         self.link.send({"type": "memory", "peak": peak, "room": room})
 
+    def tell_goal(self, steps: int) -> None:
+        """Tell the agent how many optimizer steps the training has in all, without an answer."""
+        self.link.send({"type": "goal", "steps": steps})
+
     def tell_stay(self, number: int, sync: str, why: str) -> None:
         """Tell the agent that this worker goes on by `sync` behind the change of this number, and
         why, without an answer.
