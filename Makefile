@@ -99,8 +99,10 @@ bench-loop: build ## how true the predictions of the loop are and what it brings
 	scripts/setup
 	.venv/bin/python bench/loop/run.py $(if $(QUICK),--quick,--write)
 
-bench-sched: build ## real jobs in a pool on this machine: how soon an urgent job has its slots, and ten jobs under two policies; about 10 minutes
-	$(or $(PYTHON),python3) bench/sched/run.py
+bench-sched: build ## real jobs in a pool on this machine: how soon an urgent job has its slots, what a job loses that is made smaller and parked 200 times, and ten jobs under two policies and in Slurm; about 20 minutes
+	scripts/setup slurm
+	scripts/setup
+	.venv/bin/python bench/sched/run.py
 
 bench-plan: build ## how true the predictions of shoal plan are, and what its plans bring; about 25 minutes; QUICK=1 a few cases
 	scripts/setup torch2

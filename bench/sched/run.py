@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What a pool does with real jobs on this machine: how soon an urgent job has its slots, and how
-long ten jobs take under two policies. Prints tables; --urgent N and --turns N say how often.
+"""What a pool does with real jobs on this machine: how soon an urgent job has its slots, whether a
+job that is made smaller and parked makes each step and sample once, and how long ten jobs take
+under two policies and in Slurm. Prints a line for each figure; --help lists the parts.
 """
 
 import argparse
+import collections
 import json
 import os
 import statistics
@@ -16,10 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 import shoal  # noqa: E402
+from slurm import Slurm  # noqa: E402
 
 SHOAL = str(ROOT / "bin" / "shoal")
 DIGITS = str(ROOT / "examples" / "digits" / "numpy_digits.py")
 PACED = str(ROOT / "bench" / "sched" / "paced.py")
+COUNTED = str(ROOT / "bench" / "sched" / "counted.py")
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Of each of the ten jobs: when it is submitted, its steps, ms of a step of one worker, and the most
 # workers that it can use.
@@ -63,38 +67,101 @@ def quantile(values, q):
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
+def until(condition, seconds):
+    """Wait until a condition holds, and say whether it does within so many seconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def urgent(times):
-    """The ms from the submission of an urgent job of two workers to the moment at which the pool
-    knows two slots to be free, `times` times, the median step of the victim in ms, and the samples
-    that it lost.
+    """Submit urgent jobs of two workers while a job has all four slots, and print how soon the
+    pool knows two slots to be free.
     """
     waits = []
     with Pool("elastic") as pool:
         big = pool.submit([sys.executable, DIGITS, "1000000"], (1, 4), name="big", env=THREADS)
         while not big.view()["speeds"]:
             time.sleep(0.1)
-        steps = 1000 / max(big.view()["speeds"].values())
+        step = 1000 / max(big.view()["speeds"].values())
         while len(waits) < times:
-            while big.workers < 4 or big.state != "running":
-                time.sleep(0.05)
-            before = len(big.view()["changes"])
+            if not until(lambda: big.workers == 4 and big.state == "running", 30):
+                view = big.view()  # four workers pay for themselves no longer on a busy machine
+                print(f"big stays at {big.workers} workers: {view['because']}; {view['speeds']}")
+                break
             job = pool.submit([sys.executable, "-c", ""], 2, name="urgent", priority=10)
             job.wait()
-            view = job.view()
-            for change in big.view()["changes"]:
-                if change["at"] >= view["submitted"] and change["to"] == 2 and change["done"]:
-                    waits.append(change["done"] - view["submitted"])
-                    break
-            else:
-                print(f"no change among {before}: {view['because']}", file=sys.stderr)
+            since = job.view()["submitted"]
+            changes = [c for c in big.view()["changes"] if c["at"] >= since and c["to"] == 2]
+            if changes and changes[0]["done"]:
+                waits.append(changes[0]["done"] - since)
         run = Path(big.view()["run"])
         big.stop()
         big.wait()
         result = json.loads((run / "result.json").read_text())
         ledger = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    lost = result.get("lost_samples", 0)
+    print(f"urgent job into a full pool of 4 slots, {len(waits)} times; load {os.getloadavg()}")
+    p50, p99 = quantile(waits, 0.5), quantile(waits, 0.99)
+    print(f"submit to slots free: p50 {p50} ms, p99 {p99} ms")
+    print(f"one step of the victim with 4 workers: {step:.1f} ms")
     crashed = sum(len(event.get("lost", [])) for event in ledger)
-    return waits, steps, lost, crashed
+    print(f"samples lost: {result.get('lost_samples', 0)}; workers lost: {crashed}")
+
+
+def counted(times):
+    """Have urgent jobs take two slots of a job of four, and all four, by turns, and print how many
+    steps and samples of it were lost or came twice.
+    """
+    done, parked = 0, 0
+    with Pool("elastic") as pool, tempfile.TemporaryDirectory(prefix="shoal-counted-") as folder:
+        folder = Path(folder)
+        (folder / "epochs").write_text("1000000")
+        command = [sys.executable, COUNTED, str(folder)]
+        low = pool.submit(command, (2, 4), name="low", preempt="park", env=THREADS)
+        while done < times:
+            if not until(lambda: low.workers > 0 and low.state == "running", 60):
+                raise SystemExit(f"low is {low.state}: {low.view()['because']}")
+            least = read_steps(folder)[1]
+            until(lambda: read_steps(folder)[1] > least + 5, 60)
+            take = 4 if done % 2 else 2
+            before = len(low.changes)
+            urgent = pool.submit([sys.executable, "-c", ""], take, name="urgent", priority=10)
+            urgent.wait()
+            done += low.workers != 4 or len(low.changes) > before
+            parked += any(c.after == 0 for c in low.changes[before:])
+        if not until(lambda: low.state == "running", 60):
+            raise SystemExit(f"low is {low.state}: {low.view()['because']}")
+        end = read_steps(folder)[1]
+        epochs = end // 50 + 20
+        (folder / "epochs").write_text(str(epochs))
+        pool.submit([sys.executable, "-c", ""], 4, name="urgent", priority=10).wait()
+        low.wait()
+        samples, _, steps = read_steps(folder)
+    lost = sum(max(0, epochs - samples[i]) for i in range(997))
+    twice = sum(max(0, samples[i] - epochs) for i in range(997))
+    missing = len(set(range(max(steps) + 1)) - steps)
+    print(f"{done} changes, {parked} of them parked: {len(steps)} steps; lost {missing}")
+    print(f"samples of {epochs} epochs: lost {lost}, twice {twice}; load {os.getloadavg()}")
+
+
+def read_steps(folder):
+    """How often each sample was trained on, the last step, and all steps of a counted job."""
+    samples, steps = collections.Counter(), set()
+    for file in folder.glob("steps-*"):
+        for line in file.read_text().splitlines():
+            if line.endswith("]"):
+                number, some = json.loads(line)
+                samples.update(some)
+                steps.add(number)
+    return samples, max(steps, default=0), steps
+
+
+def paced(steps, work):
+    """The command of one of the ten jobs."""
+    return [sys.executable, PACED, str(steps), str(work)]
 
 
 def ten(policy, rigid):
@@ -103,8 +170,8 @@ def ten(policy, rigid):
         began, jobs = time.monotonic(), []
         for at, steps, work, most in JOBS:
             time.sleep(max(0, began + at - time.monotonic()))
-            command = [sys.executable, PACED, str(steps), str(work)]
-            jobs.append(pool.submit(command, most if rigid else (1, most), env=THREADS))
+            workers = most if rigid else (1, most)
+            jobs.append(pool.submit(paced(steps, work), workers, env=THREADS))
         for job in jobs:
             job.wait()
         views = [job.view() for job in jobs]
@@ -113,23 +180,49 @@ def ten(policy, rigid):
     return statistics.mean(times), span
 
 
+def ten_in_slurm():
+    """The same of the ten jobs in Slurm with backfill, on one node of four CPUs. Each job asks for
+    the most workers that it can use, and for a quarter more time than it needs.
+    """
+    with Slurm(cpus=4) as cluster, tempfile.TemporaryDirectory(prefix="shoal-ends-") as ends:
+        began, submitted = time.time(), []
+        for i, (at, steps, work, most) in enumerate(JOBS):
+            time.sleep(max(0, began + at - time.time()))
+            command = " ".join([SHOAL, "run", "-n", str(most), "--", *paced(steps, work)])
+            script = f"#!/bin/sh\n{command} && touch {ends}/{i}\n"
+            seconds = 1.25 * (steps * work / 1000 / most + 2)
+            submitted.append(time.time())
+            cluster.submit(script, f"--cpus-per-task={most}", f"--time=0:{seconds:.0f}",
+                           "--output=/dev/null", f"--chdir={ends}")
+        paths = [Path(ends) / str(i) for i in range(len(JOBS))]
+        while not all(path.exists() for path in paths):
+            time.sleep(0.1)
+        over = [path.stat().st_mtime for path in paths]
+    times = [end - start for end, start in zip(over, submitted)]
+    return statistics.mean(times), max(over) - submitted[0]
+
+
 def main():
     """Measure, and print."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--urgent", type=int, default=200, help="urgent jobs; 0 = none")
+    options.add_argument("--counted", type=int, default=200, help="changes of a job; 0 = none")
     options.add_argument("--turns", type=int, default=5, help="turns of the ten jobs; 0 = none")
     args = options.parse_args()
+    os.environ.update(THREADS)
     if args.urgent:
-        waits, step, lost, crashed = urgent(args.urgent)
-        print(f"urgent job into a full pool of 4 slots, {len(waits)} times; load {os.getloadavg()}")
-        p50, p99 = quantile(waits, 0.5), quantile(waits, 0.99)
-        print(f"submit to slots free: p50 {p50} ms, p99 {p99} ms")
-        print(f"one step of the victim with 4 workers: {step:.1f} ms")
-        print(f"samples lost: {lost}; workers lost: {crashed}")
-    rows = {"elastic": [], "fifo, rigid": []}
+        urgent(args.urgent)
+    if args.counted:
+        counted(args.counted)
+    ways = {
+        "elastic": lambda: ten("elastic", rigid=False),
+        "fifo, rigid": lambda: ten("fifo", rigid=True),
+        "Slurm, backfill": ten_in_slurm,
+    }
+    rows = {name: [] for name in ways}
     for _ in range(args.turns):
-        rows["elastic"].append(ten("elastic", rigid=False))
-        rows["fifo, rigid"].append(ten("fifo", rigid=True))
+        for name, way in ways.items():
+            rows[name].append(way())
     for name, turns in rows.items():
         if turns:
             jct, span = ([turn[i] for turn in turns] for i in (0, 1))
@@ -137,9 +230,9 @@ def main():
                 f"ten jobs, {name}: mean JCT {statistics.median(jct):.2f} s "
                 f"({min(jct):.2f} to {max(jct):.2f}), makespan {statistics.median(span):.2f} s"
             )
-    if args.turns:
-        ratio = [a[0] / b[0] for a, b in zip(rows["elastic"], rows["fifo, rigid"])]
-        print(f"elastic / rigid: {statistics.median(ratio):.2f}")
+            ratio = [b[0] / a[0] for a, b in zip(turns, rows["elastic"])]
+            if turns is not rows["elastic"]:
+                print(f"elastic / {name}: {statistics.median(ratio):.2f}")
 
 
 main()
