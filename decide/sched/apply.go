@@ -17,7 +17,7 @@ func (m *Machine) give(e *entry, n int, because string) {
 			m.makeRoom(e, n)
 		}
 	}
-	places, ok := m.place.grow(e.job.Has, n-e.slots)
+	places, ok := m.place.choose(&e.job, e.job.Has, n-e.slots)
 	if !ok {
 		panic("sched: slots are given that are not free")
 	}
@@ -55,7 +55,8 @@ func (m *Machine) assign(e *entry, verb Verb, places []Place, because string) {
 	}
 	e.runsFrom = addMillis(m.now, cost/1000)
 	m.setRate(e)
-	m.grants = append(m.grants, Grant{e.job.ID, verb, from, places, because, m.expect(e)})
+	m.grants = append(m.grants, Grant{Job: e.job.ID, Verb: verb, From: from, Places: places,
+		Workers: e.job.workers(places), Because: because, Expect: m.expect(e)})
 }
 
 // park takes all slots of a job, which waits from then on.
@@ -64,8 +65,8 @@ func (m *Machine) park(e *entry, because string) {
 	m.stop(e)
 	e.job.Moves++
 	e.job.MovedAt, e.changedIn, e.direction = m.now, m.events, -1
-	m.grants = append(m.grants, Grant{e.job.ID, Park, from, nil, because,
-		Expect{End: Never, Lo: Never, Hi: Never}})
+	m.grants = append(m.grants, Grant{Job: e.job.ID, Verb: Park, From: from, Because: because,
+		Expect: Expect{End: Never, Lo: Never, Hi: Never}})
 	m.wait(e)
 }
 

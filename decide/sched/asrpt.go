@@ -7,12 +7,12 @@ import (
 )
 
 // asrpt is A-SRPT (Luo, Liu, Lee and Shroff, "Online Scheduling for Distributed Machine Learning
-// Training", INFOCOM 2025, arXiv 2501.05563), as far as its abstract says it and without its
-// graphs: a virtual machine that works as fast as all slots together does one job after the other,
-// that with the shortest remaining processing time first. In the order in which jobs are done there
-// they are started, with the slots that they ask for, whatever fits; nothing is taken from a job
-// that runs. Where none runs and none is done there, the one starts that will be next. A job that
-// is slower on many hosts is held for a while where it would be on more than it needs.
+// Training", INFOCOM 2025, arXiv 2501.05563), as far as its abstract says it: a virtual machine
+// that works as fast as all slots together does one job after the other, that with the shortest
+// remaining processing time first. In the order in which jobs are done there they are started, with
+// the slots that they ask for, whatever fits; nothing is taken from a job that runs. Where none
+// runs and none is done there, the one starts that will be next. A job that would be slower on the
+// hosts that have room than on free ones is held for a while. heavy.go places those with a graph.
 var asrpt = Policy{Name: "asrpt",
 	About: "in the order in which a single machine of all slots would be done",
 	Share: asrptShare{}}
@@ -22,7 +22,7 @@ type asrptShare struct{}
 
 const (
 	// asrptHold is for which part of its predicted time a job is held at most, and asrptSlower how
-	// many times slower it must be for that on more hosts than it needs.
+	// many times longer its steps must be for that than on hosts of which all slots are free.
 	asrptHold   = 0.5
 	asrptSlower = 1.1
 )
@@ -63,7 +63,7 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 	if free == v.Slots && len(done) == 0 && len(coming) > 0 {
 		done = coming[:1] // the slots are not left idle
 	}
-	rooms := v.rooms()
+	place := v.placement()
 	for _, c := range done {
 		n := c.job.Asked
 		if n > free {
@@ -74,12 +74,13 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 			since = c.job.Arrived
 		}
 		until := addMillis(since, asrptHold*c.job.Seconds(n))
-		if c.job.Spread > asrptSlower && until > v.Now && !rooms.fit(n) {
+		places, ok := place.choose(c.job, nil, n)
+		if ok && until > v.Now && place.slower(c.job, places) > asrptSlower {
 			again = earlier(again, until)
 			continue
 		}
 		want[c.index], free = n, free-n
-		rooms.take(n)
+		place.take(places, 1)
 	}
 	mem, err := json.Marshal(s)
 	if err != nil {

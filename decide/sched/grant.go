@@ -31,11 +31,15 @@ func (v Verb) String() string { return verbs[v] }
 
 // Grant is what a job has from now on.
 type Grant struct {
-	Job     JobID
-	Verb    Verb
-	From    []Place // what it had
-	Places  []Place // what it has from now on, by name of host; nil = nothing
-	Because string  // why
+	Job    JobID
+	Verb   Verb
+	From   []Place // what it had
+	Places []Place // what it has from now on, by name of host; nil = nothing
+	// Workers has the index in Places of the place of each worker, by its number in the graph of
+	// the job; nil = the job has no graph of so many workers, and any of them may be anywhere. It
+	// follows from the graph and the places, so a job that runs is submitted without it.
+	Workers []int
+	Because string // why
 	Expect  Expect
 }
 

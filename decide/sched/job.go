@@ -41,7 +41,8 @@ type Job struct {
 	MovedAt int64   // when its slots last changed
 	Park    ParkKind
 
-	// Spread is how many times slower the job is on more hosts than it needs, at least 1; 0 = 1.
+	// Spread is how many times slower the job is on more hosts than it needs, at least 1; 0 = 1. It
+	// does not count where Graph says more.
 	Spread float64
 	Graph  *Graph // what its workers send to each other; nil = not known
 }

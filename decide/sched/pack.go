@@ -14,7 +14,7 @@ const mostPacked = 4
 // moving is that a job goes to one host.
 type moving struct {
 	entry *entry
-	host  int // its index
+	host  string
 }
 
 // makeRoom moves jobs so that a job can have n slots on as few hosts as it needs, if these have
@@ -22,69 +22,56 @@ type moving struct {
 // then it is moved as well.
 func (m *Machine) makeRoom(e *entry, n int) {
 	k := m.place.fewest(n)
-	if n < 2 || e.job.Spread <= 1 || len(m.place.hosts) <= k {
+	if n < 2 || len(m.place.hosts) <= k {
 		return
 	}
-	saved := e.job.Left.Mean / e.job.Rate(n) * (1 - 1/max(e.job.Spread, 1))
-	worth := func(moves int) bool {
-		return saved > m.cfg.Gain*float64(moves)*m.costsOf(e.job.Kind).Resize.Mean/1000
+	now := e.job.Has
+	if e.slots == 0 {
+		now, _ = m.place.choose(&e.job, nil, n)
 	}
+	slower := m.place.slower(&e.job, now)
+	if slower <= 1 {
+		return
+	}
+	saved := e.job.Left.Mean / e.job.Rate(n) * (1 - 1/slower)
+	cost := m.cfg.Gain * m.costsOf(e.job.Kind).Resize.Mean / 1000
+	worth := func(moves int) bool { return saved > float64(float64(moves)*cost) }
 	if !worth(1) {
 		return
 	}
-	own := make([]int, len(m.place.hosts))
-	for _, x := range e.job.Has {
-		if i, there := m.place.index(x.Host); there {
-			own[i] = x.Slots
-		}
-	}
-	room := func(i int) int { return max(m.place.hosts[i].free, 0) + own[i] }
-	var order []int
-	for i := range m.place.hosts {
-		if !m.place.hosts[i].Leaving {
-			order = append(order, i)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(room(b), room(a)) })
-	together := 0
-	for _, i := range order[:min(k, len(order))] {
-		together += room(i)
-	}
-	var best []moving
-	if together < n {
-		var ok bool
-		if best, ok = m.fewestMoves(order, k, room, n); !ok {
-			return
-		}
-	} else if e.slots == 0 {
-		return // there is room already
-	}
-	changed := len(best)
+	moves, ok := m.fewestMoves(e, k, n)
+	changed := len(moves)
 	if e.slots > 0 {
 		changed++
 	}
-	if !worth(changed) {
+	if !ok || !worth(changed) {
 		return
 	}
 	because := "so that " + string(e.job.ID) + " is on fewer hosts"
-	for _, x := range best {
-		host := m.place.hosts[x.host].Name
-		m.assign(x.entry, Move, []Place{{host, x.entry.slots}}, because)
+	for _, x := range moves {
+		m.assign(x.entry, Move, []Place{{x.host, x.entry.slots}}, because)
 	}
 	if e.slots > 0 {
 		m.place.take(e.job.Has, -1)
-		places, ok := m.place.grow(nil, n)
+		places, ok := m.place.choose(&e.job, nil, n)
 		m.place.take(e.job.Has, 1)
-		if ok && len(places) < len(e.job.Has) {
+		if ok && m.place.stretch(&e.job, places) < m.place.stretch(&e.job, now) {
 			m.assign(e, Move, places, "it is on fewer hosts")
 		}
 	}
 }
 
-// fewestMoves returns which jobs to move so that n slots are free on k hosts: of one host each is
-// looked at, and of several the first k.
-func (m *Machine) fewestMoves(order []int, k int, room func(host int) int,
-	n int) (best []moving, found bool) {
+// fewestMoves returns which jobs to move so that a job finds n slots on k hosts: of one host, each
+// is looked at, and of several the k with the most room.
+func (m *Machine) fewestMoves(e *entry, k, n int) (best []moving, found bool) {
+	room, order := m.place.room(e.job.Has)
+	together := 0
+	for _, i := range order[:min(k, len(order))] {
+		together += room[i]
+	}
+	if together >= n {
+		return nil, true
+	}
 	if k > 1 {
 		return m.empty(order[:k], room, n)
 	}
@@ -98,8 +85,8 @@ func (m *Machine) fewestMoves(order []int, k int, room func(host int) int,
 }
 
 // empty returns which jobs to move from some hosts to others so that n slots are free there, where
-// room says how many each host has; ok is false where so much cannot be moved.
-func (m *Machine) empty(targets []int, room func(host int) int, n int) (moves []moving, ok bool) {
+// each host has some room; ok is false where so much cannot be moved.
+func (m *Machine) empty(targets, room []int, n int) (moves []moving, ok bool) {
 	free := make([]int, len(m.place.hosts))
 	for i := range free {
 		if !m.place.hosts[i].Leaving && !slices.Contains(targets, i) {
@@ -107,7 +94,7 @@ func (m *Machine) empty(targets []int, room func(host int) int, n int) (moves []
 		}
 	}
 	for _, t := range targets {
-		need := min(n, m.place.hosts[t].Slots) - room(t)
+		need := min(n, m.place.hosts[t].Slots) - room[t]
 		n -= min(n, m.place.hosts[t].Slots)
 		if need <= 0 {
 			continue
@@ -143,7 +130,7 @@ func (m *Machine) empty(targets []int, room func(host int) int, n int) (moves []
 			}
 			free[to] -= e.slots
 			need -= e.slots
-			moves = append(moves, moving{e, to})
+			moves = append(moves, moving{e, m.place.hosts[to].Name})
 		}
 	}
 	return moves, n <= 0

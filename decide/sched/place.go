@@ -173,6 +173,23 @@ func (p *placement) staying(has []Place) []Place {
 	return slices.DeleteFunc(slices.Clone(has), func(x Place) bool { return p.leaves(x.Host) == 1 })
 }
 
+// room returns how many slots of each host are free or had by a job, and the indexes of the hosts
+// that are not leaving, that with the most room first.
+func (p *placement) room(has []Place) (room, order []int) {
+	for i, s := range p.hosts {
+		if room = append(room, max(s.free, 0)); !s.Leaving {
+			order = append(order, i)
+		}
+	}
+	for _, x := range has {
+		if i, there := p.index(x.Host); there {
+			room[i] += x.Slots
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(room[b], room[a]) })
+	return room, order
+}
+
 // inOrder sorts places by host, in place, and returns them; nil where there are none.
 func inOrder(places []Place) []Place {
 	if len(places) == 0 {
@@ -182,21 +199,57 @@ func inOrder(places []Place) []Place {
 	return places
 }
 
-// stretch returns how many times slower a job is on some places than on as few hosts as possible.
+// choose returns the places of a job that has some and gets more slots, as grow does. A job that
+// starts with as many workers as its graph has gets other places where it is faster on them.
+func (p *placement) choose(j *Job, has []Place, more int) (places []Place, ok bool) {
+	places, ok = p.grow(has, more)
+	if !ok || j.Graph == nil || len(has) > 0 || more != j.Graph.Workers || len(places) < 2 {
+		return places, ok
+	}
+	if other := p.heavyEdge(j.Graph); p.stretch(j, other) < p.stretch(j, places) {
+		return other, true
+	}
+	return places, true
+}
+
+// workers returns the index of the place of each worker of a job; nil where it has no graph, or
+// another number of slots than that has workers.
+func (j *Job) workers(places []Place) []int {
+	if j.Graph == nil || countSlots(places) != j.Graph.Workers {
+		return nil
+	}
+	return j.Graph.arrange(places)
+}
+
+// stretch returns how many times longer a step of a job takes on some places than on as few hosts
+// as possible; with a graph, than on one host.
 func (p *placement) stretch(j *Job, places []Place) float64 {
-	if j.Graph == nil && j.Spread <= 1 || len(places) < 2 {
+	if len(places) < 2 {
 		return 1
 	}
-	if n := countSlots(places); j.Graph != nil && n == j.Graph.Workers {
-		at := make([]int, 0, n)
-		for i, x := range places {
-			for range x.Slots {
-				at = append(at, i)
-			}
-		}
+	if at := j.workers(places); at != nil {
 		return j.Graph.stretch(at)
-	} else if len(places) <= p.fewest(n) {
+	}
+	if j.Spread <= 1 || len(places) <= p.fewest(countSlots(places)) {
 		return 1
 	}
-	return max(j.Spread, 1)
+	return j.Spread
+}
+
+// slower returns how many times longer a step of a job with n slots takes on some places than it
+// would if all slots were free.
+func (p *placement) slower(j *Job, places []Place) float64 {
+	x := p.stretch(j, places)
+	if x <= 1 || j.Graph == nil {
+		return x
+	}
+	empty := &placement{hosts: slices.Clone(p.hosts)}
+	for i := range empty.hosts {
+		empty.hosts[i].free = empty.hosts[i].Slots
+	}
+	empty.recount()
+	if best, ok := empty.choose(j, nil, countSlots(places)); ok {
+		return x / empty.stretch(j, best)
+	}
+	return x
 }

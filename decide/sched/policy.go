@@ -47,6 +47,19 @@ type View struct {
 	Costs func(kind string) Costs
 }
 
+// placement returns what is free where jobs are now.
+func (v *View) placement() *placement {
+	p := &placement{}
+	for _, h := range v.Hosts {
+		p.hosts = append(p.hosts, spot{h, h.Slots})
+	}
+	p.recount()
+	for _, j := range v.Jobs {
+		p.take(j.Has, 1)
+	}
+	return p
+}
+
 // Share decides of all jobs at once.
 type Share interface {
 	// Decide returns who is to have how many slots, and what the policy is to remember until the
