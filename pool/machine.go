@@ -60,8 +60,9 @@ type entry struct {
 	led     int64            // when somebody last said that it leads the job
 	alone   int64            // since when nobody leads it
 	gone    int64            // when the last attempt was over
-	speedAt int64            // when its speeds were last given to the core
-	refused uint64           // number of the last order whose refusal was taken
+	foreseen
+	speedAt int64  // when its speeds were last given to the core
+	refused uint64 // number of the last order whose refusal was taken
 	// stored are the last write that the store has confirmed and those after it. The store may
 	// have any of these, and another head would go on from it.
 	stored []Write

@@ -239,7 +239,7 @@ func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*M
 			err = decode(cfg.Name, "poolpast", key, text, &v, func() ([]byte, string) {
 				return encodePast(cfg.Name, &v.Past), PastKey(cfg.Name, v.Past.Kind)
 			})
-			if err == nil && v.Speeds != nil {
+			if err == nil && v.Speeds != nil && validEnds(&v.Past) {
 				m.past[v.Past.Kind] = &v.Past
 			}
 		}
@@ -262,6 +262,16 @@ func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*M
 	}
 	m.core.SetMemory(memory)
 	return m, nil
+}
+
+// validEnds reports whether what is kept of the ends of jobs can be.
+func validEnds(p *Past) bool {
+	for _, part := range p.Ends {
+		if !(part >= leastPart && part <= mostPart) {
+			return false
+		}
+	}
+	return p.Ends != nil && len(p.Ends) <= maxEnds && p.Tail >= 0
 }
 
 // restoreHost takes a host from the store.

@@ -213,6 +213,9 @@ func (m *Machine) takeProgress(e *entry, l *Led) {
 	if l.Pace > 0 && l.Size > 0 {
 		e.Speeds[l.Size] = 1 / l.Pace
 	}
+	if rate := m.core.Rate(jobID(e)); rate > 0 && m.knowsWork(e) {
+		e.foreseen.last = m.now + int64(m.left(e, rate).Mean/rate*1000)
+	}
 	m.coreProgress(e)
 }
 

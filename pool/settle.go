@@ -65,8 +65,12 @@ func (m *Machine) takeGrants() {
 		m.seq++
 		e.granted = m.seq
 		x := expectation(g.Expect)
+		e.foreseen = foreseen{}
 		if !m.knowsWork(e) {
 			x = Expectation{Pause: x.Pause}
+		} else {
+			e.foreseen = foreseen{at: m.now, end: x.End}
+			x = m.correct(e, x)
 		}
 		m.recordChange(e, want.total(), g.Because, x)
 		e.Want, e.Because, e.Expect = want.clone(), g.Because, x

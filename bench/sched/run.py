@@ -8,6 +8,7 @@ import argparse
 import collections
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -202,18 +203,65 @@ def ten_in_slurm():
     return statistics.mean(times), max(over) - submitted[0]
 
 
+def ends(jobs, seed):
+    """Run so many paced jobs of eight kinds, that come at random, and print how near the end of
+    each was to what the pool expected: when its slots were last decided, and half-way from there.
+    """
+    draw = random.Random(seed)
+    kinds = [(draw.randint(60, 300), draw.randint(20, 60), draw.randint(1, 4)) for _ in range(8)]
+    seen = {}  # by job: the expectations that were seen, with their times
+    with Pool("elastic") as pool:
+        began, at, submitted = time.monotonic(), 0.0, []
+        while len(submitted) < jobs or pool.jobs():
+            if len(submitted) < jobs and time.monotonic() >= began + at:
+                steps, work, most = draw.choice(kinds)
+                submitted.append(pool.submit(paced(steps, work), (1, most), env=THREADS))
+                at += draw.expovariate(0.8)
+            for job in pool.jobs():
+                view = job.view()
+                if view["state"] == "running" and view["expect"]["end"]:
+                    seen.setdefault(job.name, []).append((time.time() * 1000, view["expect"]))
+            time.sleep(0.05)
+        views = [job.view() for job in submitted]
+    last, half = [], []
+    for view in views:
+        if view["state"] != "ended":
+            print(f"{view['job']} is {view['state']}: {view['error']}")
+            continue
+        change, over = view["changes"][-1], view["over"]
+        if change["expected"]["end"]:
+            last.append((change["at"], change["expected"], over))
+        since = (change["done"] or change["at"]) / 2 + over / 2
+        later = [x for x in seen.get(view["job"], []) if x[0] >= since]
+        if later:
+            half.append((later[0][0], later[0][1], over))
+    print(f"{len(views)} jobs, seed {seed}; load {os.getloadavg()}")
+    for name, list_ in ("when its slots were last decided", last), ("half-way from there", half):
+        if list_:
+            off = [abs(x["end"] - over) / max(over - at, 1) for at, x, over in list_]
+            bias = statistics.median((x["end"] - at) / max(over - at, 1) for at, x, over in list_)
+            within = sum(x["low"] <= over <= x["high"] for _, x, over in list_) / len(list_)
+            print(f"expected end, {name}, of {len(list_)} jobs: error {statistics.median(off):.1%}"
+                  f" of the time to go in the median, expected / measured {bias:.2f};"
+                  f" {within:.0%} end in the interval of 80 %")
+
+
 def main():
     """Measure, and print."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--urgent", type=int, default=200, help="urgent jobs; 0 = none")
     options.add_argument("--counted", type=int, default=200, help="changes of a job; 0 = none")
     options.add_argument("--turns", type=int, default=5, help="turns of the ten jobs; 0 = none")
+    options.add_argument("--ends", type=int, default=120, help="jobs whose end is expected")
+    options.add_argument("--seed", type=int, default=1, help="of the jobs of --ends")
     args = options.parse_args()
     os.environ.update(THREADS)
     if args.urgent:
         urgent(args.urgent)
     if args.counted:
         counted(args.counted)
+    if args.ends:
+        ends(args.ends, args.seed)
     ways = {
         "elastic": lambda: ten("elastic", rigid=False),
         "fifo, rigid": lambda: ten("fifo", rigid=True),
