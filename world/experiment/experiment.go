@@ -40,7 +40,7 @@ type Table struct {
 }
 
 // all are the experiments, in the order of the help.
-var all = []Experiment{orders, elastic, deadline, asrpt, works, prices, chain, siren, market}
+var all = []Experiment{orders, elastic, deadline, asrpt, graph, works, prices, chain, siren, market}
 
 // Names returns the names of all experiments.
 func Names() (names []string) {
