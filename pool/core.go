@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 
@@ -185,9 +186,10 @@ func (m *Machine) coreProgress(e *entry) {
 	_ = m.core.Progress(j.ID, j.Left, j.Speed)
 }
 
-// coreKeep tells the core that a job keeps what it has, since it refused to change. Who was to get
-// its slots waits again.
-func (m *Machine) coreKeep(e *entry) {
+// coreKeep tells the core that a job keeps what it has, since it refused to change, and why. Who
+// was to get its slots waits again.
+func (m *Machine) coreKeep(e *entry, why string) {
+	why = fmt.Sprintf("job %s kept its slots: %s", e.ID, why)
 	m.core.Tick(m.now)
 	e.Pinned = true
 	_ = m.core.Undo(jobID(e), e.Want.places(), true)
@@ -196,9 +198,12 @@ func (m *Machine) coreKeep(e *entry) {
 		switch {
 		case o == e || o.State == Stopping || o.State == Parking:
 		case !o.started() && o.Want.total() > 0:
-			m.waitAgain(o)
+			m.waitAgain(o, why)
 		case o.started() && !o.Want.equal(o.Target) && o.Target.total() > 0:
 			o.Want = o.Target.clone()
+			if c := o.change(); c != nil {
+				c.Outcome = why
+			}
 			_ = m.core.Undo(sched.JobID(id), o.Want.places(), false)
 			m.touch(o)
 		}

@@ -51,7 +51,7 @@ func (m *Machine) HostDown(now int64, name string) {
 		h.Up, h.Since = false, m.now
 		for _, id := range m.order { // what has not begun there may begin elsewhere
 			if e := m.jobs[id]; !e.started() && e.Want[name] > 0 {
-				m.waitAgain(e)
+				m.waitAgain(e, "the keeper of host "+name+" went away before the job began")
 			}
 		}
 		m.coreHost(h)

@@ -156,7 +156,7 @@ func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
 	}
 	id = m.freeName(s.Name)
 	e := &entry{Job: Job{ID: id, Number: m.number + 1, Submission: s, Submitted: m.now,
-		State: Waiting, Because: "waits for slots", Speeds: map[int]float64{}, Changes: []Change{},
+		State: Waiting, Because: justWaits, Speeds: map[int]float64{}, Changes: []Change{},
 		Gang: Gang{Want: Slots{}, Target: Slots{}, Held: Slots{}, Parts: map[string]int{},
 			Names: map[string]string{}}}}
 	e.init()
@@ -169,6 +169,9 @@ func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
 	m.touch(e)
 	return id, nil
 }
+
+// justWaits is why a job waits that has not had slots yet.
+const justWaits = "waits for slots"
 
 // init sets what of an entry need not outlive a head.
 func (e *entry) init() {
@@ -221,17 +224,22 @@ func (m *Machine) freeName(want string) string {
 	}
 }
 
-// findOpen returns a job of the pool that is not over, or an error that names the nearest.
+// find returns a job of the pool, or an error that names the nearest.
+func (m *Machine) find(id string) (*entry, error) {
+	if e := m.jobs[id]; e != nil {
+		return e, nil
+	}
+	return nil, fmt.Errorf("the pool %s has no job called %s%s; shoal queue lists them",
+		m.cfg.Name, id, meant(id, slices.Sorted(maps.Keys(m.jobs))))
+}
+
+// findOpen returns a job of the pool that is not over, or an error.
 func (m *Machine) findOpen(id string) (*entry, error) {
-	e := m.jobs[id]
-	switch {
-	case e == nil:
-		return nil, fmt.Errorf("the pool %s has no job called %s%s; shoal queue lists them",
-			m.cfg.Name, id, meant(id, slices.Sorted(maps.Keys(m.jobs))))
-	case e.State.Over():
+	e, err := m.find(id)
+	if err == nil && e.State.Over() {
 		return nil, fmt.Errorf("job %s is over: it has %s", id, e.State)
 	}
-	return e, nil
+	return e, err
 }
 
 // Stop asks for the end of a job: of a running one when its step ends, or now.

@@ -187,3 +187,95 @@ func TestRefit(t *testing.T) {
 		}
 	}
 }
+
+// asked returns a pool of one host with four slots, with a function that submits a job, and one
+// that checks why a job has what it has.
+func asked(t *testing.T, policy string) (m *Machine, submit func(name string, least, most,
+	priority int), why func(name, want string)) {
+	m, err := New(Config{Name: "lab", Policy: policy}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.HostUp(1, "a", 4, "")
+	submit = func(name string, least, most, priority int) {
+		t.Helper()
+		if _, err := m.Submit(2, Submission{Name: name, Spec: "x", Min: least, Max: most,
+			Asked: most, Priority: priority, Preempt: "shrink"}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			m.Settle(2)
+			for _, w := range m.TakeWrites() {
+				m.Written(2, w)
+			}
+		}
+	}
+	why = func(name, want string) {
+		t.Helper()
+		v, err := m.Find(name)
+		if got := v.Why(); err != nil || got != want {
+			t.Errorf("job %s: %q, not %q", name, got, want)
+		}
+	}
+	return m, submit, why
+}
+
+// A job that waits says for what.
+func TestWhyItWaits(t *testing.T) {
+	m, submit, why := asked(t, "fifo")
+	submit("first", 3, 3, 0)
+	why("first", "first by fifo; its slots are decided, and it starts when they are free: it "+
+		"needs 3 slots, and 0 of 4 are free")
+	m.HostDown(3, "a")
+	c := m.jobs["first"].Changes[0]
+	if c.Outcome != "the keeper of host a went away before the job began" {
+		t.Errorf("%+v", c)
+	}
+	why("first", "first by fifo; it needs 3 slots, and 0 of 4 are free; no keeper answers on a")
+	m.HostUp(4, "a", 4, "")
+	m.Reported(4, Report{Host: "a"})
+	m.Settle(4)
+	why("first", "first by fifo")
+	submit("second", 2, 2, 0)
+	why("second", "it needs 2 slots, and 1 of 4 are free: first has 3")
+	if a := m.Answered("second", nil); a.Because !=
+		"it needs 2 slots, and 1 of 4 are free: first has 3" {
+		t.Errorf("%+v", a)
+	}
+	_, err := m.Find("secnod")
+	if err == nil || !strings.Contains(err.Error(), "did you mean second?") {
+		t.Error(err)
+	}
+}
+
+// Where a job refuses to get smaller, its own decision says that, and so does that of the job which
+// was to get its slots.
+func TestWhyNot(t *testing.T) {
+	m, submit, why := asked(t, "elastic")
+	m.Reported(2, Report{Host: "a"})
+	submit("big", 1, 4, 0)
+	report := func(now int64, refused string) {
+		m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{{Job: "big", Attempt: 1,
+			Part: 1, Live: true, Refused: refused, Led: &Led{Host: "a", Size: 4, Want: 4,
+				Elastic: true, Workers: map[string]int{"a": 4}}}}})
+		m.Settle(now)
+		for _, w := range m.TakeWrites() {
+			m.Written(now, w)
+		}
+		m.Settle(now)
+	}
+	report(3, "")
+	submit("urgent", 2, 2, 10)
+	big, urgent := m.jobs["big"], m.jobs["urgent"]
+	if big.State != Resizing || big.change() == nil || urgent.Want.total() != 2 {
+		t.Fatalf("%+v %+v", big.Job, urgent.Job)
+	}
+	report(4, "it has a minimum")
+	if c := big.Changes[len(big.Changes)-1]; c.Outcome != "refused: it has a minimum" {
+		t.Errorf("%+v", c)
+	}
+	if c := urgent.Changes[0]; c.Outcome != "job big kept its slots: it has a minimum" {
+		t.Errorf("%+v", c)
+	}
+	why("urgent", "priority 10; it needs 2 slots, and 0 of 4 are free: big has 4")
+}

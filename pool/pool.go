@@ -130,6 +130,7 @@ type Change struct {
 	From     int         `json:"from"`     // workers before
 	To       int         `json:"to"`       // workers that were decided; 0 = parked or ended
 	Because  string      `json:"because"`  // why
+	Before   int64       `json:"before"`   // when the job was to end before it; 0 = not known
 	Expected Expectation `json:"expected"` // what was expected
 	Done     int64       `json:"done"`     // when the slots were as decided; 0 = not yet
 	Outcome  string      `json:"outcome"`  // what became of a change that did not come; "" = it did

@@ -246,7 +246,7 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 	e.Want = e.Target.clone()
 	m.touch(e)
 	e.intent = e.version
-	m.coreKeep(e)
+	m.coreKeep(e, j.Refused)
 }
 
 // takeEnd takes the end of a job on the host that led it. Other parts of it may still be there.

@@ -98,7 +98,7 @@ func (m *Machine) recordChange(e *entry, to int, because string, x Expectation) 
 		from = e.Held.total()
 	}
 	e.Changes = append(e.Changes, Change{At: m.now, From: from, To: to, Because: because,
-		Expected: x})
+		Before: m.expectNow(e).End, Expected: x})
 	if n := len(e.Changes) - maxChanges; n > 0 {
 		e.Changes = slices.Delete(e.Changes, 0, n)
 	}
@@ -409,8 +409,12 @@ func (m *Machine) requeue(e *entry, state State, why string) {
 	_ = m.coreUpdate(e)
 }
 
-// waitAgain takes from a job that has not begun the slots that were decided for it.
-func (m *Machine) waitAgain(e *entry) {
+// waitAgain takes from a job that has not begun the slots that were decided for it; why is what
+// came of that decision.
+func (m *Machine) waitAgain(e *entry, why string) {
+	if c := e.change(); c != nil {
+		c.Outcome = why
+	}
 	e.Want = Slots{}
 	_ = m.core.Undo(jobID(e), nil, false)
 	m.touch(e)

@@ -24,6 +24,7 @@ type JobView struct {
 	Steps     uint64          `json:"steps"`
 	Goal      uint64          `json:"goal,omitempty"`
 	Because   string          `json:"because"`
+	Waits     string          `json:"waits,omitempty"` // why it has no slots now
 	Submitted int64           `json:"submitted"`
 	Began     int64           `json:"began,omitempty"`
 	Over      int64           `json:"over,omitempty"`
@@ -34,6 +35,19 @@ type JobView struct {
 	Dir       string          `json:"run,omitempty"`  // directory of its last run, there
 	Attempt   int             `json:"attempt"`
 	Changes   []Change        `json:"changes"`
+}
+
+// Why says in words why a job has what it has, or waits.
+func (v *JobView) Why() string {
+	switch {
+	case v.State == Failed:
+		return v.Error
+	case v.Waits != "" && v.Because != justWaits:
+		return v.Because + "; " + v.Waits
+	case v.Waits != "":
+		return v.Waits
+	}
+	return v.Because
 }
 
 // HostView is a host as shoal pool ls --json prints it.
@@ -50,7 +64,10 @@ type HostView struct {
 }
 
 // Job returns a job as it is now, and whether the pool has it.
-func (m *Machine) Job(id string) (JobView, bool) {
+func (m *Machine) Job(id string) (JobView, bool) { return m.view(id, m.takenSlots()) }
+
+// view returns a job as it is now, where slots are taken as t says, and whether the pool has it.
+func (m *Machine) view(id string, t taken) (JobView, bool) {
 	e := m.jobs[id]
 	if e == nil {
 		return JobView{}, false
@@ -58,9 +75,17 @@ func (m *Machine) Job(id string) (JobView, bool) {
 	s := e.Submission
 	return JobView{ID: e.ID, State: e.State, Workers: e.Held.total(), Want: e.Want.total(),
 		Min: s.Min, Max: s.Max, Priority: s.Priority, Hosts: e.Held.clone(), Steps: e.Steps,
-		Goal: e.Goal, Because: e.Because, Submitted: e.Submitted, Began: e.Began, Over: e.Over,
-		Expect: m.expectNow(e), Speeds: maps.Clone(e.Speeds), Error: e.Error, Lead: e.Lead,
-		Dir: e.Dir, Attempt: e.Attempt, Changes: slices.Clone(e.Changes)}, true
+		Goal: e.Goal, Because: e.Because, Waits: m.waitsFor(e, t), Submitted: e.Submitted,
+		Began: e.Began, Over: e.Over, Expect: m.expectNow(e), Speeds: maps.Clone(e.Speeds),
+		Error: e.Error, Lead: e.Lead, Dir: e.Dir, Attempt: e.Attempt,
+		Changes: slices.Clone(e.Changes)}, true
+}
+
+// Find returns a job as it is now, or an error that names the nearest.
+func (m *Machine) Find(id string) (JobView, error) {
+	_, err := m.find(id)
+	v, _ := m.Job(id)
+	return v, err
 }
 
 // expectNow returns what is expected of a job by what was measured since it was decided.
@@ -86,8 +111,9 @@ func (m *Machine) expectNow(e *entry) Expectation {
 // Jobs returns the jobs that are not over, those that have slots first, and with all those that
 // are over after them.
 func (m *Machine) Jobs(all bool) (list []JobView) {
+	t := m.takenSlots()
 	for _, id := range m.order {
-		v, _ := m.Job(id)
+		v, _ := m.view(id, t)
 		list = append(list, v)
 	}
 	slices.SortStableFunc(list, func(a, b JobView) int {
@@ -101,7 +127,7 @@ func (m *Machine) Jobs(all bool) (list []JobView) {
 	})
 	if all {
 		for _, id := range m.over {
-			v, _ := m.Job(id)
+			v, _ := m.view(id, t)
 			list = append(list, v)
 		}
 	}
@@ -164,6 +190,8 @@ func (m *Machine) Answered(id string, before map[string]Move) Answer {
 	a := Answer{Job: id, State: e.State, Workers: e.Want.total(), Because: e.Because,
 		Error: e.Error, Expect: e.Expect, Moves: []Move{}}
 	if a.Workers == 0 {
+		v, _ := m.Job(id)
+		a.Because = v.Why()
 		return a
 	}
 	for _, other := range slices.Sorted(maps.Keys(before)) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/shoal-ml/shoal/job"
@@ -19,6 +20,7 @@ import (
 // The paths of the requests.
 const (
 	PathQueue  = "/v1/queue"  // GET: a State; with ?all also of jobs that are over
+	PathJob    = "/v1/job"    // GET with ?name=JOB: a Job
 	PathSubmit = "/v1/submit" // POST a Request: a pool.Answer
 	PathStop   = "/v1/stop"   // POST an Ask: an empty object
 	PathResize = "/v1/resize" // POST an Ask: an empty object
@@ -32,6 +34,13 @@ type State struct {
 	Now    int64           `json:"now"` // milliseconds since 1970
 	Hosts  []pool.HostView `json:"hosts"`
 	Jobs   []pool.JobView  `json:"jobs"`
+}
+
+// Job is a job of a pool as it is now.
+type Job struct {
+	Pool string       `json:"pool"`
+	Now  int64        `json:"now"` // milliseconds since 1970
+	Job  pool.JobView `json:"job"`
 }
 
 // Request asks for a job.
@@ -63,6 +72,17 @@ func (k *keeper) handler() http.Handler {
 			}
 		}) {
 			answer(w, s, nil)
+		}
+	})
+	mux.HandleFunc("GET "+PathJob, func(w http.ResponseWriter, r *http.Request) {
+		name := r.URL.Query().Get("name")
+		j := Job{Pool: k.Name}
+		var err error
+		if k.do(r.Context(), func() {
+			j.Now = now()
+			j.Job, err = k.m.Find(name)
+		}) {
+			answer(w, j, err)
 		}
 	})
 	mux.HandleFunc("POST "+PathSubmit, k.submit)
@@ -208,21 +228,28 @@ func Call(ctx context.Context, name, path string, body, into any) error {
 	return json.NewDecoder(reply.Body).Decode(into)
 }
 
+// FindJob returns the job of a name in a pool that is kept on this host, and whether there is one.
+func FindJob(ctx context.Context, name string) (found Job, is bool) {
+	pools, _ := Names()
+	for _, pool := range pools {
+		j := Job{}
+		err := Call(ctx, pool, PathJob+"?name="+url.QueryEscape(name), nil, &j)
+		if err == nil && (!is || j.Job.Submitted > found.Job.Submitted) {
+			found, is = j, true
+		}
+	}
+	return found, is
+}
+
 // Find returns the name of the pool that a tool is to ask: the one that is given, or else the only
 // one that is kept on this host. It fails where there is none, or there are several.
 func Find(given string) (string, error) {
 	if given != "" {
 		return given, nil
 	}
-	all, err := Names()
+	live, err := Live()
 	if err != nil {
 		return "", err
-	}
-	var live []string
-	for _, name := range all {
-		if answers(name) {
-			live = append(live, name)
-		}
 	}
 	switch len(live) {
 	case 0:

@@ -102,6 +102,17 @@ func answers(name string) bool {
 	return true
 }
 
+// Live returns the pools of this host whose keepers answer.
+func Live() (live []string, err error) {
+	names, err := Names()
+	for _, name := range names {
+		if answers(name) {
+			live = append(live, name)
+		}
+	}
+	return live, err
+}
+
 // CheckFree fails if a pool is kept on this host already.
 func CheckFree(name string) error {
 	if !answers(name) {

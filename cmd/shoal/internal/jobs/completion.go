@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
 // Completion of the words of a command line, which the shell asks for. One goroutine runs it, that
@@ -39,11 +41,62 @@ func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Compl
 		return names, directive
 	}
 	for _, name := range launcher.RunNames() {
-		if !slices.ContainsFunc(names, func(n cobra.Completion) bool {
-			return strings.HasPrefix(n, name+"\t")
-		}) {
-			names = append(names, name)
+		names = addName(names, name, "")
+	}
+	return names, directive
+}
+
+// addName adds a name with what it is, unless it is among those that there are.
+func addName(names []cobra.Completion, name, what string) []cobra.Completion {
+	if slices.ContainsFunc(names, func(n cobra.Completion) bool {
+		return n == name || strings.HasPrefix(n, name+"\t")
+	}) {
+		return names
+	}
+	if what != "" {
+		name = cobra.CompletionWithDesc(name, what)
+	}
+	return append(names, name)
+}
+
+// addPooled adds the jobs of the pools of this host, with over also those that are over.
+func addPooled(ctx context.Context, names []cobra.Completion, over bool) []cobra.Completion {
+	pools, _ := keeper.Names()
+	path := keeper.PathQueue
+	if over {
+		path += "?all"
+	}
+	for _, pool := range pools {
+		var s keeper.State
+		_ = keeper.Call(ctx, pool, path, nil, &s) // one that was killed has no jobs here
+		for _, j := range s.Jobs {
+			names = addName(names, j.ID, fmt.Sprintf("%s in pool %s", j.State, pool))
 		}
+	}
+	return names
+}
+
+// completeStop completes the argument of shoal stop: jobs that run, and those that wait in a pool.
+func completeStop(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
+	names, directive := completeJobs(cmd, args, word)
+	if len(args) == 0 {
+		names = addPooled(cmd.Context(), names, false)
+	}
+	return names, directive
+}
+
+// completeExplained completes the argument of shoal explain: jobs that run, those of pools, and
+// runs that have ended.
+func completeExplained(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
+	names, directive := completeJobs(cmd, args, word)
+	if len(args) > 0 {
+		return names, directive
+	}
+	names = addPooled(cmd.Context(), names, true)
+	for _, name := range launcher.RunNames() {
+		names = addName(names, name, "")
 	}
 	return names, directive
 }

@@ -31,19 +31,42 @@ func NewExplainCommand() *cobra.Command {
 		Long: cli.Help(`Say which changes the workers and the setting of a job went through: when, and why.
 The command also says why policies have left things as they are, and of a job that runs which worker
 the others wait for, and what to do about it, and which host is slow.
+Of a job in a pool of this host it first says what the pool has decided: each number of workers, the
+reason, what was expected and what came, or why it did not come, and for what the job waits.
 With --change it says all of one change of the setting: the reason, what else was compared, what was
 predicted, and what was measured.
 
-JOB is the name of a running job, else of its newest run, or the directory of a run.`, cli.ExitCodes, "troubleshooting"),
+JOB is the name of a running job, of one in a pool, else of its newest run, or the directory of a
+run.`, cli.ExitCodes, "troubleshooting"),
 		Example: `  shoal explain train
   shoal explain train --json               one JSON object a change
   shoal explain train --change 3           all about change 3 of the setting
   shoal explain train --change r3          all about change 3 of the routes of all-reduces
   shoal explain ~/.local/state/shoal/runs/train-3`,
 		Args:              cli.Arguments(1, 1),
-		ValidArgsFunction: completeRuns,
+		ValidArgsFunction: completeExplained,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, live, silent, err := findRun(cmd.Context(), args[0])
+			pooled, isPooled := pooledJob(cmd.Context(), args[0], dir)
+			if isPooled && pooled.Job.Dir != "" && pooled.Job.Dir != dir {
+				dir, live, silent, err = findRun(cmd.Context(), pooled.Job.Dir)
+				if err != nil {
+					err = fmt.Errorf("the files of its last run are on host %s of the pool: %w",
+						pooled.Job.Lead, err)
+				}
+			}
+			if isPooled && !cmd.Flags().Changed("change") {
+				show := func() error {
+					_, err := io.WriteString(cmd.OutOrStdout(), pooledText(pooled))
+					return err
+				}
+				if asJSON {
+					show = func() error { return encodePooled(cmd.OutOrStdout(), pooled) }
+				}
+				if shown := show(); shown != nil || pooled.Job.Dir == "" {
+					return shown
+				}
+			}
 			if err != nil {
 				return err
 			}

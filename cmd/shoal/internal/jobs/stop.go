@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
@@ -40,7 +41,7 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
   shoal stop train --now
   shoal stop train --json                  the result as an object`,
 		Args:              cli.Arguments(1, 1),
-		ValidArgsFunction: completeJobs,
+		ValidArgsFunction: completeStop,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			j, err := control.Find(cmd.Context(), args[0])
 			if stopped, failed := stopWaiting(cmd, args[0], err, f); stopped {
@@ -60,39 +61,33 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 	return cmd
 }
 
-// stopWaiting stops a job of a pool of this host that no launcher answers for, since it waits for
-// slots. It returns false if there is none. err is of the search among those that run.
+// stopWaiting stops a job of a pool of this host that no launcher answers for, as it waits for
+// slots or is being started. It returns false if there is none. err is of the search among those
+// that run.
 func stopWaiting(cmd *cobra.Command, name string, err error, f stopFlags) (bool, error) {
 	if unknown := new(control.Unknown); !errors.As(err, &unknown) || len(unknown.Matches) > 0 {
 		return false, nil
 	}
-	pools, err := keeper.Names()
-	if err != nil {
+	found, is := keeper.FindJob(cmd.Context(), name)
+	if !is {
 		return false, nil
 	}
-	for _, pool := range pools {
-		var s keeper.State
-		if keeper.Call(cmd.Context(), pool, keeper.PathQueue, nil, &s) != nil {
-			continue // it was killed
-		}
-		for _, j := range s.Jobs {
-			if j.ID != name {
-				continue
-			}
-			err := keeper.Call(cmd.Context(), pool, keeper.PathStop,
-				keeper.Ask{Job: name, Who: cli.Requester(), Now: f.now}, &struct{}{})
-			if err != nil {
-				return true, err
-			}
-			if f.json {
-				return true, json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{
-					"job": name, "pool": pool, "was": string(j.State)})
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "job %s is stopped before it began\n", name)
-			return true, err
-		}
+	err = keeper.Call(cmd.Context(), found.Pool, keeper.PathStop,
+		keeper.Ask{Job: name, Who: cli.Requester(), Now: f.now}, &struct{}{})
+	if err != nil {
+		return true, err
 	}
-	return false, nil
+	was := found.Job.State
+	if f.json {
+		return true, json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{
+			"job": name, "pool": found.Pool, "was": string(was)})
+	}
+	text := "job %s is stopped before it began\n"
+	if was != pool.Waiting {
+		text = "job %s is stopped\n"
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), text, name)
+	return true, err
 }
 
 // stopFlags are the flags of shoal stop.

@@ -140,6 +140,8 @@ was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 	flags.IntVar(&f.slots, "slots", 0, "workers for which this host has room (default: one a GPU, "+
 		"else one a core)")
 	flags.StringVar(&f.policy, "policy", "", "who gets how many slots (default elastic)")
+	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions(sched.Names(),
+		cobra.ShellCompDirectiveNoFileComp))
 	flags.StringVar(&f.host, "name", "", "name of this host (default: its own)")
 	flags.BoolVar(&f.background, "background", false, "return when the pool answers, "+
 		"and keep it on")
@@ -287,7 +289,8 @@ start finds them. To end a job, use shoal stop.`, cli.ExitCodes, "pool"),
 		Example: `  shoal pool stop
   shoal pool stop night
   shoal pool start`,
-		Args: cli.Arguments(0, 1),
+		Args:              cli.Arguments(0, 1),
+		ValidArgsFunction: completePools,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) > 0 {
@@ -348,12 +351,23 @@ func newLsCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&name, "pool", "", poolUsage)
+	_ = cmd.RegisterFlagCompletionFunc("pool", completePools)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the hosts as JSON")
 	return cmd
 }
 
 // poolUsage is the help of the flag --pool.
 const poolUsage = "`NAME` of the pool (default: the only one of this host)"
+
+// completePools completes a word of a command line with the pools that are kept on this host.
+func completePools(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
+	var names []cobra.Completion
+	if len(args) == 0 || cmd.Name() != "stop" {
+		names, _ = keeper.Live() // completion has no place for errors
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
 
 // clock returns a time of day as people read it, with its date if that is another one than now's.
 // Both are in milliseconds since 1970.

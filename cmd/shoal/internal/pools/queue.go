@@ -13,7 +13,6 @@ import (
 
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
-	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
@@ -56,6 +55,7 @@ same command have ended before.
 	cmd.Flags().BoolVar(&watch, "watch", false, "show it again whenever it changes, until Ctrl-C")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the pool as a JSON object")
 	cmd.Flags().StringVar(&name, "pool", "", poolUsage)
+	_ = cmd.RegisterFlagCompletionFunc("pool", completePools)
 	return cmd
 }
 
@@ -123,11 +123,8 @@ func queueRows(s keeper.State) [][]string {
 		if x := j.Expect; x.End > s.Now && !j.State.Over() {
 			left, ends = around(x.End-s.Now, (x.High-x.Low)/2), clock(x.End, s.Now)
 		}
-		why := j.Because
-		switch {
-		case j.State == pool.Failed:
-			why = j.Error
-		case why == string(j.State):
+		why := j.Why()
+		if why == string(j.State) {
 			why = ""
 		}
 		rows = append(rows, []string{j.ID, string(j.State), strconv.Itoa(j.Workers), asks, done,

@@ -91,7 +91,10 @@ Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop
 		"shrink or park (default shrink)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
 	flags.StringVar(&f.pool, "pool", "", poolUsage)
+	_ = cmd.RegisterFlagCompletionFunc("pool", completePools)
 	flags.BoolVar(&f.json, "json", false, "print the answer as JSON")
+	_ = cmd.RegisterFlagCompletionFunc("preempt", cobra.FixedCompletions(
+		[]cobra.Completion{"never", "shrink", "park"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

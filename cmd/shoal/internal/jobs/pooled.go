@@ -1,0 +1,163 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/pool"
+	"github.com/shoal-ml/shoal/pool/keeper"
+)
+
+// What the pools of this host say of their jobs. One goroutine runs what is here, that of the
+// command, so nothing is locked.
+
+// pooledJob returns the job of a pool of this host that shoal explain is to speak of, and whether
+// there is one. name is what the command was given, dir the directory of the run that it means, ""
+// = there is none. A run that began after the job of the pool was over is not of it.
+func pooledJob(ctx context.Context, name, dir string) (found keeper.Job, is bool) {
+	var started time.Time
+	if record, err := launcher.ReadRecord(dir); dir != "" && err == nil {
+		started = record.Started
+		if strings.ContainsRune(name, filepath.Separator) {
+			found, is = keeper.FindJob(ctx, record.Spec.Name)
+			return found, is && found.Job.Dir == dir
+		}
+	}
+	found, is = keeper.FindJob(ctx, name)
+	v := found.Job
+	return found, is && (v.Dir == dir || !v.State.Over() || started.UnixMilli() < v.Over)
+}
+
+// poolEntry is a decision of a pool about a job, as shoal explain --json prints it.
+type poolEntry struct {
+	Time time.Time `json:"time"`
+	Pool string    `json:"pool"`
+	Job  string    `json:"job"`
+	pool.Change
+}
+
+// poolState is the last line that shoal explain --json prints of a job of a pool.
+type poolState struct {
+	Time    time.Time        `json:"time"`
+	Pool    string           `json:"pool"`
+	Job     string           `json:"job"`
+	State   pool.State       `json:"state"`
+	Because string           `json:"because"`
+	Waits   string           `json:"waits,omitempty"`
+	Expect  pool.Expectation `json:"expect"`
+	Over    int64            `json:"over,omitempty"`
+	Error   string           `json:"error,omitempty"`
+}
+
+// encodePooled prints what a pool has decided about a job to out, an object a decision, and one
+// that says how the job is.
+func encodePooled(out io.Writer, j keeper.Job) error {
+	e := json.NewEncoder(out)
+	for _, c := range j.Job.Changes {
+		if err := e.Encode(poolEntry{time.UnixMilli(c.At).UTC(), j.Pool, j.Job.ID, c}); err != nil {
+			return err
+		}
+	}
+	v := j.Job
+	return e.Encode(poolState{time.UnixMilli(j.Now).UTC(), j.Pool, v.ID, v.State, v.Because,
+		v.Waits, v.Expect, v.Over, v.Error})
+}
+
+// pooledText says in lines what a pool has decided about a job, and how the job is.
+func pooledText(j keeper.Job) string {
+	var b strings.Builder
+	v := j.Job
+	asks := plural.Of(v.Max, "worker")
+	if v.Min < v.Max {
+		asks = fmt.Sprintf("%d to %s", v.Min, asks)
+	}
+	if v.Priority != 0 {
+		asks += fmt.Sprintf(", priority %d", v.Priority)
+	}
+	fmt.Fprintf(&b, "job %s of pool %s: %s, submitted %s\n", v.ID, j.Pool, asks,
+		time.UnixMilli(v.Submitted).Format(time.DateTime))
+	for _, c := range v.Changes {
+		fmt.Fprintf(&b, "  %9s  %s\n", fmt.Sprintf("+%.2f s", seconds(c.At-v.Submitted)),
+			poolChangeText(c, v))
+	}
+	switch {
+	case v.State.Over():
+		fmt.Fprintf(&b, "  %9s  %s\n", fmt.Sprintf("+%.2f s", seconds(v.Over-v.Submitted)),
+			overText(v))
+	case v.Waits != "":
+		fmt.Fprintf(&b, "it is %s: %s\n", v.State, v.Why())
+	default:
+		fmt.Fprintf(&b, "it is %s in %s: %s\n", v.State, plural.Of(v.Workers, "slot"), v.Why())
+	}
+	return b.String()
+}
+
+// poolChangeText says one decision of a pool about a job: what and why, what was expected, and what
+// came of it.
+func poolChangeText(c pool.Change, v pool.JobView) string {
+	text := fmt.Sprintf("from %d to %s: %s", c.From, plural.Of(c.To, "worker"), c.Because)
+	var expected []string
+	if pause := plural.Seconds(seconds(c.Expected.Pause)); c.Expected.Pause > 0 && c.From == 0 {
+		expected = append(expected, "a start in "+pause)
+	} else if c.Expected.Pause > 0 {
+		expected = append(expected, "a pause of "+pause)
+	}
+	if x := c.Expected; x.End > 0 {
+		if c.Before > 0 {
+			expected = append(expected, "its end moves from "+timeText(c.Before, v)+" to "+
+				timeText(x.End, v))
+		} else {
+			expected = append(expected, "its end at "+timeText(x.End, v))
+		}
+	}
+	if len(expected) > 0 {
+		text += "; expected: " + strings.Join(expected, ", ")
+	}
+	switch {
+	case c.Outcome != "":
+		text += "; it did not come: " + c.Outcome
+	case c.Done > 0:
+		text += "; it came after " + plural.Seconds(seconds(c.Done-c.At))
+	default:
+		text += "; it has not come yet"
+	}
+	return text
+}
+
+// timeText returns a time in milliseconds as people read it, with its date if that is another one
+// than that of the submission.
+func timeText(at int64, v pool.JobView) string {
+	t, first := time.UnixMilli(at), time.UnixMilli(v.Submitted)
+	if t.Format(time.DateOnly) == first.Format(time.DateOnly) {
+		return t.Format(time.TimeOnly)
+	}
+	return t.Format(time.DateTime)
+}
+
+// overText says how a job of a pool has ended, and whether that was expected.
+func overText(v pool.JobView) string {
+	text := fmt.Sprintf("it has %s", v.State)
+	switch {
+	case v.State == pool.Failed:
+		text += ": " + v.Error
+	case v.Because != string(v.State):
+		text = "it was " + v.Because
+	}
+	if n := len(v.Changes); n > 0 && v.State == pool.Ended {
+		if x := v.Changes[n-1].Expected; x.End > 0 {
+			text += fmt.Sprintf("; expected between %s and %s", timeText(x.Low, v),
+				timeText(x.High, v))
+		}
+	}
+	return text
+}
+
+// seconds returns milliseconds as seconds.
+func seconds(ms int64) float64 { return float64(ms) / 1000 }
