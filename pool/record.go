@@ -160,10 +160,15 @@ func decode(pool, kind, key string, text []byte, v any, again func() ([]byte, st
 		return nil
 	}()
 	if err != nil {
-		return fmt.Errorf("the store holds under %s what is no %s: %w; delete that key if nothing "+
-			"else needs it", key, kind, err)
+		return badValue(kind, key, err)
 	}
 	return nil
+}
+
+// badValue returns the error that a key holds what is no value of its kind.
+func badValue(kind, key string, err error) error {
+	return fmt.Errorf("the store holds under %s what is no %s: %w; delete that key if nothing "+
+		"else needs it", key, kind, err)
 }
 
 // DecodeHead reads the head of a pool.
@@ -184,26 +189,80 @@ func decodeJob(pool, key string, text []byte) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
-	j, s := v.Job, v.Submission
+	if err := v.Job.check(); err != nil {
+		return Job{}, badValue("pooljob", key, err)
+	}
+	return v.Job, nil
+}
+
+// check returns what is wrong with a job that was read, with which the machine could not go on.
+func (j *Job) check() error {
+	s := j.Submission
 	states := []State{Waiting, Starting, Running, Resizing, Parking, Parked, Stopping, Ended,
 		Failed, Stopped}
 	switch {
 	case !slices.Contains(states, j.State):
-		return Job{}, fmt.Errorf("job %s has the unknown state %.40q", j.ID, j.State)
-	case s.Min < 1 || s.Max < s.Min || s.Asked < s.Min || s.Asked > s.Max:
-		return Job{}, fmt.Errorf("job %s has sizes that cannot be", j.ID)
+		return fmt.Errorf("the job has the unknown state %.40q", j.State)
+	case s.Min < 1 || s.Max < s.Min || s.Asked < s.Min || s.Asked > s.Max || s.Max > maxSlots:
+		return errors.New("the job has sizes that cannot be")
 	case !positive(j.Want) || !positive(j.Held) || !positive(j.Target):
-		return Job{}, fmt.Errorf("job %s has slots that cannot be", j.ID)
+		return errors.New("the job has slots that cannot be")
 	case j.Parts == nil || j.Names == nil || j.Speeds == nil || j.Changes == nil:
-		return Job{}, fmt.Errorf("job %s lacks a list", j.ID)
+		return errors.New("the job lacks a list")
+	case j.Attempt < 0 || j.Parted < 0 || j.Fails < 0 || j.Asks < 0 || j.Used < 0:
+		return errors.New("the job has a number below 0")
+	case !j.State.started() && j.Target.total() > 0:
+		return fmt.Errorf("the job is %s and was given slots", j.State)
+	case (j.State == Running || j.State == Resizing) && !j.Hurt && j.Target.total() < s.Min:
+		return fmt.Errorf("the job is %s with fewer slots than its least", j.State)
 	}
-	return j, nil
+	for host, n := range j.Target {
+		if j.Held[host] < n {
+			return fmt.Errorf("the job was given %d slots on host %.60q and holds %d", n, host,
+				j.Held[host])
+		}
+	}
+	for host, n := range j.Parts {
+		if n < 1 || n > j.Parted {
+			return fmt.Errorf("the job has parts that cannot be: number %d on host %.60q", n, host)
+		}
+	}
+	return checkSpeeds(j.Speeds)
 }
+
+// checkSpeeds returns what is wrong with measured speeds, by the number of workers.
+func checkSpeeds(speeds map[int]float64) error {
+	for n, v := range speeds {
+		if n < 1 || n > maxSlots || v < 0 {
+			return fmt.Errorf("speeds that cannot be: %g steps a second with %d workers", v, n)
+		}
+	}
+	return nil
+}
+
+// check returns what is wrong with what was read of a kind of jobs.
+func (p *Past) check() error {
+	if p.Speeds == nil || p.Runs < 0 || p.Steps < 0 || p.Spread < 0 || p.Tail < 0 {
+		return errors.New("a number is below 0, or there are no speeds")
+	}
+	for _, part := range p.Ends {
+		if part < leastPart || part > mostPart {
+			return fmt.Errorf("ends that cannot be: %g", part)
+		}
+	}
+	if p.Ends == nil || len(p.Ends) > maxEnds {
+		return fmt.Errorf("%d ends, of which there are 0 to %d", len(p.Ends), maxEnds)
+	}
+	return checkSpeeds(p.Speeds)
+}
+
+// maxSlots bounds the numbers of slots that are read.
+const maxSlots = 1 << 20
 
 // positive reports whether slots are there and all of them above 0.
 func positive(s Slots) bool {
 	for _, n := range s {
-		if n < 1 || n > 1<<20 {
+		if n < 1 || n > maxSlots {
 			return false
 		}
 	}
@@ -239,7 +298,10 @@ func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*M
 			err = decode(cfg.Name, "poolpast", key, text, &v, func() ([]byte, string) {
 				return encodePast(cfg.Name, &v.Past), PastKey(cfg.Name, v.Past.Kind)
 			})
-			if err == nil && v.Speeds != nil && validEnds(&v.Past) {
+			if err == nil {
+				if err = v.Past.check(); err != nil {
+					err = badValue("poolpast", key, err)
+				}
 				m.past[v.Past.Kind] = &v.Past
 			}
 		}
@@ -252,7 +314,7 @@ func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*M
 	})
 	for _, e := range list {
 		if err := m.restoreJob(e); err != nil {
-			return nil, err
+			return nil, badValue("pooljob", JobKey(cfg.Name, e.ID), err)
 		}
 	}
 	for _, h := range m.hosts {
@@ -264,16 +326,6 @@ func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*M
 	return m, nil
 }
 
-// validEnds reports whether what is kept of the ends of jobs can be.
-func validEnds(p *Past) bool {
-	for _, part := range p.Ends {
-		if !(part >= leastPart && part <= mostPart) {
-			return false
-		}
-	}
-	return p.Ends != nil && len(p.Ends) <= maxEnds && p.Tail >= 0
-}
-
 // restoreHost takes a host from the store.
 func (m *Machine) restoreHost(key string, text []byte) error {
 	var v hostValue
@@ -283,8 +335,8 @@ func (m *Machine) restoreHost(key string, text []byte) error {
 	if err != nil {
 		return err
 	}
-	if v.Slots < 0 || v.Slots > 1<<20 {
-		return fmt.Errorf("host %s has %d slots", v.Name, v.Slots)
+	if v.Slots < 0 || v.Slots > maxSlots {
+		return badValue("poolhost", key, fmt.Errorf("the host has %d slots", v.Slots))
 	}
 	h := v.Host
 	h.Since = m.now

@@ -1,0 +1,160 @@
+package pool
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Values as they are written, and as docs/formats/pool.md shows them.
+const (
+	headText = `{"shoal":"pool","version":1,"pool":"lab","host":"node1","address":"","run":"5f0c27a9d1e4","since":1795798900000,"ended":0,"policy":"elastic","memory":null}`
+	jobText  = `{"shoal":"pooljob","version":1,"pool":"lab","job":"big","number":1,"submission":{"name":"big","spec":"command: [python3, train.py]\n","dir":"/home/ada","env":["PATH=/usr/bin"],"who":"ada@node1","kind":"0f3a","min":1,"max":4,"asked":4,"sizes":null,"tenant":"","priority":0,"deadline":0,"value":0,"budget":0,"preempt":"shrink"},"submitted":1795798900000,"state":"running","because":"2 slots for urgent, priority 10","attempt":1,"lead":"node1","want":{"node1":2},"target":{"node1":2},"held":{"node1":2},"parts":{"node1":1},"parted":1,"hurt":false,"pinned":false,"names":{"node1":"here"},"elastic":true,"steps":400,"goal":0,"speeds":{"2":310.5},"used":0,"began":1795798900020,"over":0,"error":"","stop_by":"","stop_now":false,"fails":0,"asks":0,"expect":{"pause":2,"end":0,"low":0,"high":0},"run":"/home/ada/.local/state/shoal/runs/big","changes":[{"at":1795798910338,"from":4,"to":2,"because":"2 slots for urgent, priority 10","before":0,"expected":{"pause":2,"end":0,"low":0,"high":0},"done":1795798910356,"outcome":""}]}`
+	hostText = `{"shoal":"poolhost","version":1,"pool":"lab","host":"node1","slots":4,"address":"","leaving":false,"forgot":false}`
+	pastText = `{"shoal":"poolpast","version":1,"pool":"lab","kind":"0f3a","runs":1,"steps":4096,"spread":0,"speeds":{"4":610},"ends":[1.04],"tail":850}`
+)
+
+// stored returns a record that has one value of each kind, but for that of the head.
+func stored() map[string][]byte {
+	return map[string][]byte{JobKey("lab", "big"): []byte(jobText),
+		HostKey("lab", "node1"): []byte(hostText), PastKey("lab", "0f3a"): []byte(pastText)}
+}
+
+// What docs/formats/pool.md shows is read, and the pool goes on from it.
+func TestRestoreWhatIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/formats/pool.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{headText, jobText, hostText, pastText} {
+		if !bytes.Contains(page, []byte("\n"+text+"\n")) {
+			t.Errorf("docs/formats/pool.md does not show %s", text)
+		}
+	}
+	if h, err := DecodeHead("lab", []byte(headText)); err != nil || h.Host != "node1" {
+		t.Errorf("%+v %v", h, err)
+	}
+	m, err := Restore(Config{Name: "lab"}, 1795798920000, stored(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := m.Find("big")
+	if err != nil || v.State != Running || v.Workers != 2 || len(v.Changes) != 1 {
+		t.Errorf("%+v %v", v, err)
+	}
+	if p := m.past["0f3a"]; p == nil || p.Steps != 4096 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// goOn plays a restored pool through what a head does first, and fails if that breaks a promise.
+func goOn(t *testing.T, m *Machine) {
+	m.HostUp(2, "node1", 4, "")
+	m.Settle(2)
+	for range 3 {
+		m.Reported(3, Report{Host: "node1", Jobs: []JobReport{{Job: "big", Attempt: 1, Part: 1,
+			Live: true, Led: &Led{Host: "here", Size: 2, Want: 2, Elastic: true, Steps: 401,
+				Workers: map[string]int{"here": 2}}}}})
+		m.Settle(3)
+		for _, w := range m.TakeWrites() {
+			m.Written(4, w)
+		}
+	}
+	m.Reported(5, Report{Host: "node1"})
+	m.Settle(5)
+	m.TakeOrders()
+	m.Jobs(true)
+	m.Hosts("node1")
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A record that is not as shoal writes it is refused, with the key and what is wrong.
+func TestRestoreRefuses(t *testing.T) {
+	for _, c := range []struct{ key, from, to, want string }{
+		{JobKey("lab", "big"), `"version":1`, `"version":2`, "version 2 of the format"},
+		{JobKey("lab", "big"), `"pooljob"`, `"pool"`, `says that it is "pool"`},
+		{JobKey("lab", "big"), `"pool":"lab"`, `"pool":"night"`, `of the pool "night"`},
+		{JobKey("lab", "big"), `"number":1,`, ``, "not written as"},
+		{JobKey("lab", "big"), `"steps":400`, `"steps":400,"more":1`, "not written as"},
+		{JobKey("lab", "big"), `"job":"big"`, `"job":"small"`, "belongs under pooljob.lab.small"},
+		{JobKey("lab", "big"), `"steps":400`, `"steps":-4`, "cannot unmarshal"},
+		{JobKey("lab", "big"), `"state":"running"`, `"state":"flying"`, "unknown state"},
+		{JobKey("lab", "big"), `"min":1`, `"min":0`, "sizes"},
+		{JobKey("lab", "big"), `"sizes":null`, `"sizes":[-1]`, "sizes"},
+		{JobKey("lab", "big"), `"sizes":null`, `"sizes":[8]`, "sizes"},
+		{JobKey("lab", "big"), `"held":{"node1":2}`, `"held":{"node1":0}`, "slots"},
+		{JobKey("lab", "big"), `"held":{"node1":2}`, `"held":null`, "slots"},
+		{JobKey("lab", "big"), `"held":{"node1":2}`, `"held":{"node1":1}`, "slots"},
+		{JobKey("lab", "big"), `"parts":{"node1":1}`, `"parts":null`, "list"},
+		{JobKey("lab", "big"), `"parts":{"node1":1}`, `"parts":{"node1":0}`, "parts"},
+		{JobKey("lab", "big"), `"parts":{"node1":1}`, `"parts":{"node1":7}`, "parts"},
+		{HostKey("lab", "node1"), `"slots":4`, `"slots":-4`, "-4 slots"},
+		{HostKey("lab", "node1"), `"host":"node1"`, `"host":""`, "belongs under"},
+		{PastKey("lab", "0f3a"), `"speeds":{"4":610}`, `"speeds":{"-4":610}`, "speeds"},
+		{PastKey("lab", "0f3a"), `[1.04]`, `[0]`, "ends"},
+		{PastKey("lab", "0f3a"), `[1.04]`, `null`, "0 ends"},
+		{PastKey("lab", "0f3a"), `"tail":850`, `"tail":-1`, "below 0"},
+		{PastKey("lab", "0f3a"), `"steps":4096`, `"steps":-1`, "below 0"},
+		{JobKey("lab", "big"), `"speeds":{"2":310.5}`, `"speeds":{"2":-3}`, "speeds"},
+	} {
+		values := stored()
+		values[c.key] = bytes.Replace(values[c.key], []byte(c.from), []byte(c.to), 1)
+		_, err := Restore(Config{Name: "lab"}, 1, values, nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s with %s: got %v, want %q", c.key, c.to, err, c.want)
+		}
+	}
+}
+
+// FuzzRestore checks that a record that is accepted is written the same again, and that a pool goes
+// on from it.
+func FuzzRestore(f *testing.F) {
+	f.Add([]byte(jobText), []byte(hostText), []byte(pastText), []byte(headText), []byte{})
+	for _, state := range []string{"waiting", "starting", "resizing", "parking", "parked",
+		"stopping", "ended"} {
+		f.Add([]byte(strings.Replace(jobText, `"running"`, `"`+state+`"`, 1)), []byte(hostText),
+			[]byte(pastText), []byte(headText), []byte("{}"))
+	}
+	f.Fuzz(func(t *testing.T, job, host, past, head, memory []byte) {
+		if h, err := DecodeHead("lab", head); err == nil {
+			if text := EncodeHead("lab", h); !bytes.Equal(text, head) {
+				t.Errorf("%s is written as %s", head, text)
+			}
+		}
+		for _, policy := range []string{"elastic", "asrpt", "deadline"} {
+			m, err := Restore(Config{Name: "lab", Policy: policy}, 1, map[string][]byte{
+				JobKey("lab", "big"): job, HostKey("lab", "node1"): host,
+				PastKey("lab", "0f3a"): past}, memory)
+			if err != nil {
+				return
+			}
+			if m.jobs["big"] == nil || m.hosts["node1"] == nil {
+				t.Fatalf("%s %s", job, host)
+			}
+			goOn(t, m)
+		}
+	})
+}
+
+// Whatever a number of a job is in the record, the job is refused, or the pool goes on with it.
+func TestRestoreOtherNumbers(t *testing.T) {
+	for _, at := range regexp.MustCompile(`[0-9]+`).FindAllStringIndex(jobText, -1) {
+		for _, number := range []string{"0", "1", "5", "99999", "9000000000000000000"} {
+			values := stored()
+			values[JobKey("lab", "big")] = []byte(jobText[:at[0]] + number + jobText[at[1]:])
+			for _, policy := range []string{"elastic", "asrpt", "deadline"} {
+				m, err := Restore(Config{Name: "lab", Policy: policy}, 1, values, nil)
+				if err == nil {
+					goOn(t, m)
+				}
+				if t.Failed() {
+					t.Fatalf("with %s in place of %s", number, jobText[at[0]-20:at[1]])
+				}
+			}
+		}
+	}
+}
