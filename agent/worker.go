@@ -14,8 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// All functions of this file but worker.close run on the engine's thread. A worker can change its
-// memory at any time, so its numbers are copied before they are checked.
+// All functions of this file run on the engine's thread, but for worker.close, and for reap when
+// the engine has ended. A worker can change its memory at any time, so its numbers are copied
+// before they are checked.
 
 // worker is a worker process as the engine sees it. Only the engine's thread touches it, once it is
 // admitted.
@@ -50,8 +51,9 @@ type worker struct {
 	saving bool           // the worker's part of a checkpoint is being written, from its memory
 }
 
-// reap passes the memory that a worker without open calls needs no more to free. With a worker that
-// is gone that is all of its memory: the result is then true, and the worker can be forgotten.
+// reap passes the memory that a worker needs no more to free. The caller has seen that no calls of
+// it are open, or the engine has ended. With a worker that is gone that is all of its memory: the
+// result is then true, and the worker can be forgotten.
 func (m *worker) reap(free func(*arena.Segment)) bool {
 	if m.pins > 0 || m.saving {
 		return false

@@ -144,7 +144,7 @@ func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
 
 // Place returns the memory for a piece of n bytes from a host, a part of the Relay's own; nil if no
 // such piece is due, because the message is wrong or the piece is here already. Each piece is given
-// memory once.
+// memory once. Any goroutine may call it, beside others.
 func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
 	e, ok := r.findIncoming(from, part, off, n)
 	if !ok || !r.states[e.state].CompareAndSwap(due, receiving) {
@@ -154,7 +154,8 @@ func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
 }
 
 // Arrived takes up a piece that is now in the memory that Place returned: it sums it, or writes it
-// to the output, where all that this needs is here, and appends to out what is now to be sent.
+// to the output, where all that this needs is here, and appends to out what is now to be sent. Any
+// goroutine may call it, beside others.
 func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 	out []Outgoing) []Outgoing {
 	e, ok := r.findIncoming(from, part, off, n)

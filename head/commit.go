@@ -193,8 +193,9 @@ func (r *leader) memberIDs() []topo.WorkerID {
 	return r.state.View.Workers()
 }
 
-// commitView makes the data plane and the workers know a generation, with the entry c of the log. f
-// is the batch of that entry; nil = none.
+// commitView makes a generation, which is a topo.View, the one that the data plane and the workers
+// know, with the entry c of the log. f is the batch of that entry; nil = none. Nothing of the world
+// is under way but f, or the step is aborted.
 func (r *leader) commitView(next topo.View, c Commit, f *batch) {
 	r.moveShares(next, c.Change)
 	c.Changed, c.View, c.Entered = true, &next, r.admitAsked(next)

@@ -116,7 +116,7 @@ func (a *Agent) Ready() []Action {
 	return a.given
 }
 
-// Inputs from the network. They fit fabric.Handler.
+// Inputs from the network. The shell calls them from its fabric.Handler, on the agent's thread.
 
 // LinkUp tells of a link to another agent. The head takes in an agent that it does not know.
 func (a *Agent) LinkUp(host string) {

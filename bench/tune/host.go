@@ -123,7 +123,7 @@ func (h *tuneHost) Place(from fabric.Host, p fabric.Piece) []byte {
 }
 
 // Arrived implements fabric.Handler: it adds a piece that has arrived, sends what follows from it,
-// and may complete the batch.
+// and may complete the batch. Several goroutines may be in it at once, as a Relay allows.
 func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
 	h.busy.RLock()
 	defer h.busy.RUnlock()

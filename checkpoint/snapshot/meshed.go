@@ -128,8 +128,9 @@ func (p *Part) fingerprint(ctx context.Context, r *receipt) error {
 }
 
 // ReadMeshed reads a rank's part of the state for a layout of any mesh, and no more, and waits
-// until all is read. memory returns the zeroed bytes of each of its tensors, into which it is
-// written. Every block that is used is compared with its hash.
+// until all is read. memory returns the zeroed bytes of one of its tensors, the same ones each
+// time: it is called for every piece of the tensor, and they are written until ReadMeshed returns.
+// After an error they hold a part. Every block that is used is compared with its hash.
 func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int,
 	memory func(name string) []byte) error {
 	w, err := s.planReads(l, rank, memory)

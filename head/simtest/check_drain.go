@@ -85,7 +85,8 @@ func (c *Cluster) checkLeaves(h *host, name string) {
 	}
 }
 
-// hasRoom reports whether a host of the job has workers, or room for some.
+// hasRoom reports whether a host of the job has workers, or takes some: its Slots are not
+// member.NoSlots. It may be full.
 func (c *Cluster) hasRoom(r member.Host) bool {
 	workers := len(c.findHost(r.Name).workers)
 	return workers > 0 || r.Slots >= 0

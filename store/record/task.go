@@ -35,7 +35,8 @@ func Write(job, run string, r member.Record) (*Task, error) {
 	}}, nil
 }
 
-// Claim returns the task that makes o the head of its job, which succeeds when
+// Claim returns the task that makes o the head of its job, and does nothing itself. The task
+// succeeds when
 //   - nobody leads a job of this name, or that run of it has ended;
 //   - o leads the same run with a later generation: the hosts of the job have decided so;
 //   - o is the same host in the same run with the same generation: it has restarted;
