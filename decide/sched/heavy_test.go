@@ -243,6 +243,46 @@ func TestGrantsSayWhichWorkerIsWhere(t *testing.T) {
 	}
 }
 
+// A job that heavy-edge has put on more hosts than it needs stays there under a policy that brings
+// jobs together, until it would be faster elsewhere.
+func TestPackedJobsStayOnMoreHosts(t *testing.T) {
+	m := New(Config{Policy: asrptTuned})
+	host := func(name string, slots int) {
+		t.Helper()
+		if err := m.Host(Host{Name: name, Slots: slots}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host("a", 3)
+	host("b", 3)
+	host("c", 2)
+	host("d", 4) // with all of its slots it would be better than two of the others
+	other := Job{ID: "y", Min: 2, Max: 2, Asked: 2, Speed: Curve{{2, 1}}, Left: Estimate{Mean: 1e6},
+		Has: []Place{{"d", 2}}}
+	if err := m.Submit(other); err != nil {
+		t.Fatal(err)
+	}
+	j := graphJob(6, []Edge{{0, 5, 9}, {1, 4, 9}, {2, 3, 9}, {0, 1, 1}, {1, 2, 1}, {2, 0, 1}})
+	j.Park, j.Left.Mean = ParkWhole, 1e6
+	if err := m.Submit(*j); err != nil {
+		t.Fatal(err)
+	}
+	for second := range int64(5) {
+		m.Tick(second * Second)
+		m.happened()
+		if grants := m.Ready(); len(grants) != 0 && second > 0 {
+			t.Fatalf("after %d s: %+v", second, grants)
+		}
+	}
+	if has := m.jobs["x"].job.Has; len(has) != 3 {
+		t.Fatalf("it is on %v", has)
+	}
+	host("e", 6)
+	if m.Ready(); m.Rate("x") != 1 {
+		t.Errorf("with a free host it does %v a second on %v", m.Rate("x"), m.jobs["x"].job.Has)
+	}
+}
+
 // Heavy-edge can end where no exchange of two workers helps: four stages of two replicas, cut
 // along the pipeline. Their order cuts less, and stays.
 func TestOrderStaysWhereItIsBetter(t *testing.T) {

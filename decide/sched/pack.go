@@ -56,7 +56,7 @@ func (m *Machine) makeRoom(e *entry, n int) {
 		places, ok := m.place.choose(&e.job, nil, n)
 		m.place.take(e.job.Has, 1)
 		if ok && m.place.stretch(&e.job, places) < m.place.stretch(&e.job, now) {
-			m.assign(e, Move, places, "it is on fewer hosts")
+			m.assign(e, Move, places, "it is faster on these hosts")
 		}
 	}
 }
