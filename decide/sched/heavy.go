@@ -17,7 +17,7 @@ const mostExchanging = 256
 
 // split says which worker of a graph is on which host.
 type split struct {
-	edges []Edge   // one for each pair of workers, the heaviest first
+	edges []Edge   // one for each pair of workers, the heaviest first; heavyEdge uses them up
 	peers [][]peer // with whom each worker exchanges bytes
 	at    []int    // the host of each worker; -1 = none yet
 	room  []int    // free slots of each host
@@ -50,8 +50,8 @@ func newSplit(g *Graph) *split {
 	for _, e := range g.Edges {
 		s.edges = append(s.edges, Edge{min(e.From, e.To), max(e.From, e.To), e.Bytes})
 	}
-	slices.SortStableFunc(s.edges, func(a, b Edge) int {
-		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+	slices.SortFunc(s.edges, func(a, b Edge) int {
+		return cmp.Or(a.From-b.From, a.To-b.To, cmp.Compare(a.Bytes, b.Bytes))
 	})
 	pairs := s.edges[:0]
 	for _, e := range s.edges {
@@ -62,7 +62,9 @@ func newSplit(g *Graph) *split {
 		}
 	}
 	s.edges = pairs
-	slices.SortStableFunc(s.edges, func(a, b Edge) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	slices.SortFunc(s.edges, func(a, b Edge) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), a.From-b.From, a.To-b.To)
+	})
 	for _, e := range s.edges {
 		s.peers[e.From] = append(s.peers[e.From], peer{e.To, e.Bytes})
 		s.peers[e.To] = append(s.peers[e.To], peer{e.From, e.Bytes})
@@ -96,6 +98,9 @@ func (s *split) heavyEdge() {
 		case s.room[host] == 0, last && !empty && spare > 0 && s.parts(grow, fresh):
 			spare -= s.room[host]
 			host, empty = host+1, true
+			s.edges = slices.DeleteFunc(s.edges, func(e Edge) bool { // what no host looks at again
+				return max(s.at[e.From], s.at[e.To]) >= 0
+			})
 			continue
 		case grow != nil:
 			s.put(host, grow.From, grow.To)
