@@ -26,8 +26,14 @@ func (c *Cluster) checkDrain() {
 	}
 	draining := h.agent.Machine().DrainingHosts()
 	stays := func(m topo.Member) bool { return !slices.Contains(draining, m.Host) }
-	if len(draining) > 0 {
-		if slices.ContainsFunc(c.newestRecord().View.Members, stays) {
+	if r := c.newestRecord(); len(draining) > 0 {
+		others := slices.DeleteFunc(slices.Clone(r.View.Members), func(m topo.Member) bool {
+			return !stays(m)
+		})
+		if r.Allotment != nil && len(others) < r.Min {
+			return // no slot for it, or no host: who is there stays for the minimum
+		}
+		if len(others) > 0 {
 			c.invariants.fail("the job has not left %v: %v", draining, c.newestRecord().View)
 		} else if c.job.Spares == 0 && !slices.Equal(h.agent.Machine().BlockedDrains(), draining) {
 			c.invariants.fail("the job does not leave %v, and says that it keeps %v: %v", draining,
@@ -50,8 +56,9 @@ func (c *Cluster) checkLeaves(h *host, name string) {
 			there = append(there, w)
 		}
 	}
+	slots := h.agent.Machine().Allotment()
 	fallback := slices.ContainsFunc(c.newestRecord().Hosts, func(r member.Host) bool {
-		return r.Name != name && c.findHost(r.Name).alive && c.hasRoom(r)
+		return r.Name != name && c.findHost(r.Name).alive && c.hasRoom(r, slots)
 	})
 	needed := new(member.NeededError)
 	err := h.agent.Drain(name, "you")
@@ -78,6 +85,9 @@ func (c *Cluster) checkLeaves(h *host, name string) {
 	}
 	before := c.invariants.newest
 	c.addHost("Y", boxes, "")
+	if slots != nil {
+		c.allot(nil)
+	}
 	if c.Stabilize(3); c.invariants.broken == nil && c.invariants.newest < before+3 {
 		c.invariants.fail(
 			"%s was left, another host has come, and the job stands still after step %d: %v", name,
@@ -85,9 +95,14 @@ func (c *Cluster) checkLeaves(h *host, name string) {
 	}
 }
 
-// hasRoom reports whether a host of the job has workers, or takes some: its Slots are not
-// member.NoSlots. It may be full.
-func (c *Cluster) hasRoom(r member.Host) bool {
+// hasRoom reports whether a host of the job has workers, or takes some, and may be full: its Slots
+// are not member.NoSlots. Where slots are allotted, nil = they are not, it must have some.
+func (c *Cluster) hasRoom(r member.Host, slots *member.Allotment) bool {
 	workers := len(c.findHost(r.Name).workers)
+	if slots != nil {
+		return r.Slots >= 0 && slices.ContainsFunc(slots.Slots, func(s member.HostSlots) bool {
+			return s.Host == r.Name
+		})
+	}
 	return workers > 0 || r.Slots >= 0
 }

@@ -8,8 +8,8 @@ import (
 
 // checkOutlive checks hosts that are all linked with each other: they belong to the job (H1), and
 // when they are three or more, those without the head, which it crashes, go on by themselves, if
-// members that are enough are among them (F3), and to a size that it has entered (T7). A check that
-// fails is recorded in the invariants.
+// members that are enough are among them (F3), and to a size that it has entered, or slots that it
+// was allotted (T7, A4). A check that fails is recorded in the invariants.
 func (c *Cluster) checkOutlive() {
 	if c.invariants.broken != nil || !c.mustGoOn(c.newestRecord().Min) {
 		return
@@ -34,6 +34,7 @@ func (c *Cluster) checkOutlive() {
 		return
 	}
 	before := c.invariants.newest
+	slots := c.allotOfHead(c.findHost(r.Head))
 	sized := c.changeSizeOfHead(c.findHost(r.Head))
 	c.findHost(r.Head).crash()
 	c.Stabilize(3)
@@ -44,6 +45,7 @@ func (c *Cluster) checkOutlive() {
 			r.Head, c.invariants.newest, c.newestRecord())
 	}
 	c.checkSizeOutlives(sized)
+	c.checkSlotsOutlive(slots, r.Head)
 }
 
 // allLinked reports whether all hosts that are left can reach each other.

@@ -105,6 +105,7 @@ func (l *invariants) checkDecision(h *host, r member.Record) {
 	}
 	if _, known := l.records[g]; !known && r.Done == 0 {
 		l.checkStateStays(h.cluster, r)
+		l.checkReleases(h.cluster, r)
 	}
 	l.records[g] = r
 	if g == 1 {

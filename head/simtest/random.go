@@ -21,7 +21,7 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1,
 		kinds:     seed/2%2 == 1 && seed%5 < 2,
 		redundant: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0),
-		open: seed/2%2 == 0 && seed%3 > 0, apart: seed%7 == 0}
+		open: seed/2%2 == 0 && seed%3 > 0, apart: seed%7 == 0, allots: seed%5 < 3}
 	if g.open && seed/16%2 == 1 {
 		g.round = 1 + g.rand.IntN(5)
 	}
@@ -108,6 +108,7 @@ type generator struct {
 	round     int        // and how workers synchronise, first after so many steps; 0 = it has not
 	apart     bool       // what a lost worker has left is a batch of its own
 	spares    int        // of the job
+	allots    bool       // a pool allots its slots
 }
 
 // firstEvents chooses the events with which a schedule begins: the job and its first hosts. It sets
@@ -160,6 +161,9 @@ func (g *generator) nextEvent() string {
 	}
 	if g.mesh && g.rand.IntN(150) == 0 {
 		return g.reshapeEvent()
+	}
+	if g.allots && g.rand.IntN(60) == 0 && (!g.mesh || g.rand.IntN(10) == 0) {
+		return g.allotEvent()
 	}
 	if g.open && g.rand.IntN(20) == 0 {
 		return g.changeEvent()

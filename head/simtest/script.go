@@ -39,6 +39,7 @@ import (
 //	crash A                      the host and all that is on it is gone
 //	cut A B · heal A B           nothing passes between them · it does again, also what has waited
 //	down A B                     A notices that its link to B is gone
+//	allot A=2 B=1                a pool allots slots on hosts; without hosts it ends that
 //	resize 4 · drain B · release · force B · reshape dp=4,tp=1
 //	set batch=9,save=2           somebody asks for another setting; set batch=9 P: policy P does;
 //	                             set shares=2:1:1: other shares of work; set size=3: another size;
@@ -84,6 +85,8 @@ func (c *Cluster) perform(words []string) error {
 		}
 	case "resize":
 		c.askHead(func(h *host) error { return h.agent.Resize(n, "you") })
+	case "allot":
+		c.allot(parseSlots(words[1:]))
 	case "reshape":
 		if m, ok := c.parseMesh(arg(1)); ok {
 			c.askHead(func(h *host) error { return h.agent.Reshape(arg(1), m.rankCount(), "you") })

@@ -66,6 +66,10 @@ func (c *Cluster) checkSizes() {
 		return
 	}
 	before, m := h.agent.State(), h.agent.Machine()
+	if m.Allotment() != nil {
+		c.checkAllots()
+		return
+	}
 	at := before.View.Size()
 	to := at + 1
 	if m.CheckSize(to) != nil || !c.hasRoomFor(to) {
@@ -97,7 +101,7 @@ type sizedJob struct {
 func (c *Cluster) changeSizeOfHead(h *host) *sizedJob {
 	s, m := h.agent.State(), h.agent.Machine()
 	if m == nil || s.Data == nil || s.Setting.Size == 0 || m.Paused() ||
-		m.Want() != s.View.Size() {
+		m.Want() != s.View.Size() || m.Allotment() != nil {
 		return nil
 	}
 	at, to := m.Want(), m.Want()+1
