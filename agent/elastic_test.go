@@ -35,6 +35,8 @@ type elasticJob struct {
 	started chan int // numbers of workers that the membership ordered; nil on several hosts
 	// onEvent is called with each event, on the engine's thread with mu held; nil = it is not.
 	onEvent func(e agent.Event)
+	// onPark is called with what workers tell when the job is to be parked; nil = it is not.
+	onPark func(worker int, step uint64, problem string)
 
 	mu       sync.Mutex        // guards what follows, and averages
 	ledger   map[[2]int]int    // by epoch and sample: how often it has counted
@@ -70,7 +72,7 @@ func newElasticJobWithSpares(t *testing.T, size, spares int, data client.Data) *
 		ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{},
 		started: make(chan int, 100)}
 	f.agent = startAgentOf(t, context.Background(),
-		agent.Config{Size: size, Spares: spares, Orders: agent.Orders{
+		agent.Config{Size: size, Spares: spares, OnPark: f.tellPark, Orders: agent.Orders{
 			Start: func(o agent.StartOrder) {
 				for i := range o.Count {
 					f.started <- o.First + i
@@ -91,6 +93,13 @@ func newElasticJobWithSpares(t *testing.T, size, spares int, data client.Data) *
 			},
 		}})
 	return f
+}
+
+// tellPark calls f.onPark, if that is set. It is for agent.Config.
+func (f *elasticJob) tellPark(worker int, step uint64, problem string) {
+	if f.onPark != nil {
+		f.onPark(worker, step, problem)
+	}
 }
 
 // runWorker lets a worker join, and train on a goroutine of f.group. Only the test's goroutine may

@@ -158,18 +158,15 @@ func (c *checkpoints) makeLast(ctx context.Context, t *Trainer) error {
 	return c.writer.wait(ctx)
 }
 
-// makeStopped makes the last checkpoint of a job that was asked to stop, and blocks until this
-// worker's part is written. No worker waits for another: they are a job of one each. It makes none
-// where the last step has one.
-func (c *checkpoints) makeStopped(ctx context.Context, t *Trainer) error {
-	if t.cursor.Step == c.last {
-		return nil
-	}
-	if err := c.awaitWriter(ctx); err != nil {
+// makeAlone makes the last checkpoint of a job of so many workers that was asked to end, and blocks
+// until this worker's part is written. No worker waits for another: where the job was stopped they
+// are a job of one each. It makes none where the last step has one.
+func (c *checkpoints) makeAlone(ctx context.Context, t *Trainer, workers int) error {
+	if err := c.awaitWriter(ctx); err != nil || t.cursor.Step == c.last {
 		return err
 	}
 	c.last, c.seed = t.cursor.Step, c.shared
-	if err := c.writeShare(t, t.stopped); err != nil {
+	if err := c.writeShare(t, workers); err != nil {
 		return err
 	}
 	return c.writer.wait(ctx)

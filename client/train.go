@@ -67,6 +67,7 @@ type Trainer struct {
 	committed   bool          // whether the step that Next began was committed
 	released    bool          // whether this worker is no member any more
 	stopped     int           // number of members when the job was stopped; 0 = it was not
+	parks       bool          // whether the job is to be parked before the next step
 	stepBegan   time.Time     // when Next gave out the step
 	err         error         // what ended the loop before its time; nil = nothing
 }
@@ -131,17 +132,21 @@ func (t *Trainer) mayHave(place cursor.Cursor) bool {
 
 // Next begins the next step; false after the last one, when this worker is released, or with an
 // error. It may wait for other workers: to enter, to hand the state to new ones, or to make a
-// checkpoint.
+// checkpoint. Where the job is parked it does not return: the process is ended by SIGTERM. In a
+// program that catches SIGTERM, and ends ctx, the error is ErrParked then.
 func (t *Trainer) Next(ctx context.Context) bool {
 	if t.err == nil {
 		t.err = t.prepareStep(ctx)
+	}
+	if t.err == nil {
+		t.err = t.parkIfAsked(ctx)
 	}
 	switch {
 	case t.err != nil || t.checkpoints == nil:
 	case !t.released:
 		t.err = t.saveIfDue(ctx)
 	case t.stopped > 0:
-		t.err = t.checkpoints.makeStopped(ctx, t)
+		t.err = t.checkpoints.makeAlone(ctx, t, t.stopped)
 	}
 	if t.err != nil || t.released || t.isOver() {
 		return false
@@ -309,7 +314,7 @@ func (t *Trainer) takeView() error {
 	if err != nil {
 		return err
 	}
-	t.released, t.joined = v.Released, v.Joined
+	t.released, t.joined, t.parks = v.Released, v.Joined, v.Park
 	if v.Stopped && t.committed { // not when a later Trainer enters a job that was stopped
 		t.stopped = v.Size
 	}

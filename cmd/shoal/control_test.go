@@ -11,8 +11,8 @@ import (
 )
 
 // trainer is a worker that trains a sum in steps: as many epochs as its argument says, without end
-// when there is none, with a batch that BATCH_RANGE opens, such as 8,64. TestMain runs it in a
-// process of its own.
+// when there is none, with a batch that BATCH_RANGE opens, such as 8,64, and checkpoints in the
+// folder CHECKPOINTS. TestMain runs it in a process of its own.
 func trainer() {
 	if err := trainSum(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -46,6 +46,11 @@ func trainSum() error {
 	t, err := client.Train(j, data, client.StateOf("p", p))
 	if err != nil {
 		return err
+	}
+	if folder := os.Getenv("CHECKPOINTS"); folder != "" {
+		if err := t.Checkpoint(client.Checkpoint{Folder: folder, Every: time.Hour}); err != nil {
+			return err
+		}
 	}
 	work := time.NewTicker(time.Millisecond) // a step takes a while, and leaves the cores to others
 	defer work.Stop()

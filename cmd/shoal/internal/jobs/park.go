@@ -28,9 +28,9 @@ When its step ends the job makes a checkpoint, and its workers are ended before 
 what the script does after the loop is not done. Started again, with any number of workers, it goes
 on from there.
 
-The program must train in steps and make checkpoints: job.checkpoint(folder). Where the checkpoint
-cannot be made, training goes on, and the command says why. A worker that ignores SIGTERM is killed
-10 s after the checkpoint is sealed.`, "Exit codes: 0 the job is parked, 1 it is not, 2 wrong usage.", "checkpoints"),
+The program must train in steps and make checkpoints: job.checkpoint(folder), in Go
+Trainer.Checkpoint. Where the checkpoint cannot be made, training goes on, and the command says why.
+A worker that ignores SIGTERM is killed 10 s after the checkpoint is sealed.`, "Exit codes: 0 the job is parked, 1 it is not, 2 wrong usage.", "checkpoints"),
 		Example: `  shoal park train
   shoal park train && shoal run -f job.yaml    stop, and go on with the next sample
   shoal park train --json                  the result as an object`,
