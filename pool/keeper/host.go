@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"os"
 	"path/filepath"
@@ -52,10 +51,9 @@ func (h *host) find(ctx context.Context) {
 	defer h.mu.Unlock()
 	for _, file := range files {
 		job := filepath.Base(file[:len(file)-len(partSuffix)])
-		text, err := os.ReadFile(file)
 		p := newPart(h, job)
-		if err != nil || json.Unmarshal(text, &p.saved) != nil {
-			continue // the machine starts it again
+		if text, err := os.ReadFile(file); err == nil {
+			p.saved = parseSaved(text)
 		}
 		for _, j := range running {
 			if p.isLauncher(j) {
@@ -66,6 +64,7 @@ func (h *host) find(ctx context.Context) {
 		h.parts[job] = p
 		h.group.Go("watch job "+job, p.watch)
 	}
+	h.tell()
 }
 
 // take takes an order, which is carried out soon. One that was taken before changes nothing.

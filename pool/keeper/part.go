@@ -50,6 +50,15 @@ type saved struct {
 	Run     string `json:"run"` // directory of the run; "" = not known yet
 }
 
+// parseSaved reads the file of a part. One that cannot be is of an attempt of which nothing is
+// known, so that processes of it that are left have their slots until they are gone.
+func parseSaved(text []byte) (s saved) {
+	if json.Unmarshal(text, &s) != nil || s.Attempt < 0 || s.Part < 0 || s.PID < 0 {
+		return saved{}
+	}
+	return s
+}
+
 // newPart returns a part of which nothing is known.
 func newPart(h *host, job string) *part {
 	return &part{host: h, name: job, wake: make(chan struct{}, 1)}
