@@ -61,13 +61,13 @@ func (l *invariants) checkReleases(c *Cluster, r member.Record) {
 	}
 }
 
-// drawSlots chooses slots for the living hosts of the job by a number, in the range of its size;
-// nil = no such slots are found.
-func (c *Cluster) drawSlots(salt uint64) map[string]int {
+// drawSlots chooses slots for the living hosts that a head has not let go, by a number, in the
+// range of the size of the job; nil = no such slots are found. The record can have a host longer.
+func (c *Cluster) drawSlots(head *member.Machine, salt uint64) map[string]int {
 	r := c.newestRecord()
 	slots, total := map[string]int{}, 0
 	var names []string
-	for i, h := range r.Hosts {
+	for i, h := range head.Hosts() {
 		if at := c.findHost(h.Name); at == nil || !at.alive || h.Slots == member.NoSlots {
 			continue
 		}
@@ -98,7 +98,7 @@ func (c *Cluster) checkAllots() {
 			slices.ContainsFunc(h.agent.Machine().Hosts(), isDraining) {
 			return
 		}
-		slots := c.drawSlots(c.invariants.newest/2 + i)
+		slots := c.drawSlots(h.agent.Machine(), c.invariants.newest/2+i)
 		if slots == nil {
 			return
 		}
@@ -128,11 +128,17 @@ func isDraining(h member.Host) bool { return h.Draining }
 
 // awaitSlots lets the job go on until each host that lives has as many members as slots, and no
 // other worker, and those without slots are left; how says when the slots were allotted. That it
-// does not come there is a fault, unless the job cannot go on any more.
+// does not come there is a fault, unless the job cannot go on any more, or a host with slots has
+// left, as one does that was on its way out when it got them.
 func (c *Cluster) awaitSlots(slots map[string]int, how string) {
 	for range 4 * settling {
 		c.Stabilize(1)
 		if c.invariants.broken != nil || !c.mustGoOn(1) || !c.allLinked() || c.hasSlots(slots) {
+			return
+		}
+	}
+	for name, n := range slots {
+		if at := c.findHost(name); how == "is" && n > 0 && (at == nil || !at.alive) {
 			return
 		}
 	}
@@ -174,7 +180,7 @@ func (c *Cluster) allotOfHead(h *host) map[string]int {
 	if m == nil || m.Allotment() == nil || slices.ContainsFunc(m.Hosts(), isDraining) {
 		return nil
 	}
-	slots := c.drawSlots(c.invariants.newest)
+	slots := c.drawSlots(m, c.invariants.newest)
 	if slots == nil || h.agent.Allot(slots, "pool of "+h.name, "") != nil {
 		return nil
 	}

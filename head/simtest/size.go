@@ -75,7 +75,7 @@ func (c *Cluster) checkSizes() {
 	if m.CheckSize(to) != nil || !c.hasRoomFor(to) {
 		to = at - 1
 	}
-	if at != m.Want() || m.CheckSize(to) != nil || len(m.DrainingHosts()) > 0 {
+	if at != m.Want() || m.CheckSize(to) != nil || !c.hasRoomFor(at) || len(m.DrainingHosts()) > 0 {
 		return
 	}
 	c.requestSetting(fmt.Sprintf("size=%d", to), "")
