@@ -44,8 +44,8 @@ func (m *Machine) toCore(e *entry) sched.Job {
 	s := e.Submission
 	j := sched.Job{ID: jobID(e), Tenant: s.Tenant, Kind: s.Kind, Arrived: e.Submitted,
 		Started: sched.Never, Min: s.Min, Max: s.Max, Asked: s.Asked, Sizes: s.Sizes,
-		Priority: s.Priority, Value: s.Value, Budget: s.Budget, Attained: e.Used,
-		Park: sched.ParkShrink, Moves: len(e.Changes)}
+		Priority: s.Priority, Value: s.Value, Budget: s.Budget,
+		Park: sched.ParkShrink, Done: float64(e.Steps)}
 	if s.Deadline > 0 {
 		j.Deadline = e.Submitted + s.Deadline
 	}
@@ -163,11 +163,16 @@ func (m *Machine) coreSubmit(e *entry) error {
 	return m.core.Submit(m.toCore(e))
 }
 
-// coreUpdate tells the core that other sizes of a job are allowed than before.
+// coreRestore has the core know a job of the record, with what it knew of it.
+func (m *Machine) coreRestore(e *entry) error {
+	m.core.Tick(m.now)
+	return m.core.Restore(m.toCore(e), e.History)
+}
+
+// coreUpdate tells the core what a job is by now.
 func (m *Machine) coreUpdate(e *entry) error {
 	m.core.Tick(m.now)
-	_ = m.core.Ended(jobID(e)) // it is there
-	return m.core.Submit(m.toCore(e))
+	return m.core.Update(m.toCore(e))
 }
 
 // speedPause is how long the core is not told of a speed after it was told of one, in milliseconds:
@@ -178,12 +183,25 @@ const speedPause = 10_000
 func (m *Machine) coreProgress(e *entry) {
 	m.core.Tick(m.now)
 	j := m.toCore(e)
-	if e.speedAt > 0 && m.now-e.speedAt < speedPause || len(e.Speeds) == 0 {
-		j.Speed = nil
-	} else {
+	known, _ := m.core.Job(j.ID)
+	switch {
+	case slices.Equal(j.Speed, known.Speed):
+	case e.speedAt > 0 && m.now-e.speedAt < speedPause:
+		j.Speed = known.Speed
+	default:
 		e.speedAt = m.now
+		m.touch(e) // another head goes on with what this one knows
 	}
-	_ = m.core.Progress(j.ID, j.Left, j.Speed)
+	_ = m.core.Update(j)
+}
+
+// coreLearnt tells the core of the jobs of a kind, of which more is known by now.
+func (m *Machine) coreLearnt(kind string) {
+	for _, id := range m.order {
+		if e := m.jobs[id]; e.Submission.Kind == kind {
+			_ = m.coreUpdate(e)
+		}
+	}
 }
 
 // coreKeep tells the core that a job keeps what it has, since it refused to change, and why. Who

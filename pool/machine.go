@@ -39,6 +39,7 @@ type Machine struct {
 	writes map[string]Write // by key, what is to be written
 	orders []Order          // what Take returns next
 	notes  []string         // what Notes returns next
+	memory []byte           // what the policy remembered when that was written last
 }
 
 // maxOver bounds the jobs that are kept in memory after their end. The store has all of them.
@@ -319,6 +320,9 @@ func (m *Machine) TakeWrites() (list []Write) {
 			e := m.jobs[w.Job]
 			if e == nil {
 				continue
+			}
+			if h, there := m.core.History(jobID(e)); there {
+				e.History = h
 			}
 			w.Value, w.Version, w.held = encodeJob(m.cfg.Name, &e.Job), e.version, e.Held.clone()
 			e.stored = append(e.stored, Write{Version: w.Version, held: w.held})

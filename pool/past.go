@@ -45,4 +45,5 @@ func (m *Machine) learn(e *entry) {
 		p.Speeds[n] = v
 	}
 	m.writes[PastKey(m.cfg.Name, kind)] = Write{Value: encodePast(m.cfg.Name, p)}
+	m.coreLearnt(kind)
 }

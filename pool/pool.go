@@ -149,7 +149,6 @@ type Job struct {
 	Steps   uint64          `json:"steps"`   // steps that are committed, as far as is known
 	Goal    uint64          `json:"goal"`    // steps that it has in all; 0 = not known
 	Speeds  map[int]float64 `json:"speeds"`  // measured steps a second, by number of workers
-	Used    float64         `json:"used"`    // seconds of slots that it has had
 	Began   int64           `json:"began"`   // when it first got slots; 0 = not yet
 	Over    int64           `json:"over"`    // when it ended; 0 = not yet
 	Error   string          `json:"error"`   // why it failed
@@ -159,6 +158,8 @@ type Job struct {
 	Asks    int             `json:"asks"`   // number of workers that a person has set; 0 = none
 	Expect  Expectation     `json:"expect"` // what is expected of it now
 	Dir     string          `json:"run"`    // directory of its last run on the host that leads it
+	// History is what the core knows of it by its own decisions.
+	History sched.History `json:"history"`
 	// Changes are the last ones, up to maxChanges, the newest last.
 	Changes []Change `json:"changes"`
 }

@@ -43,6 +43,10 @@ type (
 		header
 		Past
 	}
+	memoryValue struct {
+		header
+		memory
+	}
 )
 
 // Head says who leads a pool.
@@ -53,7 +57,12 @@ type Head struct {
 	Since   int64  `json:"since"`   // when it began to lead
 	Ended   int64  `json:"ended"`   // when it ended in order; 0 = it has not
 	Policy  string `json:"policy"`
-	Memory  []byte `json:"memory"` // what the policy remembers
+}
+
+// memory is what the policy of a pool remembers of its decisions.
+type memory struct {
+	Policy string `json:"policy"`
+	Memory []byte `json:"memory"`
 }
 
 // plain are the characters that stand for themselves in a word of a key.
@@ -86,6 +95,10 @@ func HostPrefix(pool string) string { return "poolhost." + keyWord(pool) }
 
 // HostKey returns the key of a host of a pool.
 func HostKey(pool, host string) string { return HostPrefix(pool) + "." + keyWord(host) }
+
+// MemoryKey returns the key of what the policy of a pool remembers. It comes before those of jobs,
+// so that it is written before what was decided by it.
+func MemoryKey(pool string) string { return "poolcore." + keyWord(pool) }
 
 // PastPrefix returns the words with which the keys of the kinds of jobs of a pool begin.
 func PastPrefix(pool string) string { return "poolpast." + keyWord(pool) }
@@ -122,6 +135,11 @@ func encodeHost(pool string, h *Host) []byte {
 // encodePast returns what is known of a kind as it is written.
 func encodePast(pool string, p *Past) []byte {
 	return encode(pastValue{header{"poolpast", version, pool}, *p})
+}
+
+// encodeMemory returns what a policy remembers as it is written.
+func encodeMemory(pool string, x memory) []byte {
+	return encode(memoryValue{header{"poolcore", version, pool}, x})
 }
 
 // maxValue bounds what is read, as the store bounds what it takes.
@@ -209,7 +227,7 @@ func (j *Job) check() error {
 		return errors.New("the job has slots that cannot be")
 	case j.Parts == nil || j.Names == nil || j.Speeds == nil || j.Changes == nil:
 		return errors.New("the job lacks a list")
-	case j.Attempt < 0 || j.Parted < 0 || j.Fails < 0 || j.Asks < 0 || j.Used < 0:
+	case j.Attempt < 0 || j.Parted < 0 || j.Fails < 0 || j.Asks < 0:
 		return errors.New("the job has a number below 0")
 	case !j.State.started() && j.Target.total() > 0:
 		return fmt.Errorf("the job is %s and was given slots", j.State)
@@ -270,9 +288,9 @@ func positive(s Slots) bool {
 }
 
 // Restore returns the pool that a store has, by its keys; hosts are away until their keepers are
-// linked. memory is what the policy of the last head remembered. Nothing is decided before the
-// first call of Settle.
-func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*Machine, error) {
+// linked. It decides as the head before it would have. Nothing is decided before the first call of
+// Settle.
+func Restore(cfg Config, now int64, values map[string][]byte) (*Machine, error) {
 	m, err := New(cfg, now)
 	if err != nil {
 		return nil, err
@@ -304,6 +322,8 @@ func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*M
 				}
 				m.past[v.Past.Kind] = &v.Past
 			}
+		case key == MemoryKey(cfg.Name):
+			err = m.restoreMemory(text)
 		}
 		if err != nil {
 			return nil, err
@@ -322,7 +342,6 @@ func Restore(cfg Config, now int64, values map[string][]byte, memory []byte) (*M
 			m.coreHost(h)
 		}
 	}
-	m.core.SetMemory(memory)
 	return m, nil
 }
 
@@ -363,11 +382,43 @@ func (m *Machine) restoreJob(e *entry) error {
 		}
 		return nil
 	}
-	if e.Over = 0; !e.started() {
-		e.Want = Slots{} // it is decided anew
-	}
+	e.Over = 0
 	m.order = append(m.order, e.ID)
-	return m.coreSubmit(e)
+	if err := m.coreRestore(e); err != nil {
+		return err
+	}
+	if !e.started() && e.Want.total() > 0 {
+		m.waitAgain(e, e.Because) // it is decided anew
+	}
+	return nil
+}
+
+// restoreMemory takes what the policy remembered, if it is the one that decides now.
+func (m *Machine) restoreMemory(text []byte) error {
+	var v memoryValue
+	err := decode(m.cfg.Name, "poolcore", MemoryKey(m.cfg.Name), text, &v, func() ([]byte, string) {
+		return encodeMemory(m.cfg.Name, v.memory), MemoryKey(m.cfg.Name)
+	})
+	if err == nil && v.Policy == m.Policy() {
+		m.memory = v.Memory
+		m.core.SetMemory(v.Memory)
+	}
+	return err
+}
+
+// writeMemory has written what the policy remembers, where that has changed. What is too much for
+// the store is not kept.
+func (m *Machine) writeMemory() {
+	now := m.core.Memory()
+	if bytes.Equal(now, m.memory) {
+		return
+	}
+	m.memory = now
+	text := encodeMemory(m.cfg.Name, memory{m.Policy(), now})
+	if len(text) > maxValue {
+		text = encodeMemory(m.cfg.Name, memory{Policy: m.Policy()})
+	}
+	m.writes[MemoryKey(m.cfg.Name)] = Write{Value: text}
 }
 
 // countName makes sure that the name of a job is not given again.
@@ -380,9 +431,6 @@ func (m *Machine) countName(e *entry) {
 	}
 	m.names[want] = max(m.names[want], n)
 }
-
-// Memory returns what the policy remembers, for the record of the head.
-func (m *Machine) Memory() []byte { return m.core.Memory() }
 
 // Policy returns the name of the policy that decides.
 func (m *Machine) Policy() string { return cmp.Or(m.cfg.Policy, sched.Default) }

@@ -10,16 +10,18 @@ import (
 
 // Values as they are written, and as docs/formats/pool.md shows them.
 const (
-	headText = `{"shoal":"pool","version":1,"pool":"lab","host":"node1","address":"","run":"5f0c27a9d1e4","since":1795798900000,"ended":0,"policy":"elastic","memory":null}`
-	jobText  = `{"shoal":"pooljob","version":1,"pool":"lab","job":"big","number":1,"submission":{"name":"big","spec":"command: [python3, train.py]\n","dir":"/home/ada","env":["PATH=/usr/bin"],"who":"ada@node1","kind":"0f3a","min":1,"max":4,"asked":4,"sizes":null,"tenant":"","priority":0,"deadline":0,"value":0,"budget":0,"preempt":"shrink"},"submitted":1795798900000,"state":"running","because":"2 slots for urgent, priority 10","attempt":1,"lead":"node1","want":{"node1":2},"target":{"node1":2},"held":{"node1":2},"parts":{"node1":1},"parted":1,"hurt":false,"pinned":false,"names":{"node1":"here"},"elastic":true,"steps":400,"goal":0,"speeds":{"2":310.5},"used":0,"began":1795798900020,"over":0,"error":"","stop_by":"","stop_now":false,"fails":0,"asks":0,"expect":{"pause":2,"end":0,"low":0,"high":0},"run":"/home/ada/.local/state/shoal/runs/big","changes":[{"at":1795798910338,"from":4,"to":2,"because":"2 slots for urgent, priority 10","before":0,"expected":{"pause":2,"end":0,"low":0,"high":0},"done":1795798910356,"outcome":""}]}`
+	headText = `{"shoal":"pool","version":1,"pool":"lab","host":"node1","address":"","run":"5f0c27a9d1e4","since":1795798900000,"ended":0,"policy":"elastic"}`
+	jobText  = `{"shoal":"pooljob","version":1,"pool":"lab","job":"big","number":1,"submission":{"name":"big","spec":"command: [python3, train.py]\n","dir":"/home/ada","env":["PATH=/usr/bin"],"who":"ada@node1","kind":"0f3a","min":1,"max":4,"asked":4,"sizes":null,"tenant":"","priority":0,"deadline":0,"value":0,"budget":0,"preempt":"shrink"},"submitted":1795798900000,"state":"running","because":"2 slots for urgent, priority 10","attempt":1,"lead":"node1","want":{"node1":2},"target":{"node1":2},"held":{"node1":2},"parts":{"node1":1},"parted":1,"hurt":false,"pinned":false,"names":{"node1":"here"},"elastic":true,"steps":400,"goal":0,"speeds":{"2":310.5},"began":1795798900020,"over":0,"error":"","stop_by":"","stop_now":false,"fails":0,"asks":0,"expect":{"pause":2,"end":0,"low":0,"high":0},"run":"/home/ada/.local/state/shoal/runs/big","history":{"started":1795798900020,"waited":20,"since":1795798900000,"counted":1795798910338,"attained":41.272,"moves":1,"moved_at":1795798910338,"runs_from":1795798910340,"turn":1},"changes":[{"at":1795798910338,"from":4,"to":2,"because":"2 slots for urgent, priority 10","before":0,"expected":{"pause":2,"end":0,"low":0,"high":0},"done":1795798910356,"outcome":""}]}`
 	hostText = `{"shoal":"poolhost","version":1,"pool":"lab","host":"node1","slots":4,"address":"","leaving":false,"forgot":false}`
+	coreText = `{"shoal":"poolcore","version":1,"pool":"lab","policy":"asrpt","memory":"e30="}`
 	pastText = `{"shoal":"poolpast","version":1,"pool":"lab","kind":"0f3a","runs":1,"steps":4096,"spread":0,"speeds":{"4":610},"ends":[1.04],"tail":850}`
 )
 
 // stored returns a record that has one value of each kind, but for that of the head.
 func stored() map[string][]byte {
 	return map[string][]byte{JobKey("lab", "big"): []byte(jobText),
-		HostKey("lab", "node1"): []byte(hostText), PastKey("lab", "0f3a"): []byte(pastText)}
+		HostKey("lab", "node1"): []byte(hostText), PastKey("lab", "0f3a"): []byte(pastText),
+		MemoryKey("lab"): []byte(coreText)}
 }
 
 // What docs/formats/pool.md shows is read, and the pool goes on from it.
@@ -28,7 +30,7 @@ func TestRestoreWhatIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{headText, jobText, hostText, pastText} {
+	for _, text := range []string{headText, jobText, hostText, coreText, pastText} {
 		if !bytes.Contains(page, []byte("\n"+text+"\n")) {
 			t.Errorf("docs/formats/pool.md does not show %s", text)
 		}
@@ -36,7 +38,7 @@ func TestRestoreWhatIsDocumented(t *testing.T) {
 	if h, err := DecodeHead("lab", []byte(headText)); err != nil || h.Host != "node1" {
 		t.Errorf("%+v %v", h, err)
 	}
-	m, err := Restore(Config{Name: "lab"}, 1795798920000, stored(), nil)
+	m, err := Restore(Config{Name: "lab"}, 1795798920000, stored())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +94,9 @@ func TestRestoreRefuses(t *testing.T) {
 		{JobKey("lab", "big"), `"parts":{"node1":1}`, `"parts":null`, "list"},
 		{JobKey("lab", "big"), `"parts":{"node1":1}`, `"parts":{"node1":0}`, "parts"},
 		{JobKey("lab", "big"), `"parts":{"node1":1}`, `"parts":{"node1":7}`, "parts"},
+		{JobKey("lab", "big"), `"turn":1`, `"turn":18446744073709551615`, "turn"},
+		{JobKey("lab", "big"), `"moves":1`, `"moves":-1`, "no number"},
+		{MemoryKey("lab"), `"version":1`, `"version":2`, "version 2 of the format"},
 		{HostKey("lab", "node1"), `"slots":4`, `"slots":-4`, "-4 slots"},
 		{HostKey("lab", "node1"), `"host":"node1"`, `"host":""`, "belongs under"},
 		{PastKey("lab", "0f3a"), `"speeds":{"4":610}`, `"speeds":{"-4":610}`, "speeds"},
@@ -103,7 +108,7 @@ func TestRestoreRefuses(t *testing.T) {
 	} {
 		values := stored()
 		values[c.key] = bytes.Replace(values[c.key], []byte(c.from), []byte(c.to), 1)
-		_, err := Restore(Config{Name: "lab"}, 1, values, nil)
+		_, err := Restore(Config{Name: "lab"}, 1, values)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s with %s: got %v, want %q", c.key, c.to, err, c.want)
 		}
@@ -119,7 +124,7 @@ func FuzzRestore(f *testing.F) {
 		f.Add([]byte(strings.Replace(jobText, `"running"`, `"`+state+`"`, 1)), []byte(hostText),
 			[]byte(pastText), []byte(headText), []byte("{}"))
 	}
-	f.Fuzz(func(t *testing.T, job, host, past, head, memory []byte) {
+	f.Fuzz(func(t *testing.T, job, host, past, head, remembered []byte) {
 		if h, err := DecodeHead("lab", head); err == nil {
 			if text := EncodeHead("lab", h); !bytes.Equal(text, head) {
 				t.Errorf("%s is written as %s", head, text)
@@ -128,7 +133,8 @@ func FuzzRestore(f *testing.F) {
 		for _, policy := range []string{"elastic", "asrpt", "deadline"} {
 			m, err := Restore(Config{Name: "lab", Policy: policy}, 1, map[string][]byte{
 				JobKey("lab", "big"): job, HostKey("lab", "node1"): host,
-				PastKey("lab", "0f3a"): past}, memory)
+				PastKey("lab", "0f3a"): past, MemoryKey("lab"): encodeMemory("lab",
+					memory{policy, remembered})})
 			if err != nil {
 				return
 			}
@@ -147,7 +153,7 @@ func TestRestoreOtherNumbers(t *testing.T) {
 			values := stored()
 			values[JobKey("lab", "big")] = []byte(jobText[:at[0]] + number + jobText[at[1]:])
 			for _, policy := range []string{"elastic", "asrpt", "deadline"} {
-				m, err := Restore(Config{Name: "lab", Policy: policy}, 1, values, nil)
+				m, err := Restore(Config{Name: "lab", Policy: policy}, 1, values)
 				if err == nil {
 					goOn(t, m)
 				}

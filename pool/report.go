@@ -211,6 +211,9 @@ func (m *Machine) takeProgress(e *entry, l *Led) {
 	}
 	e.Steps, e.Goal = l.Steps, l.Goal
 	if l.Pace > 0 && l.Size > 0 {
+		if e.Speeds[l.Size] == 0 {
+			e.speedAt = 0 // what is new is told at once
+		}
 		e.Speeds[l.Size] = 1 / l.Pace
 	}
 	if rate := m.core.Rate(jobID(e)); rate > 0 && m.knowsWork(e) {

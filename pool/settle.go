@@ -46,9 +46,11 @@ func (m *Machine) byGrant() []string {
 
 // takeGrants makes what the core grants what jobs want.
 func (m *Machine) takeGrants() {
-	for _, g := range m.core.Ready() {
+	grants := m.core.Ready()
+	m.writeMemory()
+	for _, g := range grants {
 		e := m.jobs[string(g.Job)]
-		if e == nil || e.State.Over() || e.State == Stopping {
+		if e == nil || e.State.Over() {
 			continue
 		}
 		if g.Verb == sched.Refuse {
@@ -59,7 +61,12 @@ func (m *Machine) takeGrants() {
 		for _, p := range g.Places {
 			want[p.Host] += p.Slots
 		}
+		m.touch(e) // the core has decided, if only for another reason
 		if want.equal(e.Want) {
+			continue
+		}
+		if e.State == Stopping {
+			e.Want = want
 			continue
 		}
 		m.seq++
@@ -74,7 +81,6 @@ func (m *Machine) takeGrants() {
 		}
 		m.recordChange(e, want.total(), g.Because, x)
 		e.Want, e.Because, e.Expect = want.clone(), g.Because, x
-		m.touch(e)
 		e.intent = e.version
 	}
 }
@@ -370,9 +376,9 @@ func (m *Machine) end(e *entry, state State, why string) {
 		e.Because = "stopped by " + e.StopBy
 	}
 	e.Want, e.Target, e.gone = Slots{}, Slots{}, m.now
-	m.learn(e)
-	m.core.Ended(jobID(e))
+	_ = m.core.Ended(jobID(e))
 	m.order = slices.DeleteFunc(m.order, func(id string) bool { return id == e.ID })
+	m.learn(e)
 	m.over = append(m.over, e.ID)
 	m.ending[e.ID] = true
 	if len(m.over) > maxOver {
@@ -402,15 +408,6 @@ func (m *Machine) requeue(e *entry, state State, why string) {
 		m.end(e, Failed, fmt.Sprintf("it was started %s and made no step: %s",
 			plural.Of(most, "time"), why))
 		return
-	}
-	if c := e.change(); state == Parked && c != nil && c.To == 0 {
-		m.changeDone(e)
-	} else {
-		if state == Parked {
-			why = "it was parked"
-		}
-		m.recordChange(e, 0, why, Expectation{})
-		m.changeDone(e)
 	}
 	e.State, e.Because, e.Lead, e.gone = state, why, "", m.now
 	e.Want, e.Target = Slots{}, Slots{}

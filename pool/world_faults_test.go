@@ -72,8 +72,11 @@ func (w *world) killHead() {
 		w.store[w.writes[0].Key] = w.writes[0].Value
 		w.writes = w.writes[1:]
 	}
+	if len(w.writes) == 0 {
+		w.audit()
+	}
 	w.writes, w.asked = nil, nil
-	m, err := Restore(w.cfg, w.now, w.store, nil)
+	m, err := Restore(w.cfg, w.now, w.store)
 	if err != nil {
 		w.fail("restore: %v", err)
 		return

@@ -335,7 +335,10 @@ func (w *world) exit(h *worldHost) {
 }
 
 // report has a keeper say what is on its host.
-func (w *world) report(h *worldHost) {
+func (w *world) report(h *worldHost) { h.out = append(h.out, w.say(h)) }
+
+// say returns what a keeper says of its host.
+func (w *world) say(h *worldHost) Report {
 	r := Report{Host: h.name, Acked: h.acked}
 	var ids []string
 	for id := range h.parts {
@@ -368,7 +371,7 @@ func (w *world) report(h *worldHost) {
 		}
 		r.Jobs = append(r.Jobs, j)
 	}
-	h.out = append(h.out, r)
+	return r
 }
 
 // step lets a run make a step, with what follows at its end.

@@ -28,7 +28,7 @@ func (m *Machine) give(e *entry, n int, because string) {
 func (m *Machine) assign(e *entry, verb Verb, places []Place, because string) {
 	from, before := e.job.Has, e.slots
 	m.place.take(from, -1)
-	e.rebase(m.now)
+	e.count(m.now)
 	e.job.Has = places
 	pause := m.costsOf(e.job.Kind)
 	cost := pause.Resize.Mean
@@ -42,8 +42,7 @@ func (m *Machine) assign(e *entry, verb Verb, places []Place, because string) {
 	}
 	m.place.take(places, 1)
 	if before == 0 {
-		e.waitedBefore += m.now - e.waitsSince
-		m.running = append(m.running, e)
+		m.begin(e)
 	}
 	e.job.MovedAt, e.changedIn, e.direction = m.now, m.events, 0
 	e.slots = countSlots(places)
@@ -73,13 +72,23 @@ func (m *Machine) park(e *entry, because string) {
 // run has a job run on the places that it has, without a grant.
 func (m *Machine) run(e *entry, from int64) {
 	e.slots, e.runsFrom = e.job.Slots(), from
-	e.waitedBefore += m.now - e.waitsSince
 	if e.job.Started == Never {
 		e.job.Started = m.now
 	}
 	m.place.take(e.job.Has, 1)
-	m.running = append(m.running, e)
+	e.countedAt = m.now
+	m.begin(e)
 	m.setRate(e)
+}
+
+// begin puts a job among those that run.
+func (m *Machine) begin(e *entry) {
+	e.waitedBefore += m.now - e.waitsSince
+	e.turn = 1
+	if n := len(m.running); n > 0 {
+		e.turn += m.running[n-1].turn
+	}
+	m.running = append(m.running, e)
 }
 
 // stop takes its slots from a job that has some.
@@ -87,7 +96,7 @@ func (m *Machine) stop(e *entry) {
 	if e.slots == 0 {
 		return
 	}
-	e.rebase(m.now)
+	e.count(m.now)
 	m.place.take(e.job.Has, -1)
 	e.job.Has, e.slots, e.rate, e.waitsSince = nil, 0, 0, m.now
 	i := slices.Index(m.running, e)
@@ -119,6 +128,11 @@ func (m *Machine) dequeue(e *entry) {
 // rekey has the key of a job that waits computed anew.
 func (m *Machine) rekey(e *entry) {
 	m.dequeue(e)
+	m.enqueue(e)
+}
+
+// enqueue has a job among those that wait, of which another key is to be computed.
+func (m *Machine) enqueue(e *entry) {
 	if m.policy.Order != nil {
 		m.unkeyed = append(m.unkeyed, e)
 	}

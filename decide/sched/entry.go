@@ -6,11 +6,12 @@ type entry struct {
 	order int  // number of the job among all that were submitted
 	ended bool // whether it has ended or was refused
 
-	// What is left and what was had is known at one time, base; from then on the job runs with
+	// What is left and what is done is known at one time, base; from then on the job runs with
 	// rate, beginning at runsFrom.
 	base         int64
 	left         float64 // units of work at base
-	attained     float64 // slot-seconds at base
+	countedAt    int64   // until when attained is counted
+	attained     float64 // slot-seconds at countedAt
 	done         float64 // units of work at base
 	slots        int     // those of job.Has
 	rate         float64 // units of work a second, on the hosts where it is
@@ -24,6 +25,7 @@ type entry struct {
 	direction    int     // of its last change of size: 1 = it grew, -1 = it shrank
 	changedIn    int     // number of the event that was the last one before that change
 	placed       bool    // whether it is in the list of those that run
+	turn         uint64  // larger than that of all others when it got slots
 }
 
 // leastLeft is how many seconds a job is thought to go on that should have ended.
@@ -38,13 +40,20 @@ func (e *entry) refresh(now int64) {
 	left := e.left - float64(ran*e.rate)
 	e.job.Left.Mean = max(left, min(e.left, float64(leastLeft*e.rate)))
 	e.job.Done = e.done + float64(ran*e.rate)
-	e.job.Attained = e.attained + float64(float64(now-e.base)/1000*float64(e.slots))
+	e.job.Attained = e.attained +
+		float64(float64(now-e.countedAt)/1000*float64(e.slots))
 }
 
 // rebase makes a time the one at which everything is known.
 func (e *entry) rebase(now int64) {
 	e.refresh(now)
-	e.base, e.left, e.attained, e.done = now, e.job.Left.Mean, e.job.Attained, e.job.Done
+	e.base, e.left, e.done = now, e.job.Left.Mean, e.job.Done
+}
+
+// count counts what a job has had up to a time at which its slots change.
+func (e *entry) count(now int64) {
+	e.rebase(now)
+	e.countedAt, e.attained = now, e.job.Attained
 }
 
 // waited returns for how many milliseconds a job has waited in all.

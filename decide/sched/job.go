@@ -33,7 +33,7 @@ type Job struct {
 	Attained float64 // slot-seconds that it has had
 
 	// Done is the units of work that it has done, and Predicted those that it was thought to have
-	// in all when that was said last: the machine sets both.
+	// in all when that was said last, which the machine sets.
 	Done, Predicted float64
 
 	Has     []Place // where it runs now; nil = it waits

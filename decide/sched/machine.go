@@ -113,8 +113,9 @@ func (m *Machine) Submit(j Job) error {
 		return fmt.Errorf("job %s is there already: choose another name", j.ID)
 	}
 	e := &entry{job: j, order: m.number, heap: -1, base: m.now, left: j.Left.Mean,
-		attained: j.Attained, waitsSince: m.now, least: j.Smallest(), until: Never}
-	e.job.Done, e.job.Predicted = 0, j.Left.Mean
+		done: j.Done, countedAt: m.now, attained: j.Attained, waitsSince: m.now,
+		least: j.Smallest(), until: Never}
+	e.job.Predicted = j.Done + j.Left.Mean
 	m.number++
 	m.jobs[j.ID] = e
 	m.list = append(m.list, e)

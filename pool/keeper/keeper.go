@@ -172,48 +172,41 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 
 // restore makes the machine of what the store has.
 func (k *keeper) restore(ctx context.Context) error {
-	values := map[string][]byte{}
+	all := []string{pool.MemoryKey(k.Name)}
 	for _, prefix := range []string{pool.JobPrefix(k.Name), pool.HostPrefix(k.Name),
 		pool.PastPrefix(k.Name)} {
 		keys, err := k.Store.Keys(ctx, prefix)
 		if err != nil {
 			return err
 		}
-		for _, key := range keys {
-			value, err := k.writer.read(ctx, key)
-			if errors.Is(err, store.ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			values[key] = value
-		}
+		all = append(all, keys...)
 	}
-	text, err := k.writer.read(ctx, pool.PoolKey(k.Name))
-	var head pool.Head
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-	case err != nil:
-		return err
-	default:
-		if head, err = pool.DecodeHead(k.Name, text); err != nil {
+	values := map[string][]byte{}
+	for _, key := range all {
+		value, err := k.writer.read(ctx, key)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
 			return err
 		}
+		values[key] = value
 	}
-	var memory []byte
-	if head.Policy == k.Policy {
-		memory = head.Memory
+	text, err := k.writer.read(ctx, pool.PoolKey(k.Name))
+	if err == nil {
+		_, err = pool.DecodeHead(k.Name, text)
 	}
-	k.m, err = pool.Restore(pool.Config{Name: k.Name, Policy: k.Policy}, now(), values, memory)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	k.m, err = pool.Restore(pool.Config{Name: k.Name, Policy: k.Policy}, now(), values)
 	return err
 }
 
 // headValue returns the value that says who leads the pool, for the store.
 func (k *keeper) headValue(run string, since, ended int64) pool.Write {
 	return pool.Write{Key: pool.PoolKey(k.Name), Value: pool.EncodeHead(k.Name,
-		pool.Head{Host: k.Host, Run: run, Since: since, Ended: ended, Policy: k.Policy,
-			Memory: k.m.Memory()})}
+		pool.Head{Host: k.Host, Run: run, Since: since, Ended: ended, Policy: k.Policy})}
 }
 
 // lead writes into the store that this keeper leads the pool from now on.
@@ -224,8 +217,8 @@ func (k *keeper) lead(ctx context.Context) error {
 	return k.writer.write(ctx, k.headValue(k.writer.id, k.writer.since, 0))
 }
 
-// retire writes that this keeper has ended in order, with what its policy remembers. It waits a few
-// seconds for the store at most: the pool does not need it.
+// retire writes that this keeper has ended in order. It waits a few seconds for the store at most:
+// the pool does not need it.
 func (k *keeper) retire() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()

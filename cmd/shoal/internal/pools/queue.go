@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -124,7 +123,7 @@ func queueRows(s keeper.State) [][]string {
 		if x := j.Expect; x.End > s.Now && !j.State.Over() {
 			left, ends = around(x.End-s.Now, (x.High-x.Low)/2), clock(x.End, s.Now)
 		}
-		why, _, _ := strings.Cut(j.Why(), "\n") // explain has the rest
+		why := j.Why()
 		if why == string(j.State) {
 			why = ""
 		}
