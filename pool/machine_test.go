@@ -279,3 +279,35 @@ func TestWhyNot(t *testing.T) {
 	}
 	why("urgent", "priority 10; it needs 2 slots, and 0 of 4 are free: big has 4")
 }
+
+// What a job has lost and what was taken from it stands in its list, each with the reason, and as
+// something that came.
+func TestLossesAreListed(t *testing.T) {
+	m, submit, _ := asked(t, "fifo")
+	m.Reported(2, Report{Host: "a"})
+	submit("one", 2, 2, 0)
+	report := func(now int64, r JobReport) {
+		m.Settle(now)
+		for _, w := range m.TakeWrites() {
+			m.Written(now, w)
+		}
+		m.Settle(now)
+		m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{r}})
+	}
+	led := &Led{Host: "a", Size: 2, Want: 2, Elastic: true, Workers: map[string]int{"a": 2}}
+	report(3, JobReport{Job: "one", Attempt: 1, Part: 1, Live: true, Led: led})
+	report(4, JobReport{Job: "one", Attempt: 1, Part: 1, End: &End{}}) // its launcher was killed
+	report(5, JobReport{Job: "one", Attempt: 2, Part: 1, Live: true, Led: led})
+	report(6, JobReport{Job: "one", Attempt: 2, Part: 1, End: &End{Final: true, Parked: true}})
+	var got []string
+	for _, c := range m.jobs["one"].Changes {
+		got = append(got, fmt.Sprintf("%d to %d at %d, done %d: %s%s", c.From, c.To, c.At, c.Done,
+			c.Because, c.Outcome))
+	}
+	want := []string{"0 to 2 at 2, done 3: first by fifo",
+		"2 to 0 at 4, done 4: all of its processes were killed, or their hosts are lost",
+		"0 to 2 at 5, done 5: first by fifo", "2 to 0 at 6, done 6: it was parked"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}

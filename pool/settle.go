@@ -409,6 +409,15 @@ func (m *Machine) requeue(e *entry, state State, why string) {
 			plural.Of(most, "time"), why))
 		return
 	}
+	if c := e.change(); state == Parked && c != nil && c.To == 0 {
+		m.changeDone(e)
+	} else {
+		if state == Parked {
+			why = "it was parked"
+		}
+		m.recordChange(e, 0, why, Expectation{})
+		m.changeDone(e)
+	}
 	e.State, e.Because, e.Lead, e.gone = state, why, "", m.now
 	e.Want, e.Target = Slots{}, Slots{}
 	m.touch(e)

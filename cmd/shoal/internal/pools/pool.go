@@ -244,10 +244,11 @@ func (f *startFlags) inBackground(ctx context.Context, out io.Writer, name strin
 		return err
 	}
 	path := filepath.Join(dir, "log")
-	log, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	log, err := os.CreateTemp(dir, "log-*") // another one may be starting the same pool
 	if err != nil {
 		return err
 	}
+	defer os.Remove(log.Name())
 	defer log.Close()
 	cmd := exec.Command(program, "pool", "start", name, "--slots", strconv.Itoa(f.slots),
 		"--policy", f.policy, "--name", f.host)
@@ -262,7 +263,7 @@ func (f *startFlags) inBackground(ctx context.Context, out io.Writer, name strin
 	err = cli.Poll(ctx, func() (bool, error) {
 		var status syscall.WaitStatus
 		if ended, _ := syscall.Wait4(pid, &status, syscall.WNOHANG, nil); ended == pid {
-			text, _ := os.ReadFile(path)
+			text, _ := os.ReadFile(log.Name())
 			why := strings.TrimPrefix(strings.TrimSpace(string(text)), "shoal: ")
 			if status.ExitStatus() == 2 {
 				return false, cli.Usagef("%s", why)
@@ -271,6 +272,9 @@ func (f *startFlags) inBackground(ctx context.Context, out io.Writer, name strin
 		}
 		return keeper.Call(ctx, name, keeper.PathQueue, nil, &s) == nil, nil
 	})
+	if err == nil {
+		err = os.Rename(log.Name(), path)
+	}
 	if err != nil {
 		return err
 	}

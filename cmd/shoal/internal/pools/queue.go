@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -123,7 +124,7 @@ func queueRows(s keeper.State) [][]string {
 		if x := j.Expect; x.End > s.Now && !j.State.Over() {
 			left, ends = around(x.End-s.Now, (x.High-x.Low)/2), clock(x.End, s.Now)
 		}
-		why := j.Why()
+		why, _, _ := strings.Cut(j.Why(), "\n") // explain has the rest
 		if why == string(j.State) {
 			why = ""
 		}

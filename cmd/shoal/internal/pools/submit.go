@@ -164,7 +164,7 @@ func parseWorkers(text string) (least, most int, err error) {
 		most, err = strconv.Atoi(last)
 	}
 	switch {
-	case errFirst != nil || err != nil || least < 1 || most > job.MaxWorkers:
+	case errFirst != nil || err != nil || least < 1 || most < 1 || most > job.MaxWorkers:
 		return 0, 0, cli.Usagef("-n %s is no number of workers; give 1 to %d, or LEAST:MOST such "+
 			"as 1:4", text, job.MaxWorkers)
 	case least > most:
