@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide/sched"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // HostUp tells that the keeper of a host is linked, and how many slots the host has. What was under
@@ -17,7 +18,11 @@ func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 	if h == nil {
 		h = &Host{Name: name}
 		m.hosts[name] = h
-		m.notef("host %s joins, with %d slots", name, slots)
+	}
+	if !h.Up && (h.Forgot || h.Since == 0) {
+		m.notef("host %s joins, with %s", name, plural.Of(slots, "slot"))
+	} else if !h.Up {
+		m.notef("host %s is back", name)
 	}
 	h.Slots, h.Address, h.Up, h.Since = slots, address, true, m.now
 	h.Leaving, h.Forgot, h.heard, h.foreign = false, false, false, false
@@ -31,6 +36,23 @@ func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 	m.writeHost(h)
 	m.coreHost(h)
 	m.refit()
+}
+
+// Admit refuses a host that has the name of another machine, whose jobs it does not know, and
+// otherwise remembers its machine, a random text. HostUp comes after it.
+func (m *Machine) Admit(now int64, name, machine string) error {
+	m.at(now)
+	h := m.hosts[name]
+	if h == nil {
+		h = &Host{Name: name, Forgot: true}
+		m.hosts[name] = h
+	}
+	if !h.Forgot && h.Machine != "" && h.Machine != machine {
+		return usagef("another machine is called %s in the pool %s: give this one a name of its "+
+			"own, with --name", name, m.cfg.Name)
+	}
+	h.Machine = machine
+	return nil
 }
 
 // refit tells the core anew what jobs ask for that wait, since they ask for no more than the pool
@@ -49,6 +71,7 @@ func (m *Machine) HostDown(now int64, name string) {
 	m.at(now)
 	if h := m.hosts[name]; h != nil && h.Up {
 		h.Up, h.Since = false, m.now
+		m.notef("host %s is away: its keeper does not answer; its jobs go on", name)
 		for _, id := range m.order { // what has not begun there may begin elsewhere
 			if e := m.jobs[id]; !e.started() && e.Want[name] > 0 {
 				m.waitAgain(e, "the keeper of host "+name+" went away before the job began")

@@ -188,6 +188,8 @@ type Host struct {
 	Name    string `json:"host"`
 	Slots   int    `json:"slots"`   // workers for which it has room
 	Address string `json:"address"` // where its keeper listens, HOST:PORT; "" = nowhere
+	// Machine tells the machine from another one that goes by the same name; "" = not known.
+	Machine string `json:"machine,omitempty"`
 	Leaving bool   `json:"leaving"` // whether a person takes it out of the pool
 	Forgot  bool   `json:"forgot"`  // whether it is gone for good
 

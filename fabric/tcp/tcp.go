@@ -35,6 +35,10 @@ type Config struct {
 	Job string
 	// Version is that of shoal. All agents must have the same.
 	Version string
+	// Authority is what Network.Authority has returned of an earlier job of that name, for one that
+	// is begun again: tokens of then are good, and who took part can join. Only Create reads it;
+	// nil = a new authority.
+	Authority []byte
 	// PlainData sends data without TLS. The agent that makes the job decides for all.
 	PlainData bool
 	// Log is where to log; nil = nowhere.
@@ -94,14 +98,19 @@ type Network struct {
 
 var _ fabric.Network = (*Network)(nil)
 
-// Create makes a job: a new authority, and its first agent, which listens and answers from now on.
+// Create makes a job: its authority, and its first agent, which listens and answers from now on.
 // The caller closes the Network.
 func Create(config Config, h fabric.Handler) (*Network, error) {
 	m, key, err := newNetwork(config, h)
 	if err != nil {
 		return nil, err
 	}
-	a, err := newAuthority()
+	var a *authority
+	if m.config.Authority != nil {
+		a, err = parseAuthority(m.config.Authority)
+	} else {
+		a, err = newAuthority()
+	}
 	if err == nil {
 		var certificate []byte
 		m.self.host, m.plainData = m.config.Name, m.config.PlainData
@@ -179,6 +188,19 @@ func (m *Network) Addr() string { return m.address }
 // a negative ttl it has expired already.
 func (m *Network) Token(ttl time.Duration) string {
 	return m.authority.newToken(time.Now().Add(ttl)).String()
+}
+
+// Authority returns the authority of the job with its key, for Config.Authority and NewToken. Who
+// has it can let hosts into the job: it belongs into a file that nobody else can read.
+func (m *Network) Authority() []byte { return m.authority.bytes() }
+
+// NewToken returns a token as Network.Token does, by what Network.Authority has returned.
+func NewToken(authority []byte, ttl time.Duration) (string, error) {
+	a, err := parseAuthority(authority)
+	if err != nil {
+		return "", err
+	}
+	return a.newToken(time.Now().Add(ttl)).String(), nil
 }
 
 // Send implements fabric.Network. It copies b.

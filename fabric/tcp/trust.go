@@ -16,8 +16,9 @@ import (
 )
 
 // authority is the certificate authority of one job. Every agent has its key, so that any of them
-// can let newcomers in; it is in memory only and ends with the job. It is never changed, so any
-// goroutine may call its methods, which do no I/O.
+// can let newcomers in; it is in memory only and ends with the job, unless somebody keeps it who
+// begins the job again. It is never changed, so any goroutine may call its methods, which do no
+// I/O.
 type authority struct {
 	key         ed25519.PrivateKey // signs the certificates of agents
 	certificate *x509.Certificate  // signed by key itself
@@ -72,6 +73,17 @@ func openAuthority(der, seed []byte) (*authority, error) {
 		return nil, errors.New("tcp: the key of the job's authority is not that of its certificate")
 	}
 	return a, nil
+}
+
+// bytes returns the seed of the key, and then the certificate, as parseAuthority reads them.
+func (a *authority) bytes() []byte { return append(a.key.Seed(), a.certificate.Raw...) }
+
+// parseAuthority reads what bytes wrote.
+func parseAuthority(b []byte) (*authority, error) {
+	if len(b) < ed25519.SeedSize {
+		return nil, fmt.Errorf("tcp: this is no authority of a job: %d bytes are too few", len(b))
+	}
+	return openAuthority(b[ed25519.SeedSize:], b[:ed25519.SeedSize])
 }
 
 // randomSerial returns a random serial number for a certificate.

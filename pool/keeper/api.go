@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/pool"
 )
@@ -102,14 +103,19 @@ func (k *keeper) handler() http.Handler {
 	mux.HandleFunc("POST "+PathResize, about(func(a Ask) error {
 		return k.m.Resize(now(), a.Job, a.Workers, a.Who)
 	}))
-	mux.HandleFunc("POST "+PathEnd, func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST "+PathEnd, endHandler(k.group))
+	return mux
+}
+
+// endHandler returns what answers PathEnd: it ends the keeper whose goroutines are those of g.
+func endHandler(g *group.Group) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, struct{}{}, nil)
 		if f, is := w.(http.Flusher); is {
 			f.Flush()
 		}
-		k.group.Stop(nil)
-	})
-	return mux
+		g.Stop(nil)
+	}
 }
 
 // submit answers PathSubmit: when the store has the job.
@@ -163,6 +169,12 @@ func read(r *http.Request, into any) error {
 type Refusal struct {
 	Error string `json:"error"`
 	Usage bool   `json:"usage"` // whether it could not be meant
+}
+
+// refusalText returns the body of an answer that says why a request is not carried out.
+func refusalText(why string) []byte {
+	text, _ := json.Marshal(Refusal{Error: why}) // a text
+	return text
 }
 
 // answer sends v, or an error.

@@ -162,3 +162,45 @@ func FuzzAnswers(f *testing.F) {
 		}
 	})
 }
+
+// FuzzMessages checks that whatever another host sends, it is a message that can be sent again as
+// it was read, or is refused.
+func FuzzMessages(f *testing.F) {
+	for _, m := range []message{
+		{Hello: &hello{"node2", "5f0c27a9d1e4", 4, "127.0.0.1:7070"}}, {Welcome: &welcome{"lab"}},
+		{Refused: &refused{"it is another machine"}},
+		{Report: &pool.Report{Host: "node2", Jobs: []pool.JobReport{{Job: "one", Attempt: 1,
+			Part: 1, Live: true, Led: &pool.Led{Host: "here", Size: 2, Want: 2, Pace: 0.1,
+				Workers: map[string]int{"here": 2}}}}}},
+		{Order: &pool.Order{Seq: 1, Host: "node2", Verb: pool.JoinRun, Job: "one", Attempt: 1,
+			Part: 1, Slots: 2, Join: "127.0.0.1:1", Token: "t", Name: "node2-1-2"}},
+		{Ask: &forwarded{1, PathJob + "?name=one", nil}},
+		{Ask: &forwarded{2, PathSubmit, json.RawMessage(`{"spec":"x"}`)}},
+		{Answer: &answered{1, 200, json.RawMessage(`{}`)}},
+	} {
+		text, err := m.encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		if _, err := decodeMessage(text); err != nil {
+			f.Fatalf("%s: %v", text, err)
+		}
+		f.Add(text)
+		f.Add(text[:len(text)/2])
+	}
+	f.Add([]byte(`{"welcome":{"pool":"a"},"refused":{"why":"b"}}`))
+	f.Add([]byte(`{"ask":{"id":1,"path":"//other/v1/queue"}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := decodeMessage(text)
+		if err != nil {
+			return
+		}
+		again, err := m.encode()
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if _, err := decodeMessage(again); err != nil {
+			t.Fatalf("%s is refused as %s: %v", text, again, err)
+		}
+	})
+}

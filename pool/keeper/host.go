@@ -21,6 +21,7 @@ type host struct {
 	Config
 	group   *group.Group
 	changed chan struct{} // has room for one: there is something new to report
+	jobsAt  string        // address at which jobs listen for other hosts; "" = they do not
 
 	mu    sync.Mutex
 	acked uint64
@@ -38,6 +39,8 @@ const (
 	lockSuffix = ".lock" // locked by the processes of the job, as long as there are any
 	specSuffix = ".yaml" // the job
 	logSuffix  = ".log"  // what its launcher says
+
+	tokenSuffix = ".token" // lets hosts join; the launcher writes it
 )
 
 // path returns the path of a file about a job.
@@ -57,7 +60,7 @@ func (h *host) find(ctx context.Context) {
 		}
 		for _, j := range running {
 			if p.isLauncher(j) {
-				p.job = j
+				p.job, p.leads = j, true
 			}
 		}
 		p.seen = pool.JobReport{Job: job, Attempt: p.saved.Attempt, Part: p.saved.Part, Live: true}
@@ -74,12 +77,13 @@ func (h *host) take(o pool.Order) {
 	h.acked = max(h.acked, o.Seq)
 	p := h.parts[o.Job]
 	switch {
-	case o.Verb == pool.StartRun:
-		if p != nil && (!p.over || p.seen.Attempt >= o.Attempt) {
+	case o.Verb == pool.StartRun || o.Verb == pool.JoinRun:
+		if p != nil && (!p.over || p.seen.Attempt > o.Attempt ||
+			p.seen.Attempt == o.Attempt && p.seen.Part >= o.Part) {
 			break // it was begun before
 		}
 		p = newPart(h, o.Job)
-		p.saved.Attempt, p.saved.Part = o.Attempt, o.Part
+		p.saved.Attempt, p.saved.Part, p.saved.Joins = o.Attempt, o.Part, o.Verb == pool.JoinRun
 		p.seen = pool.JobReport{Job: o.Job, Attempt: o.Attempt, Part: o.Part, Live: true}
 		p.orders = []pool.Order{o}
 		h.parts[o.Job] = p
@@ -99,6 +103,46 @@ func (h *host) take(o pool.Order) {
 		}
 	}
 	h.tell()
+}
+
+// newLink forgets what an earlier link with a head has brought and is not carried out: another head
+// counts its orders anew.
+func (h *host) newLink() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.acked = 0
+	for _, p := range h.parts {
+		p.link++
+		p.orders = slices.DeleteFunc(p.orders, func(o pool.Order) bool {
+			return o.Verb != pool.StartRun && o.Verb != pool.JoinRun
+		})
+		p.seen = forgetOrders(p.seen)
+	}
+	h.tell()
+}
+
+// forgetOrders returns a report without what is said of orders.
+func forgetOrders(r pool.JobReport) pool.JobReport {
+	r.Refused = ""
+	if r.Led != nil {
+		l := *r.Led
+		l.Allotted, r.Led = 0, &l
+	}
+	return r
+}
+
+// setJobsAt sets the address at which the jobs that are started from now on listen.
+func (h *host) setJobsAt(address string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.jobsAt = address
+}
+
+// listensAt returns the address at which a job that is started now listens; "" = it does not.
+func (h *host) listensAt() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.jobsAt
 }
 
 // tell has a report made soon.
@@ -145,6 +189,9 @@ func (h *host) show(p *part, seen pool.JobReport, over bool) {
 	defer h.mu.Unlock()
 	if len(p.orders) > 0 {
 		seen.Refused = "" // it is of an order before these
+	}
+	if p.link != p.heard {
+		seen = forgetOrders(seen)
 	}
 	if p.over = over; !reflect.DeepEqual(seen, p.seen) {
 		p.seen = seen

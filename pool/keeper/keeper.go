@@ -34,6 +34,22 @@ type Config struct {
 	Program string // the shoal that starts jobs
 	Store   store.Store
 	Notes   io.Writer // where to tell people what happens; one goroutine at a time writes
+	Links
+}
+
+// Links is how the keepers of several hosts find each other.
+type Links struct {
+	Machine   string // a random text that is kept on this machine
+	Listen    string // HOST:PORT on which the keepers reach this one; "" = the pool has one host
+	Authority []byte // of an earlier start, as KeepAuthority got it; nil = there is none
+	// KeepAuthority keeps the authority of the links where nobody else can read it.
+	KeepAuthority func(authority []byte) error
+	// Invite tells, at the head, how other hosts join; it is called again with newer tokens.
+	Invite func(address, token string) error
+
+	// Join is where a keeper that is not the head finds one of the pool, and Token lets it in for
+	// the first time; "" = it has Authority.
+	Join, Token string
 }
 
 // tick is how often the machine is told the time when nothing happens.
@@ -49,6 +65,7 @@ type keeper struct {
 	waiting []waitingReply
 	writer  writer
 	group   *group.Group
+	headLinks
 }
 
 // waitingReply is a submission whose answer waits until the store has the job.
@@ -137,22 +154,20 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	if err := k.lead(ctx); err != nil {
 		return err
 	}
-	_ = os.Remove(socket) // of a keeper that was killed
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		return fmt.Errorf("the socket of the pool: %w", err)
+	if err := k.listen(); err != nil {
+		return err
+	}
+	if k.network != nil {
+		defer k.network.Close()
+		k.group.Go("renew the token", k.renew)
+	}
+	k.host = newHost(c, k.group)
+	k.host.jobsAt = hostOf(k.address())
+	k.tools = k.handler()
+	if err := serveTools(k.group, c.Name, k.tools); err != nil {
+		return err
 	}
 	defer os.Remove(socket)
-	k.host = newHost(c, k.group)
-	k.group.Go("answer tools", func(ctx context.Context) error {
-		server := &http.Server{Handler: k.handler(), ReadHeaderTimeout: 10 * time.Second}
-		stop := context.AfterFunc(ctx, func() { server.Close() })
-		defer stop()
-		if err := server.Serve(listener); ctx.Err() == nil {
-			return err
-		}
-		return nil
-	})
 	k.group.Go("write the record", k.writer.run)
 	k.group.Go("report of this host", func(ctx context.Context) error {
 		return k.host.reports(ctx, func(r pool.Report) {
@@ -161,13 +176,39 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	})
 	k.group.Go("keep the pool", func(ctx context.Context) error {
 		k.host.find(ctx)
-		k.m.HostUp(now(), c.Host, c.Slots, "")
+		if err := k.m.Admit(now(), c.Host, c.Machine); err != nil {
+			return err
+		}
+		k.m.HostUp(now(), c.Host, c.Slots, k.address())
 		started(len(k.m.Jobs(false)))
 		return k.loop(ctx)
 	})
 	err = k.group.Wait()
 	k.retire()
 	return err
+}
+
+// serveTools answers tools on the socket of a pool, on goroutines of g, until g ends.
+func serveTools(g *group.Group, name string, h http.Handler) error {
+	socket, err := Socket(name)
+	if err != nil {
+		return err
+	}
+	_ = os.Remove(socket) // of a keeper that was killed
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return fmt.Errorf("the socket of the pool: %w", err)
+	}
+	g.Go("answer tools", func(ctx context.Context) error {
+		server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+		stop := context.AfterFunc(ctx, func() { server.Close() })
+		defer stop()
+		if err := server.Serve(listener); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	return nil
 }
 
 // restore makes the machine of what the store has.
@@ -206,7 +247,8 @@ func (k *keeper) restore(ctx context.Context) error {
 // headValue returns the value that says who leads the pool, for the store.
 func (k *keeper) headValue(run string, since, ended int64) pool.Write {
 	return pool.Write{Key: pool.PoolKey(k.Name), Value: pool.EncodeHead(k.Name,
-		pool.Head{Host: k.Host, Run: run, Since: since, Ended: ended, Policy: k.Policy})}
+		pool.Head{Host: k.Host, Address: k.address(), Run: run, Since: since, Ended: ended,
+			Policy: k.Policy})}
 }
 
 // lead writes into the store that this keeper leads the pool from now on.
@@ -266,9 +308,7 @@ func (k *keeper) settle() {
 		}
 	}
 	for _, o := range k.m.TakeOrders() {
-		if o.Host == k.Host {
-			k.host.take(o)
-		}
+		k.order(o)
 	}
 	k.reply()
 }

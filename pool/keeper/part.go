@@ -7,34 +7,40 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/durable"
-	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 )
 
-// part is one start of a job on this host: a launcher in a session of its own. orders, seen and
-// over are guarded by the mutex of the host; the rest belongs to the goroutine of watch.
+// part is one start of a job on this host, or one join of the host: a launcher or an agent in a
+// session of its own. orders, link, seen and over are guarded by the mutex of the host; the rest
+// belongs to the goroutine of watch.
 type part struct {
 	host *host
 	name string // of the job
 	wake chan struct{}
 
 	orders []pool.Order // that are not carried out yet
+	link   int          // how many links with a head there have been
 	seen   pool.JobReport
 	over   bool // whether it is gone
 
 	saved   saved
+	heard   int          // number of the link that allot and refused are of
 	job     *control.Job // nil = its launcher has not been found yet
+	leads   bool         // whether job answers for the job, which is led from here
+	asked   time.Time    // when it was last looked for among all launchers
+	begun   time.Time    // when this keeper started it or found it
+	killing time.Time    // when it was last told to end at once; zero = never
+	token   string       // lets hosts join; "" = nobody has asked for one
 	allot   pool.Order   // the last one to allot; without a verb there was none
 	refused string       // why the last order was not carried out; "" = it was
 	parking bool         // whether the last order is to park, and the job has not said why not
@@ -46,8 +52,9 @@ type part struct {
 type saved struct {
 	Attempt int    `json:"attempt"`
 	Part    int    `json:"part"`
-	PID     int    `json:"pid"` // of the launcher; 0 = it may not have been started
-	Run     string `json:"run"` // directory of the run; "" = not known yet
+	Joins   bool   `json:"joins,omitempty"` // whether it joins a job that another host led
+	PID     int    `json:"pid"`             // of the launcher; 0 = it may not have been started
+	Run     string `json:"run"`             // directory of the run; "" = not known yet
 }
 
 // parseSaved reads the file of a part. One that cannot be is of an attempt of which nothing is
@@ -61,14 +68,19 @@ func parseSaved(text []byte) (s saved) {
 
 // newPart returns a part of which nothing is known.
 func newPart(h *host, job string) *part {
-	return &part{host: h, name: job, wake: make(chan struct{}, 1)}
+	return &part{host: h, name: job, wake: make(chan struct{}, 1), begun: time.Now()}
 }
 
-// How often a launcher is asked how its job is: while its workers change, and else.
+// How often a launcher is asked how its job is: while its workers change, and else. Where another
+// host leads, only the end of the agent is looked for, which costs next to nothing.
 const (
-	quickGlance = 20 * time.Millisecond
-	slowGlance  = 250 * time.Millisecond
+	quickGlance  = 20 * time.Millisecond
+	followGlance = 50 * time.Millisecond
+	slowGlance   = 250 * time.Millisecond
 )
+
+// joinPatience is how long an agent may try to join a job, which may be gone.
+const joinPatience = time.Minute
 
 // watch carries out the orders for a part, and looks how it is, until it is gone or ctx ends.
 func (p *part) watch(ctx context.Context) error {
@@ -80,7 +92,10 @@ func (p *part) watch(ctx context.Context) error {
 			return nil
 		}
 		wait := slowGlance
-		if p.moves() {
+		switch {
+		case p.follows():
+			wait = followGlance
+		case p.moves():
 			wait = quickGlance
 		}
 		timer := time.NewTimer(wait)
@@ -95,6 +110,9 @@ func (p *part) watch(ctx context.Context) error {
 	}
 }
 
+// follows reports whether another host leads the job, as far as is known.
+func (p *part) follows() bool { return !p.leads && (p.saved.Joins || p.job != nil) }
+
 // moves reports whether the number of workers is about to change, or the job to end.
 func (p *part) moves() bool {
 	return p.job == nil || p.job.State == "resizing" || p.job.State == "starting" ||
@@ -103,11 +121,11 @@ func (p *part) moves() bool {
 
 // carryOut carries out the orders that have come, and keeps those that must be tried again.
 func (p *part) carryOut(ctx context.Context) {
-	p.host.mu.Lock()
-	list := p.orders
-	p.host.mu.Unlock()
-	done := 0
-	for _, o := range list {
+	for {
+		o, link, any := p.next()
+		if !any {
+			return
+		}
 		p.parking = false
 		err := p.do(ctx, o)
 		var no *control.Refusal
@@ -115,57 +133,86 @@ func (p *part) carryOut(ctx context.Context) {
 		case errors.As(err, &no):
 			p.refused = no.Reason
 		case err != nil && !errors.Is(err, control.ErrEnded):
-			p.drop(done) // a launcher that is stopped, perhaps
-			return
+			return // a launcher that is stopped, perhaps
 		default:
 			p.refused = ""
 		}
-		done++
+		p.done(link)
 	}
-	p.drop(done)
 }
 
-// drop forgets the first n orders.
-func (p *part) drop(n int) {
+// next returns the first order that is not carried out, and the number of the link that brought it.
+// What earlier links brought is forgotten.
+func (p *part) next() (o pool.Order, link int, any bool) {
 	p.host.mu.Lock()
 	defer p.host.mu.Unlock()
-	p.orders = p.orders[n:]
+	if p.link != p.heard {
+		p.heard, p.allot, p.refused = p.link, pool.Order{}, ""
+	}
+	if len(p.orders) == 0 {
+		return o, p.link, false
+	}
+	return p.orders[0], p.link, true
+}
+
+// done forgets the first order, which a link has brought, unless a later link has done so.
+func (p *part) done(link int) {
+	p.host.mu.Lock()
+	defer p.host.mu.Unlock()
+	begins := len(p.orders) > 0 && (p.orders[0].Verb == pool.StartRun ||
+		p.orders[0].Verb == pool.JoinRun) // which later links keep
+	if p.link == link || begins {
+		p.orders = p.orders[1:]
+	}
 }
 
 // errNotFound means that the launcher of a job does not answer yet.
 var errNotFound = errors.New("the launcher has not begun to answer")
 
-// do carries out one order.
+// do carries out one order. What only the host that leads can do is left where another one does:
+// the head of the pool then asks that one.
 func (p *part) do(ctx context.Context, o pool.Order) error {
 	switch o.Verb {
-	case pool.StartRun:
+	case pool.StartRun, pool.JoinRun:
 		p.failed = p.start(o)
+		return nil
 	case pool.KillRun:
 		p.kill()
+		return nil
+	}
+	switch {
+	case p.leads:
+	case p.job == nil && o.Verb == pool.StopRun && !p.saved.Joins:
+		p.kill()
+		return nil
+	case p.follows():
+		return nil
+	default:
+		return errNotFound
+	}
+	by := "pool " + p.host.Name
+	switch o.Verb {
 	case pool.StopRun:
-		if p.job == nil {
-			p.kill()
-			return nil
-		}
 		return p.job.Stop(ctx, o.Now, o.Who)
 	case pool.AllotRun:
-		if p.job == nil {
-			return errNotFound
-		}
 		p.allot = o
 		return p.giveSlots(ctx)
 	case pool.ParkRun:
-		if p.job == nil {
-			return errNotFound
-		}
-		err := p.job.Park(ctx, "pool "+p.host.Name)
+		err := p.job.Park(ctx, by)
 		p.parking = err == nil
 		return err
-	default:
-		return &control.Refusal{Reason: fmt.Sprintf("this version cannot %s a job", o.Verb)}
+	case pool.InviteRun:
+		i, err := p.job.Invite(ctx, inviteLife, by)
+		if err == nil {
+			p.token = i.Token
+		}
+		return err
 	}
-	return nil
+	return &control.Refusal{Reason: fmt.Sprintf("this version cannot %s a job", o.Verb)}
 }
+
+// inviteLife is how long hosts of the pool can join a job with one token.
+const inviteLife = 365 * 24 * time.Hour
 
 // hasSlots reports whether the job has taken the last order to allot.
 func (p *part) hasSlots() bool {
@@ -184,12 +231,17 @@ func (p *part) giveSlots(ctx context.Context) error {
 // resizable reports whether a job trains in steps and has begun to.
 func resizable(j *control.Job) bool { return j.Elastic && j.Generation > 0 }
 
-// kill asks the launcher to end the job, if it runs.
+// kill asks the launcher or agent to end the job here, if it runs; look asks again. The first
+// signal may only begin what takes until the end of a step.
 func (p *part) kill() {
 	if p.saved.PID > 0 && p.held() {
+		p.killing = time.Now()
 		_ = syscall.Kill(p.saved.PID, syscall.SIGTERM)
 	}
 }
+
+// killAgain is after which time a part that still lives is killed once more.
+const killAgain = time.Second
 
 // save writes what is known of a part to its file.
 func (p *part) save() error {
@@ -226,6 +278,20 @@ func (p *part) start(o pool.Order) error {
 	defer log.Close()
 	cmd := exec.Command(h.Program, "run", "--name", p.name, "-n", strconv.Itoa(o.Workers), "-f",
 		h.path(p.name, specSuffix))
+	switch {
+	case o.Verb == pool.JoinRun:
+		cmd = exec.Command(h.Program, "agent", "--join", o.Join, "--token-file", "-", "--name",
+			o.Name, "--slots", strconv.Itoa(o.Slots))
+		token, err := tokenPipe(o.Token)
+		if err != nil {
+			return err
+		}
+		defer token.Close()
+		cmd.Stdin = token
+	case h.listensAt() != "":
+		cmd.Args = append(cmd.Args, "--listen", net.JoinHostPort(h.listensAt(), "0"), "--slots",
+			strconv.Itoa(o.Slots), "--token-file", h.path(p.name, tokenSuffix))
+	}
 	cmd.Dir, cmd.Stderr, cmd.ExtraFiles = o.Dir, log, []*os.File{lock}
 	cmd.Env = append(os.Environ(), o.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -235,6 +301,20 @@ func (p *part) start(o pool.Order) error {
 	p.saved.PID = cmd.Process.Pid
 	_ = cmd.Process.Release() // look reaps it
 	return p.save()
+}
+
+// tokenPipe returns a pipe from which an agent reads a token, whatever becomes of this keeper.
+func tokenPipe(token string) (*os.File, error) {
+	from, to, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_, err = to.WriteString(token + "\n") // less than a pipe holds
+	if err = errors.Join(err, to.Close()); err != nil {
+		from.Close()
+		return nil, err
+	}
+	return from, nil
 }
 
 // held reports whether a process of the part is left.
@@ -264,26 +344,58 @@ func (p *part) look(ctx context.Context) (gone bool) {
 		return true
 	}
 	p.reap()
-	if p.job == nil {
-		running, _ := control.List(ctx)
-		for _, j := range running {
-			if p.isLauncher(j) {
-				p.job = j
-			}
+	p.findLauncher(ctx)
+	if p.leads && p.saved.Run == "" {
+		p.saved.Run, p.saved.PID = p.job.Dir, p.job.PID
+		_ = p.save() // it can be found again without that
+	}
+	if p.saved.Joins && p.saved.Run == "" && p.killing.IsZero() &&
+		time.Since(p.begun) > joinPatience && !p.hasJoined() {
+		p.kill()
+	}
+	if !p.killing.IsZero() && time.Since(p.killing) > killAgain {
+		p.kill()
+	}
+	return !p.held()
+}
+
+// hasJoined reports whether an agent has said that it takes part in its job.
+func (p *part) hasJoined() bool {
+	if p.saved.Run = p.runDir(); p.saved.Run != "" {
+		_ = p.save()
+	}
+	return p.saved.Run != ""
+}
+
+// findLauncher asks the launcher how the job is, which it looks for as long as it does not know it.
+// Where another host leads, this one is asked now and then whether it has come to lead.
+func (p *part) findLauncher(ctx context.Context) {
+	if p.leads {
+		err := p.job.Refresh(ctx)
+		if no := new(control.Refusal); errors.As(err, &no) { // it leads no more, or ends
+			p.leads = false
 		}
-	} else if p.job.Refresh(ctx) == nil { // where it does not answer, it is as it was
+		if err != nil {
+			return // it is as it was
+		}
 		if no := new(control.Refusal); errors.As(p.giveSlots(ctx), &no) {
 			p.refused = no.Reason
 		}
 		if p.parking && p.job.ParkError != "" {
 			p.parking, p.refused = false, "it could not be parked: "+p.job.ParkError
 		}
+		return
 	}
-	if p.job != nil && p.saved.Run == "" {
-		p.saved.Run, p.saved.PID = p.job.Dir, p.job.PID
-		_ = p.save() // it can be found again without that
+	if p.follows() && time.Since(p.asked) < slowGlance {
+		return
 	}
-	return !p.held()
+	running, _ := control.List(ctx)
+	p.asked = time.Now()
+	for _, j := range running {
+		if p.isLauncher(j) {
+			p.job, p.leads = j, true
+		}
+	}
 }
 
 // reap takes the exit status of a launcher that this process has started, once it has ended.
@@ -296,98 +408,4 @@ func (p *part) reap() {
 		pid == p.saved.PID {
 		p.exit = &status
 	}
-}
-
-// report says how a part is; gone says that its processes are gone.
-func (p *part) report(gone bool) pool.JobReport {
-	r := pool.JobReport{Job: p.name, Attempt: p.saved.Attempt, Part: p.saved.Part, Live: !gone,
-		Refused: p.refused}
-	switch {
-	case gone:
-		if r.End = p.end(); p.job != nil {
-			r.Led = led(p.job)
-			r.Led.Steps = max(r.Led.Steps, lastStep(p.saved.Run))
-		}
-	case p.job != nil:
-		if r.Led = led(p.job); p.hasSlots() {
-			r.Led.Allotted = p.allot.Seq
-		}
-	}
-	return r
-}
-
-// lastStep returns the number of committed steps in the last entry of the ledger of a run, which
-// may be newer than what its launcher last said; 0 = there is none.
-func lastStep(dir string) (step uint64) {
-	text, _ := os.ReadFile(launcher.LedgerPath(dir))
-	entries, _, _ := launcher.ParseLedger(text)
-	for _, e := range entries {
-		step = max(step, e.Step)
-	}
-	return step
-}
-
-// filesIn finds the directory of a run in what its launcher says first.
-var filesIn = regexp.MustCompile(`(?m)^shoal: job .*, files in (.*)$`)
-
-// end returns how a part has ended whose processes are gone.
-func (p *part) end() *pool.End {
-	p.reap()
-	if p.failed != nil && p.saved.PID == 0 {
-		return &pool.End{Final: true, Error: "it could not be started: " + p.failed.Error()}
-	}
-	text, _ := os.ReadFile(p.host.path(p.name, logSuffix)) // nothing where it was never started
-	if m := filesIn.FindSubmatch(text); p.saved.Run == "" && m != nil {
-		p.saved.Run = string(m[1])
-	}
-	x := &pool.End{Dir: p.saved.Run}
-	if p.saved.Run == "" { // it has not begun
-		if p.saved.PID > 0 && (p.exit == nil || !p.exit.Signaled()) {
-			x.Final, x.Error = true, lastLine(string(text))
-		}
-		return x
-	}
-	result, err := launcher.ReadResult(p.saved.Run)
-	switch {
-	case errors.Is(err, fs.ErrNotExist): // its launcher was killed
-	case err != nil:
-		x.Final, x.Error = true, err.Error()
-	case result.GoesOn == "":
-		x.Final, x.OK, x.Error = true, result.OK, result.Error
-		x.Stopped, x.Parked = result.StoppedBy, result.Parked
-	}
-	return x
-}
-
-// lastLine returns the last line of a text, without its newline.
-func lastLine(text string) string {
-	text = strings.TrimRight(text, "\n")
-	return strings.TrimPrefix(text[strings.LastIndexByte(text, '\n')+1:], "shoal: ")
-}
-
-// led returns what a launcher says of a job, as the pool has it.
-func led(j *control.Job) *pool.Led {
-	l := &pool.Led{Host: j.Head, Size: j.Size, Want: j.Want, Workers: map[string]int{},
-		Elastic: resizable(j), Steps: j.Steps, Goal: j.Goal, Dir: j.Dir, Join: j.Join}
-	if n := j.OptimizerSteps; n > 0 { // it trains in rounds of several, and its steps are rounds
-		l.Goal = (j.Goal*j.Steps + n - 1) / n
-	}
-	if j.Generation == 0 { // a program that does not join, or has not yet
-		l.Size = j.Alive()
-	}
-	if l.Host == "" {
-		l.Host = "here"
-	}
-	for _, w := range j.Workers {
-		if host := w.Host; w.Running {
-			if host == "" {
-				host = l.Host
-			}
-			l.Workers[host]++
-		}
-	}
-	if j.Pace != nil && j.Size == j.Want {
-		l.Pace = j.Pace.Median
-	}
-	return l
 }

@@ -37,12 +37,14 @@ const defaultName = "main"
 func NewPoolCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pool",
-		Short: "Share this machine among many jobs",
-		Long: cli.Help(`Share this machine among many jobs: shoal submit gives the pool a job, and the pool starts it as
+		Short: "Share hosts among many jobs",
+		Long: cli.Help(`Share one host or several among many jobs: shoal submit gives the pool a job, and it starts it as
 soon as its policy has slots for it. A job that trains in steps gets fewer workers when an urgent
 one needs slots, and more when slots are free, at the end of a step, without losing one.`,
 			cli.ExitCodes, "pool"),
 		Example: `  shoal pool start --slots 4 --background
+  shoal pool start --slots 4 --listen :7070          other hosts join
+  shoal pool join --join head:7070 --token-file token
   shoal pool ls
   shoal pool stop`,
 		Args: cobra.ArbitraryArgs,
@@ -53,7 +55,7 @@ one needs slots, and more when slots are free, at the end of a step, without los
 			return cli.UnknownCommand(cmd, args[0])
 		},
 	}
-	cmd.AddCommand(newStartCommand(), newStopCommand(), newLsCommand())
+	cmd.AddCommand(newStartCommand(), newJoinCommand(), newStopCommand(), newLsCommand())
 	return cmd
 }
 
@@ -80,6 +82,8 @@ type startFlags struct {
 	host       string // name of this host; "" = its own
 	policy     string // who gets how many slots; "" = the usual policy
 	background bool   // whether to return when the pool answers
+	listen     string // HOST:PORT where other hosts join; "" = nowhere
+	token      string // file that gets the token; "" = the usual one
 }
 
 // policyTable returns a table of all policies, for the help.
@@ -106,10 +110,14 @@ train in steps change their size; with the others each has the slots that it ask
 
 `+policyTable()+`
 shoal replay says how these policies would do on the jobs of a trace.
+With --listen other hosts join the pool, and its jobs may have workers on several hosts. Keep the
+port the same: the other hosts come back to it when the pool is started again.
+
 The record of the pool is in ~/.local/state/shoal/pools/NAME, with the environment in which each job
 was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 		Example: `  shoal pool start --slots 4
   shoal pool start --slots 4 --background
+  shoal pool start --slots 4 --listen :7070 --token-file token
   shoal pool start night --policy fifo`,
 		Args: cli.Arguments(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -123,9 +131,14 @@ was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 			if !cmd.Flags().Changed("slots") {
 				f.slots = run.DefaultSlots()
 			}
-			if f.slots < 1 || f.slots > job.MaxWorkers {
-				return cli.Usagef("--slots %d: a host of a pool has room for 1 to %d workers",
-					f.slots, job.MaxWorkers)
+			if err := checkSlots(f.slots); err != nil {
+				return err
+			}
+			if err := cli.CheckAddress("listen", f.listen); err != nil {
+				return err
+			}
+			if f.token != "" && f.listen == "" {
+				return cli.Usagef("--token-file is for other hosts, and needs --listen")
 			}
 			if err := keeper.CheckFree(name); err != nil {
 				return err
@@ -137,15 +150,29 @@ was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 		},
 	}
 	flags := cmd.Flags()
-	flags.IntVar(&f.slots, "slots", 0, "workers for which this host has room (default: one a GPU, "+
-		"else one a core)")
+	flags.IntVar(&f.slots, "slots", 0, slotsUsage)
 	flags.StringVar(&f.policy, "policy", "", "who gets how many slots (default elastic)")
 	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions(sched.Names(),
 		cobra.ShellCompDirectiveNoFileComp))
 	flags.StringVar(&f.host, "name", "", "name of this host (default: its own)")
+	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` at which other hosts join, such as :7070")
+	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which hosts "+
+		"join to this `FILE` (default: token in the folder of the pool)")
 	flags.BoolVar(&f.background, "background", false, "return when the pool answers, "+
 		"and keep it on")
 	return cmd
+}
+
+// slotsUsage is the help of the flag --slots.
+const slotsUsage = "workers for which this host has room (default: one a GPU, else one a core)"
+
+// checkSlots returns what is wrong with the slots of a host; nil = nothing.
+func checkSlots(n int) error {
+	if n < 1 || n > job.MaxWorkers {
+		return cli.Usagef("--slots %d: a host of a pool has room for 1 to %d workers", n,
+			job.MaxWorkers)
+	}
+	return nil
 }
 
 // poolName matches the names of pools, which are part of those of files.
@@ -189,31 +216,44 @@ func hostName(dir, pool, given string) (string, error) {
 	return cli.HostName(given), nil
 }
 
+// keeperConfig returns what a keeper of a pool needs on this host, whose folder of the pool is dir.
+func keeperConfig(dir, name, host string, slots int, notes io.Writer) (c keeper.Config, err error) {
+	jobs := filepath.Join(dir, "jobs")
+	if err := os.MkdirAll(jobs, 0o700); err != nil {
+		return c, err
+	}
+	c = keeper.Config{Name: name, Slots: slots, Dir: jobs, Notes: notes}
+	if c.Host, err = hostName(dir, name, host); err != nil {
+		return c, err
+	}
+	if c.Program, err = os.Executable(); err != nil {
+		return c, err
+	}
+	c.Links, err = links(dir, c.Host)
+	return c, err
+}
+
 // keep keeps a pool until ctx ends or somebody ends it.
 func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) error {
 	dir, err := folder(name)
 	if err != nil {
 		return err
 	}
-	jobs := filepath.Join(dir, "jobs")
-	if err := os.MkdirAll(jobs, 0o700); err != nil {
-		return err
-	}
-	host, err := hostName(dir, name, f.host)
+	c, err := keeperConfig(dir, name, f.host, f.slots, notes)
 	if err != nil {
 		return err
 	}
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
+	host := c.Host
 	record, err := nats.Open(filepath.Join(dir, "record"))
 	if err != nil {
 		return err
 	}
 	defer record.Close()
-	c := keeper.Config{Name: name, Policy: f.policy, Host: host, Slots: f.slots,
-		Dir: jobs, Program: program, Store: record, Notes: notes}
+	c.Policy, c.Store, c.Listen = f.policy, record, f.listen
+	if f.token == "" {
+		f.token = filepath.Join(dir, tokenFile)
+	}
+	c.Invite = inviter(notes, name, f.token)
 	err = keeper.Run(ctx, c, func(jobs int) {
 		if err := os.WriteFile(filepath.Join(dir, hostFile), []byte(host), 0o600); err != nil {
 			fmt.Fprintf(notes, "shoal: %v; when the pool is started again, give it the name of "+
@@ -235,31 +275,55 @@ func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) err
 
 // inBackground starts the pool in a session of its own, and returns when it answers.
 func (f *startFlags) inBackground(ctx context.Context, out io.Writer, name string) error {
-	dir, err := folder(name)
+	args := []string{"pool", "start", name, "--slots", strconv.Itoa(f.slots), "--policy", f.policy,
+		"--name", f.host}
+	if f.listen != "" {
+		args = append(args, "--listen", f.listen)
+	}
+	if f.token != "" {
+		args = append(args, "--token-file", f.token)
+	}
+	s, path, err := inSession(ctx, name, "", args)
 	if err != nil {
 		return err
+	}
+	fmt.Fprintf(out, "pool %s: %s; its log is %s\n", name, hostsText(s), path)
+	return nil
+}
+
+// inSession starts a keeper with a command line in a session of its own, which reads input, and
+// waits until it answers. It returns the pool as it is then, and the path of the keeper's log.
+func inSession(ctx context.Context, name, input string, args []string) (s keeper.State,
+	path string, err error) {
+	dir, err := folder(name)
+	if err != nil {
+		return s, "", err
 	}
 	program, err := os.Executable()
 	if err != nil {
-		return err
+		return s, "", err
 	}
-	path := filepath.Join(dir, "log")
+	path = filepath.Join(dir, "log")
 	log, err := os.CreateTemp(dir, "log-*") // another one may be starting the same pool
 	if err != nil {
-		return err
+		return s, "", err
 	}
 	defer os.Remove(log.Name())
 	defer log.Close()
-	cmd := exec.Command(program, "pool", "start", name, "--slots", strconv.Itoa(f.slots),
-		"--policy", f.policy, "--name", f.host)
+	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return err
+	to, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
 	}
+	if err != nil {
+		return s, "", err
+	}
+	_, _ = io.WriteString(to, input) // one that has ended says why in its log
+	_ = to.Close()
 	pid := cmd.Process.Pid
 	_ = cmd.Process.Release() // it outlives this command
-	var s keeper.State
 	err = cli.Poll(ctx, func() (bool, error) {
 		var status syscall.WaitStatus
 		if ended, _ := syscall.Wait4(pid, &status, syscall.WNOHANG, nil); ended == pid {
@@ -275,12 +339,7 @@ func (f *startFlags) inBackground(ctx context.Context, out io.Writer, name strin
 	if err == nil {
 		err = os.Rename(log.Name(), path)
 	}
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "pool %s: %s, %s; its log is %s\n", name, plural.Of(len(s.Hosts), "host"),
-		plural.Of(f.slots, "slot"), path)
-	return nil
+	return s, path, err
 }
 
 // newStopCommand returns the command shoal pool stop.

@@ -1,0 +1,242 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/pool"
+)
+
+// The links of the head of a pool with the keepers of other hosts. They are those of the agents of
+// a job, with the same tokens.
+
+// linkName returns the name under which the keepers of a pool are linked.
+func linkName(pool string) string { return "pool-" + pool }
+
+// tokenLife is how long hosts can join with a token; renewToken is after which time the next one is
+// made.
+const (
+	tokenLife  = 24 * time.Hour
+	renewToken = time.Hour
+)
+
+// headLinks are the links of the head. links and peers belong to the goroutine of keeper.loop.
+type headLinks struct {
+	network *tcp.Network           // nil = the pool has one host
+	ready   chan struct{}          // closed when network is set
+	links   map[string]fabric.Host // by host of the pool
+	peers   map[fabric.Host]string // the other way round
+	asks    chan struct{}          // has a token for each request that is being answered
+	tools   http.Handler           // answers them
+}
+
+// maxAsks bounds the requests of other hosts that are answered at one time.
+const maxAsks = 64
+
+// listen opens the network on which other hosts join, if there is to be one.
+func (k *keeper) listen() error {
+	k.links = map[string]fabric.Host{}
+	k.peers, k.asks = map[fabric.Host]string{}, make(chan struct{}, maxAsks)
+	if k.Listen == "" {
+		return nil
+	}
+	k.ready = make(chan struct{})
+	network, err := tcp.Create(tcp.Config{Job: linkName(k.Name), Name: fabric.Host(k.Host),
+		Listen: k.Listen, Version: version.Version, Authority: k.Authority}, headHandler{k})
+	if err != nil {
+		return err
+	}
+	k.network = network
+	close(k.ready)
+	if err := k.KeepAuthority(network.Authority()); err != nil {
+		return err
+	}
+	return k.Invite(network.Addr(), network.Token(tokenLife))
+}
+
+// renew makes a new token now and then, until ctx ends.
+func (k *keeper) renew(ctx context.Context) error {
+	ticker := time.NewTicker(renewToken)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			if err := k.Invite(k.network.Addr(), k.network.Token(tokenLife)); err != nil {
+				k.post(func() { fmt.Fprintf(k.Notes, "shoal: %v\n", err) })
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// address returns where the head listens; "" = nowhere.
+func (k *keeper) address() string {
+	if k.network == nil {
+		return ""
+	}
+	return k.network.Addr()
+}
+
+// hostOf returns the first half of HOST:PORT.
+func hostOf(address string) string {
+	host, _, _ := net.SplitHostPort(address)
+	return host
+}
+
+// post has the goroutine of loop do something soon. It waits while much is to be done.
+func (k *keeper) post(f func()) {
+	select {
+	case k.events <- f:
+	case <-k.group.Context().Done():
+	}
+}
+
+// send sends a message to a peer. One that is too long is not sent.
+func send(network *tcp.Network, to fabric.Host, m *message) error {
+	b, err := m.encode()
+	if err == nil {
+		network.Send(to, b)
+	}
+	return err
+}
+
+// headHandler is told what other hosts send to the head.
+type headHandler struct{ k *keeper }
+
+// Up implements fabric.Handler. Who has a link says next who it is.
+func (headHandler) Up(fabric.Host) {}
+
+// Place implements fabric.Handler: keepers send no pieces.
+func (headHandler) Place(fabric.Host, fabric.Piece) []byte { return nil }
+
+// Arrived implements fabric.Handler.
+func (headHandler) Arrived(fabric.Host, fabric.Piece) {}
+
+// Message implements fabric.Handler.
+func (h headHandler) Message(from fabric.Host, b []byte) {
+	k := h.k
+	<-k.ready
+	m, err := decodeMessage(b)
+	switch {
+	case err != nil:
+		k.network.Drop(from, err)
+	case m.Hello != nil:
+		k.post(func() { k.admit(from, m.Hello) })
+	case m.Report != nil:
+		k.post(func() {
+			if k.peers[from] == m.Report.Host {
+				k.m.Reported(now(), *m.Report)
+			}
+		})
+	case m.Ask != nil:
+		k.answerFor(from, m.Ask)
+	default:
+		k.network.Drop(from, errors.New("this keeper is the head of the pool"))
+	}
+}
+
+// Down implements fabric.Handler.
+func (h headHandler) Down(peer fabric.Host, _ error) {
+	k := h.k
+	k.post(func() { k.unlink(peer) })
+}
+
+// unlink tells the machine that the link with the keeper of a host is gone.
+func (k *keeper) unlink(peer fabric.Host) {
+	host, known := k.peers[peer]
+	if delete(k.peers, peer); known && k.links[host] == peer {
+		delete(k.links, host)
+		k.m.HostDown(now(), host)
+	}
+}
+
+// admit takes a host into the pool, or says why it cannot.
+func (k *keeper) admit(from fabric.Host, h *hello) {
+	if err := k.m.Admit(now(), h.Host, h.Machine); err != nil {
+		_ = send(k.network, from, &message{Refused: &refused{err.Error()}}) // a short one
+		return
+	}
+	if old, up := k.links[h.Host]; up { // its keeper was killed, which shows only now
+		k.unlink(old)
+		k.network.Drop(old, errors.New("another keeper of this host has come"))
+	}
+	k.links[h.Host], k.peers[from] = from, h.Host
+	_ = send(k.network, from, &message{Welcome: &welcome{k.Name}})
+	k.m.HostUp(now(), h.Host, h.Slots, h.Address)
+}
+
+// order hands an order to the keeper of its host.
+func (k *keeper) order(o pool.Order) {
+	if o.Host == k.Host {
+		k.host.take(o)
+		return
+	}
+	peer, up := k.links[o.Host]
+	if !up {
+		return // the machine hears of it, and orders anew when the host is back
+	}
+	if err := send(k.network, peer, &message{Order: &o}); err != nil {
+		fmt.Fprintf(k.Notes, "shoal: job %s: an order for host %s: %v\n", o.Job, o.Host, err)
+	}
+}
+
+// answerFor answers what a tool asks on another host, on a goroutine of its own.
+func (k *keeper) answerFor(from fabric.Host, f *forwarded) {
+	reply := func(status int, body []byte) error {
+		return send(k.network, from, &message{Answer: &answered{f.ID, status, body}})
+	}
+	select {
+	case k.asks <- struct{}{}:
+	default:
+		_ = reply(http.StatusServiceUnavailable, refusalText("the head of the pool has too much "+
+			"to answer: ask again"))
+		return
+	}
+	k.group.Go("answer another host", func(ctx context.Context) error {
+		defer func() { <-k.asks }()
+		method := http.MethodPost
+		if f.Body == nil {
+			method = http.MethodGet
+		}
+		r, err := http.NewRequestWithContext(ctx, method, "http://pool"+f.Path,
+			bytes.NewReader(f.Body))
+		if err != nil {
+			return nil // the paths are known to be good
+		}
+		w := &recorder{status: http.StatusOK, header: http.Header{}}
+		k.tools.ServeHTTP(w, r)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if reply(w.status, w.body.Bytes()) != nil {
+			_ = reply(http.StatusConflict, refusalText("the answer is too long for a link: ask on "+
+				"the host "+k.Host+", which is the head of the pool"))
+		}
+		return nil
+	})
+}
+
+// recorder keeps the answer to a request.
+type recorder struct {
+	status int
+	header http.Header
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (r *recorder) Header() http.Header { return r.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorder) WriteHeader(status int) { r.status = status }
+
+// Write implements http.ResponseWriter.
+func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }

@@ -1,0 +1,335 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/pool"
+)
+
+// The keeper of a host that has joined a pool: it carries out the orders of the head for its host,
+// and hands on what tools ask. When the head is away, its jobs go on.
+
+// guest is such a keeper. mu guards what stands below it.
+type guest struct {
+	Config
+	host  *host
+	group *group.Group
+
+	mu      sync.Mutex
+	network *tcp.Network             // nil = there is none now
+	head    fabric.Host              // the head, once it has sent a welcome; "" = not yet
+	asks    map[uint64]chan answered // by number, what the head was asked; each has room for one
+	asked   uint64                   // number of the last one
+}
+
+// Join keeps this host in a pool that another host leads, until ctx ends or somebody asks for the
+// keeper's end; its jobs go on. started is called when the head has welcomed this host first.
+func Join(ctx context.Context, c Config, started func()) error {
+	socket, err := Socket(c.Name)
+	if err != nil {
+		return err
+	}
+	g := &guest{Config: c, group: group.New(ctx), asks: map[uint64]chan answered{}}
+	g.host = newHost(c, g.group)
+	if err := serveTools(g.group, c.Name, g.handler()); err != nil {
+		return err
+	}
+	defer os.Remove(socket)
+	g.group.Go("report of this host", func(ctx context.Context) error {
+		return g.host.reports(ctx, g.report)
+	})
+	g.group.Go("keep the host", func(ctx context.Context) error {
+		g.host.find(ctx)
+		return g.keep(ctx, started)
+	})
+	return g.group.Wait()
+}
+
+// report sends a report to the head, if there is one.
+func (g *guest) report(r pool.Report) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.head == "" {
+		return
+	}
+	if err := send(g.network, g.head, &message{Report: &r}); err != nil {
+		g.network.Drop(g.head, fmt.Errorf("the report of this host: %w", err))
+	}
+}
+
+// refusedError is why the head does not take this host.
+type refusedError string
+
+// Error implements error.
+func (e refusedError) Error() string { return string(e) }
+
+// rejoinPause is how long a keeper waits that could not join again.
+const rejoinPause = 2 * time.Second
+
+// keep links this host with the head, again and again, until ctx ends or the head refuses it.
+func (g *guest) keep(ctx context.Context, started func()) error {
+	first := true
+	for {
+		err := g.session(ctx, func() {
+			if first {
+				started()
+			}
+			first = false
+		})
+		no := refusedError("")
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case first || errors.As(err, &no):
+			return err
+		}
+		fmt.Fprintf(g.Notes, "shoal: the head of pool %s is away (%v); jobs go on, and this host "+
+			"joins again when it answers\n", g.Name, err)
+		select {
+		case <-time.After(rejoinPause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// welcomeTime is how long the head may take to answer to a keeper that has joined.
+const welcomeTime = 20 * time.Second
+
+// session is one link with the head, from the joining to its end, whose reason it returns.
+func (g *guest) session(ctx context.Context, welcomed func()) error {
+	token := g.Token
+	var err error
+	if g.Authority != nil {
+		if token, err = tcp.NewToken(g.Authority, tokenLife); err != nil {
+			return err
+		}
+	}
+	g.host.newLink()
+	s := &session{guest: g, ready: make(chan struct{}), over: make(chan error, 1),
+		welcome: make(chan struct{}, 1)}
+	network, err := tcp.Join(ctx, g.Config.Join, token, tcp.Config{Job: linkName(g.Name),
+		Name: fabric.Host(g.Host), Listen: g.Listen, Version: version.Version,
+		Unreachable: unreachable(g.Notes, g.Config.Join)}, s)
+	if err != nil {
+		return err
+	}
+	defer network.Close()
+	g.host.setJobsAt(hostOf(network.Addr()))
+	g.mu.Lock()
+	g.network, g.Authority = network, network.Authority()
+	g.mu.Unlock()
+	defer g.leave()
+	if err := g.KeepAuthority(g.Authority); err != nil {
+		return err
+	}
+	s.open(network)
+	late := time.NewTimer(welcomeTime)
+	defer late.Stop()
+	for {
+		select {
+		case <-s.welcome:
+			late.Stop()
+			g.host.tell()
+			welcomed()
+		case err := <-s.over:
+			return err
+		case <-late.C:
+			return errors.New("no head of the pool answers there")
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// unreachable returns a function that tells people, once a reason, why the head cannot be reached.
+func unreachable(notes io.Writer, address string) func(attempts int, why error) {
+	last := ""
+	return func(_ int, why error) {
+		if why.Error() != last {
+			last = why.Error()
+			fmt.Fprintf(notes, "shoal: the pool at %s cannot be reached yet: %v; trying again "+
+				"until it answers\n", address, why)
+		}
+	}
+}
+
+// leave forgets the link with the head; who waits for its answers is told.
+func (g *guest) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.network, g.head = nil, ""
+	for id, done := range g.asks {
+		done <- answered{Status: http.StatusConflict, Body: refusalText("the head of the pool " +
+			"was lost before it answered; what it was asked may be done: see shoal queue when it " +
+			"is back")}
+		delete(g.asks, id)
+	}
+}
+
+// session is told what the other keepers send on one link of a guest.
+type session struct {
+	guest   *guest
+	ready   chan struct{} // closed when network is set
+	welcome chan struct{} // has room for one
+	over    chan error    // has room for one: why the link with the head is gone
+
+	mu      sync.Mutex
+	network *tcp.Network
+	early   []fabric.Host // peers whose link was there before network
+}
+
+// open sets the network of a session, and says hello to all who are linked.
+func (s *session) open(network *tcp.Network) {
+	s.mu.Lock()
+	s.network = network
+	early := s.early
+	s.mu.Unlock()
+	close(s.ready)
+	for _, peer := range early {
+		s.hello(peer)
+	}
+}
+
+// hello tells a peer which host this is. One that is not the head does not answer.
+func (s *session) hello(peer fabric.Host) {
+	g := s.guest
+	_ = send(s.network, peer, &message{Hello: &hello{g.Host, g.Machine, g.Slots,
+		s.network.Addr()}}) // a short one
+}
+
+// Up implements fabric.Handler.
+func (s *session) Up(peer fabric.Host) {
+	s.mu.Lock()
+	open := s.network != nil
+	if !open {
+		s.early = append(s.early, peer)
+	}
+	s.mu.Unlock()
+	if open {
+		s.hello(peer)
+	}
+}
+
+// Place implements fabric.Handler: keepers send no pieces.
+func (s *session) Place(fabric.Host, fabric.Piece) []byte { return nil }
+
+// Arrived implements fabric.Handler.
+func (s *session) Arrived(fabric.Host, fabric.Piece) {}
+
+// Message implements fabric.Handler.
+func (s *session) Message(from fabric.Host, b []byte) {
+	<-s.ready
+	g := s.guest
+	m, err := decodeMessage(b)
+	if err != nil {
+		s.network.Drop(from, err)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case m.Welcome != nil && m.Welcome.Pool == g.Name && (g.head == "" || g.head == from):
+		g.head = from
+		select {
+		case s.welcome <- struct{}{}:
+		default:
+		}
+	case m.Refused != nil && g.head == "":
+		s.end(refusedError(m.Refused.Why))
+	case m.Order != nil && g.head == from && m.Order.Host == g.Host:
+		g.host.take(*m.Order)
+	case m.Answer != nil && g.head == from:
+		if done := g.asks[m.Answer.ID]; done != nil {
+			done <- *m.Answer
+			delete(g.asks, m.Answer.ID)
+		}
+	}
+}
+
+// Down implements fabric.Handler.
+func (s *session) Down(peer fabric.Host, err error) {
+	s.guest.mu.Lock()
+	defer s.guest.mu.Unlock()
+	if s.guest.head == peer {
+		s.end(err)
+	}
+}
+
+// end has the session end.
+func (s *session) end(err error) {
+	select {
+	case s.over <- err:
+	default:
+	}
+}
+
+// handler returns what answers tools on a host that has joined.
+func (g *guest) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+PathQueue, g.forward)
+	mux.HandleFunc("GET "+PathJob, g.forward)
+	for _, path := range []string{PathSubmit, PathStop, PathResize} {
+		mux.HandleFunc("POST "+path, g.forward)
+	}
+	mux.HandleFunc("POST "+PathEnd, endHandler(g.group))
+	return mux
+}
+
+// forward has the head answer the request of a tool.
+func (g *guest) forward(w http.ResponseWriter, r *http.Request) {
+	f := forwarded{Path: r.URL.Path}
+	if r.Method == http.MethodPost {
+		body, err := io.ReadAll(io.LimitReader(r.Body, maxRequest))
+		if err != nil || !json.Valid(body) {
+			answer(w, nil, &pool.UsageError{Msg: "the request cannot be read: it is no JSON"})
+			return
+		}
+		f.Body = body
+	} else if q := r.URL.Query().Encode(); q != "" {
+		f.Path += "?" + q
+	}
+	done, err := g.ask(f)
+	if err != nil {
+		answer(w, nil, err)
+		return
+	}
+	select {
+	case a := <-done:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(a.Status)
+		_, _ = w.Write(a.Body) // a tool that has gone needs no answer
+	case <-r.Context().Done():
+	case <-g.group.Context().Done():
+	}
+}
+
+// ask sends a request to the head, and returns what gets its answer.
+func (g *guest) ask(f forwarded) (<-chan answered, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.head == "" {
+		return nil, fmt.Errorf("the head of the pool %s does not answer at %s; the jobs on this "+
+			"host go on, and it joins again by itself", g.Name, g.Config.Join)
+	}
+	g.asked++
+	f.ID = g.asked
+	if err := send(g.network, g.head, &message{Ask: &f}); err != nil {
+		return nil, &pool.UsageError{Msg: err.Error()}
+	}
+	done := make(chan answered, 1)
+	g.asks[f.ID] = done
+	return done, nil
+}

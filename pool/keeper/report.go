@@ -1,0 +1,121 @@
+package keeper
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/pool"
+)
+
+// What a keeper reports of a part, of its job, and of how it has ended.
+
+// report says how a part is; gone says that its processes are gone.
+func (p *part) report(gone bool) pool.JobReport {
+	r := pool.JobReport{Job: p.name, Attempt: p.saved.Attempt, Part: p.saved.Part, Live: !gone,
+		Refused: p.refused}
+	switch {
+	case gone:
+		if r.End = p.end(); p.job != nil {
+			r.Led = led(p.job)
+			r.Led.Steps = max(r.Led.Steps, lastStep(p.saved.Run))
+		}
+	case p.leads:
+		if r.Led = led(p.job); p.hasSlots() {
+			r.Led.Allotted = p.allot.Seq
+		}
+		r.Led.Token = p.token
+	}
+	return r
+}
+
+// lastStep returns the number of committed steps in the last entry of the ledger of a run, which
+// may be newer than what its launcher last said; 0 = there is none.
+func lastStep(dir string) (step uint64) {
+	text, _ := os.ReadFile(launcher.LedgerPath(dir))
+	entries, _, _ := launcher.ParseLedger(text)
+	for _, e := range entries {
+		step = max(step, e.Step)
+	}
+	return step
+}
+
+// filesIn finds the directory of a run in what its launcher or agent says first.
+var filesIn = regexp.MustCompile(
+	`(?m)^shoal: (?:job|this host takes up to) .*, files in (.*)$`)
+
+// runDir returns the directory of the run, as the launcher or agent has said it; "" = it has not.
+func (p *part) runDir() string {
+	text, _ := os.ReadFile(p.host.path(p.name, logSuffix)) // nothing where it was never started
+	if m := filesIn.FindSubmatch(text); m != nil {
+		return string(m[1])
+	}
+	return ""
+}
+
+// end returns how a part has ended whose processes are gone.
+func (p *part) end() *pool.End {
+	p.reap()
+	if p.failed != nil && p.saved.PID == 0 {
+		return &pool.End{Final: !p.saved.Joins,
+			Error: "it could not be started: " + p.failed.Error()}
+	}
+	if p.saved.Run == "" {
+		p.saved.Run = p.runDir()
+	}
+	text, _ := os.ReadFile(p.host.path(p.name, logSuffix))
+	x := &pool.End{Dir: p.saved.Run}
+	if p.saved.Run == "" { // it has not begun
+		if p.saved.PID > 0 && (p.exit == nil || !p.exit.Signaled()) {
+			x.Final, x.Error = !p.saved.Joins, lastLine(string(text))
+		}
+		return x
+	}
+	result, err := launcher.ReadResult(p.saved.Run)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // its launcher was killed, or another host led
+	case err != nil:
+		x.Final, x.Error = !p.saved.Joins, err.Error()
+	case result.GoesOn == "":
+		x.Final, x.OK, x.Error = true, result.OK, result.Error
+		x.Stopped, x.Parked = result.StoppedBy, result.Parked
+	}
+	return x
+}
+
+// lastLine returns the last line of a text, without its newline.
+func lastLine(text string) string {
+	text = strings.TrimRight(text, "\n")
+	return strings.TrimPrefix(text[strings.LastIndexByte(text, '\n')+1:], "shoal: ")
+}
+
+// led returns what a launcher says of a job, as the pool has it.
+func led(j *control.Job) *pool.Led {
+	l := &pool.Led{Host: j.Head, Size: j.Size, Want: j.Want, Workers: map[string]int{},
+		Elastic: resizable(j), Steps: j.Steps, Goal: j.Goal, Dir: j.Dir, Join: j.Join}
+	if n := j.OptimizerSteps; n > 0 { // it trains in rounds of several, and its steps are rounds
+		l.Goal = (j.Goal*j.Steps + n - 1) / n
+	}
+	if j.Generation == 0 { // a program that does not join, or has not yet
+		l.Size = j.Alive()
+	}
+	if l.Host == "" {
+		l.Host = "here"
+	}
+	for _, w := range j.Workers {
+		if host := w.Host; w.Running {
+			if host == "" {
+				host = l.Host
+			}
+			l.Workers[host]++
+		}
+	}
+	if j.Pace != nil && j.Size == j.Want {
+		l.Pace = j.Pace.Median
+	}
+	return l
+}
