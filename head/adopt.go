@@ -30,7 +30,10 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 	for _, w := range rep.Workers {
 		id := w.Worker
 		rank, member := r.machine.View().Rank(id)
-		if member && r.machine.View().Members[rank].Host != host || !r.runsOn(id, host) {
+		_, told := r.state.View.Rank(id)
+		// An earlier head gave the number to a host that is none of the job, and the next again.
+		twice := told && !r.agent.Record().Belongs(host)
+		if member && r.machine.View().Members[rank].Host != host || !r.runsOn(id, host) || twice {
 			r.send(host, Stops{Stop{id, duplicateNumber}})
 			continue
 		}
@@ -40,7 +43,6 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		if drops && !aborted && w.Ended == "" {
 			r.aborted[id] = true
 		}
-		_, told := r.state.View.Rank(id)
 		if asked && w.Ended == "" {
 			r.asked[id] = true
 		}
