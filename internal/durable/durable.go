@@ -15,13 +15,19 @@ import (
 // Write writes a file of mode 0644 with one rename, and returns when its bytes are on the disk; for
 // its name Sync of the folder has to follow. Several callers may write one file at once; one of
 // them wins. After an error the file is as it was.
-func Write(path string, text []byte) error {
+func Write(path string, text []byte) error { return write(path, text, 0o644) }
+
+// WriteSecret writes a file as Write does, of mode 0600.
+func WriteSecret(path string, text []byte) error { return write(path, text, 0o600) }
+
+// write writes a file of some mode.
+func write(path string, text []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}

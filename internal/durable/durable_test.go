@@ -39,3 +39,22 @@ func TestRead(t *testing.T) {
 		}
 	}
 }
+
+// TestModes: what others may read, and what nobody else may.
+func TestModes(t *testing.T) {
+	dir := t.TempDir()
+	for mode, write := range map[os.FileMode]func(string, []byte) error{
+		0o644: durable.Write, 0o600: durable.WriteSecret} {
+		path := filepath.Join(dir, mode.String())
+		if err := write(path, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != mode {
+			t.Errorf("a file of mode %v has %v", mode, info.Mode())
+		}
+	}
+}

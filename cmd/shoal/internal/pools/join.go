@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/cmd/shoal/internal/run"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/cli"
@@ -67,7 +66,7 @@ func links(dir, host string) (keeper.Links, error) {
 		authority, err = nil, nil
 	}
 	return keeper.Links{Machine: id, Authority: authority, KeepAuthority: func(b []byte) error {
-		return durable.Write(path, b)
+		return durable.WriteSecret(path, b)
 	}}, err
 }
 
@@ -116,7 +115,7 @@ train on when this keeper ends or is killed, and the next shoal pool join finds 
 flags then, since this host remembers where it has joined, and how it is trusted.
 
 shoal submit, queue and stop work on all hosts of the pool; logs, ps, top and explain where the job
-is led, which is LEAD in shoal queue --json. The folder in which a job was submitted must be there
+is led, which is lead in shoal queue --json. The folder in which a job was submitted must be there
 on all hosts. When the host that keeps the pool is away, jobs go on, and this host joins again when
 it is back.`, cli.ExitCodes, "pool"),
 		Example: `  shoal pool join --join head:7070 --token-file token
@@ -124,17 +123,8 @@ it is back.`, cli.ExitCodes, "pool"),
   shoal pool join                          after a restart of this host`,
 		Args: cli.Arguments(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := defaultName
-			if len(args) > 0 {
-				name = args[0]
-			}
-			if err := checkName(name); err != nil {
-				return err
-			}
-			if !cmd.Flags().Changed("slots") {
-				f.slots = run.DefaultSlots()
-			}
-			if err := checkSlots(f.slots); err != nil {
+			name, err := nameAndSlots(cmd, args, &f.slots)
+			if err != nil {
 				return err
 			}
 			for flag, text := range map[string]string{"join": f.join, "listen": f.listen} {

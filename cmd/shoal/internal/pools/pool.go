@@ -121,17 +121,8 @@ was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
   shoal pool start night --policy fifo`,
 		Args: cli.Arguments(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := defaultName
-			if len(args) > 0 {
-				name = args[0]
-			}
-			if err := checkName(name); err != nil {
-				return err
-			}
-			if !cmd.Flags().Changed("slots") {
-				f.slots = run.DefaultSlots()
-			}
-			if err := checkSlots(f.slots); err != nil {
+			name, err := nameAndSlots(cmd, args, &f.slots)
+			if err != nil {
 				return err
 			}
 			if err := cli.CheckAddress("listen", f.listen); err != nil {
@@ -166,13 +157,21 @@ was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 // slotsUsage is the help of the flag --slots.
 const slotsUsage = "workers for which this host has room (default: one a GPU, else one a core)"
 
-// checkSlots returns what is wrong with the slots of a host; nil = nothing.
-func checkSlots(n int) error {
-	if n < 1 || n > job.MaxWorkers {
-		return cli.Usagef("--slots %d: a host of a pool has room for 1 to %d workers", n,
+// nameAndSlots returns the name of the pool that the arguments name, and sets the slots of this
+// host to those that it has by itself unless the flag is given. It fails where either cannot be.
+func nameAndSlots(cmd *cobra.Command, args []string, slots *int) (name string, err error) {
+	name = defaultName
+	if len(args) > 0 {
+		name = args[0]
+	}
+	if !cmd.Flags().Changed("slots") {
+		*slots = run.DefaultSlots()
+	}
+	if *slots < 1 || *slots > job.MaxWorkers {
+		return "", cli.Usagef("--slots %d: a host of a pool has room for 1 to %d workers", *slots,
 			job.MaxWorkers)
 	}
-	return nil
+	return name, checkName(name)
 }
 
 // poolName matches the names of pools, which are part of those of files.
