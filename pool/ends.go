@@ -48,10 +48,17 @@ func (m *Machine) correct(e *entry, x Expectation) Expectation {
 		}
 	}
 	at := func(end int64, part float64) int64 {
-		return m.now + int64(float64(part*float64(max(end-m.now, 0)))) + tail
+		return m.after(float64(part*float64(max(end-m.now, 0)))) + tail
 	}
 	return Expectation{Pause: x.Pause, End: at(x.End, mid), Low: at(x.Low, low),
 		High: at(x.High, high)}
+}
+
+// after returns the time so many milliseconds from now, and at most 30,000 years: a program may say
+// that it has any number of steps.
+func (m *Machine) after(ms float64) int64 {
+	const far = 1e15
+	return m.now + int64(min(max(ms, 0), far))
 }
 
 // endsOf returns, of ended jobs of a kind, which part each took of what was expected, and how many

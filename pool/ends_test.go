@@ -46,3 +46,22 @@ func TestEndsAreLearnt(t *testing.T) {
 		t.Errorf("seed %d: the median error is %.0f %%", seed, 100*off[n/2])
 	}
 }
+
+// A program may say that it has any number of steps: what is expected then is a time all the same.
+func TestEndsFarAway(t *testing.T) {
+	m, err := New(Config{Name: "lab"}, 1_000_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.past["a"] = &Past{Kind: "a", Ends: []float64{mostPart, mostPart}}
+	e := &entry{Job: Job{Submission: Submission{Kind: "a"}}}
+	for _, end := range []int64{1 << 50, 1 << 60, math.MaxInt64} {
+		x := m.correct(e, Expectation{End: end, Low: end, High: end})
+		if x.Low < m.now || x.End < x.Low || x.High < x.End {
+			t.Errorf("an end at %d becomes %+v", end, x)
+		}
+	}
+	if at := m.after(math.Inf(1)); at < m.now {
+		t.Errorf("never becomes %d", at)
+	}
+}

@@ -56,6 +56,9 @@ func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 			e.Steps = max(e.Steps, j.Led.Steps)
 		}
 		m.partGone(e, r.Host)
+		if j.End != nil && !j.End.Final && j.End.Error != "" {
+			m.notef("job %s has no processes on host %s any more: %s", e.ID, r.Host, j.End.Error)
+		}
 		switch {
 		case j.End != nil && j.End.Final && e.started():
 			m.takeEnd(e, r.Host, j.End)
@@ -217,7 +220,7 @@ func (m *Machine) takeProgress(e *entry, l *Led) {
 		e.Speeds[l.Size] = 1 / l.Pace
 	}
 	if rate := m.core.Rate(jobID(e)); rate > 0 && m.knowsWork(e) {
-		e.foreseen.last = m.now + int64(m.left(e, rate).Mean/rate*1000)
+		e.foreseen.last = m.after(m.left(e, rate).Mean / rate * 1000)
 	}
 	m.coreProgress(e)
 }

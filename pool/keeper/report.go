@@ -3,6 +3,7 @@ package keeper
 import (
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"regexp"
 	"strings"
@@ -98,7 +99,7 @@ func led(j *control.Job) *pool.Led {
 	l := &pool.Led{Host: j.Head, Size: j.Size, Want: j.Want, Workers: map[string]int{},
 		Elastic: resizable(j), Steps: j.Steps, Goal: j.Goal, Dir: j.Dir, Join: j.Join}
 	if n := j.OptimizerSteps; n > 0 { // it trains in rounds of several, and its steps are rounds
-		l.Goal = (j.Goal*j.Steps + n - 1) / n
+		l.Goal = uint64(math.Ceil(float64(j.Goal) / float64(n) * float64(j.Steps)))
 	}
 	if j.Generation == 0 { // a program that does not join, or has not yet
 		l.Size = j.Alive()

@@ -166,7 +166,7 @@ class Progress:
         if end is None:
             return
         goal = end.goal(self.cursor, self.epochs.count, self.effective, self.efficiency)
-        if goal is not None and goal != self._goal and goal < MAX_SAMPLES:
+        if goal is not None and goal != self._goal and goal < 1 << 53:
             self._goal = goal
             self.job._backend.tell_goal(goal)
 
