@@ -54,7 +54,11 @@ func Join(ctx context.Context, c Config, started func()) error {
 		g.host.find(ctx)
 		return g.keep(ctx, started)
 	})
-	return g.group.Wait()
+	err = g.group.Wait()
+	if no := refusedError(""); errors.As(err, &no) {
+		return &pool.UsageError{Msg: string(no)}
+	}
+	return err
 }
 
 // report sends a report to the head, if there is one.

@@ -61,9 +61,9 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 	return cmd
 }
 
-// stopWaiting stops a job of a pool of this host that no launcher answers for, as it waits for
-// slots or is being started. It returns false if there is none. err is of the search among those
-// that run.
+// stopWaiting stops a job of a pool of this host that no launcher here answers for, as it waits for
+// slots, is being started, or is led by another host. It returns false if there is none. err is of
+// the search among those that run.
 func stopWaiting(cmd *cobra.Command, name string, err error, f stopFlags) (bool, error) {
 	if unknown := new(control.Unknown); !errors.As(err, &unknown) || len(unknown.Matches) > 0 {
 		return false, nil
@@ -82,11 +82,15 @@ func stopWaiting(cmd *cobra.Command, name string, err error, f stopFlags) (bool,
 		return true, json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{
 			"job": name, "pool": found.Pool, "was": string(was)})
 	}
-	text := "job %s is stopped before it began\n"
-	if was != pool.Waiting {
-		text = "job %s is stopped\n"
+	text := "is stopped"
+	switch {
+	case was == pool.Waiting:
+		text = "is stopped before it began"
+	case found.Job.Lead != "" && was != pool.Parked:
+		text = "is asked to end: host " + found.Job.Lead + " leads it, and shoal queue shows " +
+			"when it has"
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), text, name)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "job %s %s\n", name, text)
 	return true, err
 }
 
