@@ -32,7 +32,8 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		rank, member := r.machine.View().Rank(id)
 		_, told := r.state.View.Rank(id)
 		// An earlier head gave the number to a host that is none of the job, and the next again.
-		twice := told && !r.agent.Record().Belongs(host)
+		s, foreign := r.state.Shape, !r.agent.Record().Belongs(host)
+		twice := foreign && (told || s != nil && slices.Contains(s.Workers, id))
 		if member && r.machine.View().Members[rank].Host != host || !r.runsOn(id, host) || twice {
 			r.send(host, Stops{Stop{id, duplicateNumber}})
 			continue
