@@ -24,7 +24,7 @@ def main():
     epochs = int((FOLDER / "epochs").read_text())
     with open(FOLDER / f"steps-{os.getpid()}", "a") as file:
         for step in job.steps(997, batch=20, seed=3, epochs=epochs):
-            time.sleep(0.002)
+            time.sleep(0.008 * len(step.indices) / 20)  # so that more workers are faster
             total += step.allreduce(np.ones(1))
             print(json.dumps([step.number, step.indices.tolist()]), file=file, flush=True)
 

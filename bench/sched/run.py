@@ -116,7 +116,7 @@ def counted(times):
     """Have urgent jobs take two slots of a job of four, and all four, by turns, and print how many
     steps and samples of it were lost or came twice.
     """
-    done, parked = 0, 0
+    tries, done, parked = 0, 0, 0
     with Pool("elastic") as pool, tempfile.TemporaryDirectory(prefix="shoal-counted-") as folder:
         folder = Path(folder)
         (folder / "epochs").write_text("1000000")
@@ -127,7 +127,8 @@ def counted(times):
                 raise SystemExit(f"low is {low.state}: {low.view()['because']}")
             least = low.view()["steps"]
             until(lambda: low.view()["steps"] > least + 5, 60)
-            take = 4 if done % 2 else 2
+            take = 4 if tries % 2 else 2  # the second kind parks it, whatever it has
+            tries += 1
             urgent = pool.submit([sys.executable, "-c", ""], take, name="urgent", priority=10)
             urgent.wait()
             since = urgent.view()["submitted"]
