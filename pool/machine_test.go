@@ -311,3 +311,36 @@ func TestLossesAreListed(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
+
+// A parked job that is started again keeps its steps until its program says from which it goes on,
+// though its launcher says at first that there are none.
+func TestStepsOfAJobThatGoesOn(t *testing.T) {
+	m, submit, _ := asked(t, "fifo")
+	m.Reported(2, Report{Host: "a"})
+	submit("one", 2, 2, 0)
+	now := int64(2)
+	report := func(r JobReport, steps, goal uint64) {
+		now++
+		m.Settle(now)
+		for _, w := range m.TakeWrites() {
+			m.Written(now, w)
+		}
+		m.Settle(now)
+		r.Job, r.Part = "one", 1
+		if r.Live {
+			r.Led = &Led{Host: "a", Size: 2, Want: 2, Elastic: true, Steps: steps, Goal: goal,
+				Workers: map[string]int{"a": 2}}
+		}
+		m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{r}})
+	}
+	report(JobReport{Attempt: 1, Live: true}, 500, 900)
+	report(JobReport{Attempt: 1, End: &End{Final: true, Parked: true}}, 0, 0)
+	for _, c := range []struct{ said, saidGoal, steps, goal uint64 }{
+		{0, 0, 500, 900}, {480, 950, 480, 950},
+	} {
+		report(JobReport{Attempt: 2, Live: true}, c.said, c.saidGoal)
+		if e := m.jobs["one"]; e.Steps != c.steps || e.Goal != c.goal {
+			t.Errorf("after %d steps of %d: got %d of %d", c.said, c.saidGoal, e.Steps, e.Goal)
+		}
+	}
+}

@@ -207,12 +207,15 @@ func (m *Machine) takeWorkers(e *entry, r Report, l *Led) {
 	}
 }
 
-// takeProgress takes how far a job is and how fast.
+// takeProgress takes how far a job is and how fast. One that was started again has made no step
+// until its program has read its checkpoint, and keeps until then what is known of it.
 func (m *Machine) takeProgress(e *entry, l *Led) {
 	if l.Steps > e.Steps {
 		e.Fails = 0
 	}
-	e.Steps, e.Goal = l.Steps, l.Goal
+	if l.Steps > 0 || e.Steps == 0 {
+		e.Steps, e.Goal = l.Steps, l.Goal
+	}
 	if l.Pace > 0 && l.Size > 0 {
 		if e.Speeds[l.Size] == 0 {
 			e.speedAt = 0 // what is new is told at once
