@@ -25,7 +25,8 @@ func newCore(cfg Config, now int64) (*sched.Machine, error) {
 	if err != nil {
 		return nil, &UsageError{err.Error()}
 	}
-	core := sched.New(sched.Config{Policy: policy, Costs: usualCosts, Age: cfg.Age})
+	core := sched.New(sched.Config{Policy: policy, Costs: usualCosts,
+		Age: sched.DefaultAge})
 	core.Tick(now)
 	return core, nil
 }

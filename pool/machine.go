@@ -14,8 +14,7 @@ import (
 // Config is what a pool is from its beginning on.
 type Config struct {
 	Name   string
-	Policy string  // name of the policy that decides who gets how many slots; "" = the usual one
-	Age    float64 // seconds that come off the key of a job a second that it waits; 0 = none
+	Policy string // name of the policy that decides who gets how many slots; "" = the usual one
 }
 
 // Machine is the head of a pool. New and Restore make one.

@@ -84,7 +84,7 @@ func newWorld(seed uint64) *world {
 		hosts: map[string]*worldHost{}, runs: map[string]*worldRun{}, kept: map[string]bool{},
 		forgot: map[string]bool{}}
 	policies := policyNames()
-	w.cfg = Config{Name: "lab", Policy: policies[w.r.IntN(len(policies))], Age: 1}
+	w.cfg = Config{Name: "lab", Policy: policies[w.r.IntN(len(policies))]}
 	if w.r.IntN(2) == 0 {
 		w.cfg.Policy = "elastic"
 	}

@@ -23,7 +23,7 @@ func (c *climb) fit() {
 
 // byAttained returns all jobs, those first that have had least.
 func (c *climb) byAttained() []candidate {
-	return sortedBy(c.view, func(j *Job) float64 { return j.Attained })
+	return sortedBy(c.view, func(j *Job) float64 { return c.view.aged(j, j.Attained) })
 }
 
 // start gives those their smallest sizes who wait and have had least, and takes slots from others

@@ -133,7 +133,7 @@ func (a *appointments) allot(d *Decision) {
 		refused := slices.ContainsFunc(d.Reject, func(r Rejection) bool { return r.Job == c.index })
 		return refused || !a.table.spare(c.job, a.plans[c.index])
 	})
-	free = startSmallest(others, want, free)
+	free = startSmallest(v, others, want, free)
 	growBest(others, want, free, partSaved)
 	d.Want, d.Need = want, need
 	d.Because = func(i int) string {

@@ -58,9 +58,9 @@ func workLeft(j *Job) float64 {
 
 // Decide implements Share.
 func (elasticShare) Decide(v *View, mem []byte) (Decision, []byte) {
-	list := sortedBy(v, workLeft)
+	list := sortedBy(v, func(j *Job) float64 { return v.aged(j, workLeft(j)) })
 	want := make([]int, len(v.Jobs))
-	free := startSmallest(list, want, keep(v, want))
+	free := startSmallest(v, list, want, keep(v, want))
 	growBest(list, want, free, partSaved)
 	because := func(i int) string { return elasticReason(v, want, i) }
 	return Decision{Want: want, Because: because}, mem
@@ -86,9 +86,9 @@ func keep(v *View, want []int) (free int) {
 	return free
 }
 
-// startSmallest gives jobs that have nothing their smallest sizes, who comes first. It returns how
-// many slots are left.
-func startSmallest(list []candidate, want []int, free int) (left int) {
+// startSmallest gives jobs that have nothing their smallest sizes, who comes first. Who does not
+// fit is passed by others until it is overdue. It returns how many slots are left.
+func startSmallest(v *View, list []candidate, want []int, free int) (left int) {
 	for _, c := range list {
 		if free <= 0 {
 			break
@@ -96,7 +96,11 @@ func startSmallest(list []candidate, want []int, free int) (left int) {
 		if want[c.index] > 0 {
 			continue
 		}
-		if n := c.job.Smallest(); n > 0 && n <= free {
+		n := c.job.Smallest()
+		if n > free && n <= v.Slots && c.job.overdue(v.Age, c.job.Waited) {
+			break
+		}
+		if n > 0 && n <= free {
 			want[c.index] = n
 			free -= n
 		}

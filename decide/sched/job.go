@@ -31,6 +31,7 @@ type Job struct {
 	Value    float64 // what its end is worth; 0 = not known
 	Budget   float64 // what it may cost; 0 = no bound
 	Attained float64 // slot-seconds that it has had
+	Waited   int64   // milliseconds that it has waited in all, which the machine sets for a Share
 
 	// Done is the units of work that it has done, and Predicted those that it was thought to have
 	// in all when that was said last, which the machine sets.

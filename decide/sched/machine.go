@@ -17,7 +17,7 @@ type Config struct {
 	// something happens.
 	Round int64
 	// Age is how much sooner a job comes for each second that it has waited, in the unit of the
-	// keys of the policy, so that none waits for ever; 0 = waiting changes nothing.
+	// keys of the policy, so that none waits for ever; 0 = waiting changes nothing. age.go has it.
 	Age float64
 	// Gain is how many times what it costs a change must be predicted to gain; 0 = DefaultGain.
 	Gain float64

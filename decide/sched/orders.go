@@ -44,4 +44,4 @@ var edf = Policy{Name: "edf", About: "earliest deadline first, with preemption",
 			return 1e15 + float64(j.Arrived)/1000
 		}
 		return float64(j.Deadline) / 1000
-	}), Preempts: true}
+	}), Preempts: true, Dated: true}

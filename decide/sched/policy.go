@@ -16,6 +16,7 @@ type Policy struct {
 	Order    Order // who comes first, each with the slots that it asks for; nil = Share decides
 	Blocks   bool  // whether who does not fit lets nobody start who comes after it
 	Preempts bool  // whether who comes first takes the slots of who comes after it
+	Dated    bool  // whether keys are when jobs must have ended, so that waiting changes none
 
 	// Packs says that jobs move to other hosts so that one that starts, or runs on more hosts than
 	// it needs, is on as few as possible.
@@ -45,6 +46,7 @@ type View struct {
 	Hosts []Host // by name
 	Slots int    // slots of all hosts that are not leaving
 	Costs func(kind string) Costs
+	Age   float64 // that of Config: what a second of waiting takes off a key in slot-seconds
 }
 
 // placement returns what is free where jobs are now.

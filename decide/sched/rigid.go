@@ -16,7 +16,7 @@ func (m *Machine) keyOf(e *entry) (key float64, until int64) {
 	if math.IsNaN(key) {
 		panic(fmt.Sprintf("the key of %s is not a number", e.job.ID))
 	}
-	if m.cfg.Age > 0 {
+	if m.cfg.Age > 0 && !m.policy.Dated {
 		key += float64(m.cfg.Age * float64(m.now-e.waited(m.now)) / 1000)
 	}
 	return key, until
@@ -50,7 +50,7 @@ func (m *Machine) startWhatFits(free int, because func(e *entry) string) {
 			limit = math.MaxInt
 		}
 		e := m.waiting.first(limit)
-		if e == nil || e.job.Asked > free {
+		if e == nil || e.job.Asked > free || m.passesOverdue(e, free) {
 			return
 		}
 		free -= e.job.Asked
