@@ -163,6 +163,20 @@ func (m *Machine) coreHost(h *Host) {
 	_ = m.core.Host(sched.Host{Name: h.Name, Slots: h.told, Leaving: h.Leaving})
 }
 
+// undoAway takes slots of hosts whose keepers are away from jobs that have not begun: those of a
+// job that gives them up there are free for nobody.
+func (m *Machine) undoAway() {
+	for _, id := range m.order {
+		e := m.jobs[id]
+		for _, p := range e.Want.places() {
+			if h := m.hosts[p.Host]; !e.started() && (h == nil || !h.Up) {
+				m.waitAgain(e, "the keeper of host "+p.Host+" is away")
+				break
+			}
+		}
+	}
+}
+
 // wanted returns the slots of a host that are decided for jobs.
 func (m *Machine) wanted(name string) (n int) {
 	for _, id := range m.order {

@@ -82,7 +82,11 @@ func (m *Machine) takeGrants() {
 		m.recordChange(e, want.total(), g.Because, x)
 		e.Want, e.Because, e.Expect = want.clone(), g.Because, x
 		e.intent = e.version
+		if e.Want.total() == 0 {
+			_ = m.coreUpdate(e) // it can have other sizes when it starts again
+		}
 	}
+	m.undoAway()
 }
 
 // expectation returns what the core expects, where 0 is what it does not know.
@@ -432,5 +436,6 @@ func (m *Machine) waitAgain(e *entry, why string) {
 	}
 	e.Want = Slots{}
 	_ = m.core.Undo(jobID(e), nil, false)
+	_ = m.coreUpdate(e) // it has done nothing meanwhile, and asks for what it did before
 	m.touch(e)
 }
