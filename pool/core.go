@@ -198,8 +198,8 @@ func (m *Machine) coreProgress(e *entry) {
 
 // coreLearnt tells the core of the jobs of a kind, of which more is known by now.
 func (m *Machine) coreLearnt(kind string) {
-	for _, id := range m.order {
-		if e := m.jobs[id]; e.Submission.Kind == kind {
+	for e := range m.open() {
+		if e.Submission.Kind == kind {
 			_ = m.coreUpdate(e)
 		}
 	}
@@ -212,8 +212,7 @@ func (m *Machine) coreKeep(e *entry, why string) {
 	m.core.Tick(m.now)
 	e.Pinned = true
 	_ = m.core.Undo(jobID(e), e.Want.places(), true)
-	for _, id := range m.order {
-		o := m.jobs[id]
+	for _, o := range m.busy {
 		switch {
 		case o == e || o.State == Stopping || o.State == Parking:
 		case !o.started() && o.Want.total() > 0:
@@ -223,7 +222,7 @@ func (m *Machine) coreKeep(e *entry, why string) {
 			if c := o.change(); c != nil {
 				c.Outcome = why
 			}
-			_ = m.core.Undo(sched.JobID(id), o.Want.places(), false)
+			_ = m.core.Undo(jobID(o), o.Want.places(), false)
 			m.touch(o)
 		}
 	}

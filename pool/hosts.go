@@ -26,10 +26,10 @@ func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 	}
 	h.Slots, h.Address, h.Up, h.Since = slots, address, true, m.now
 	h.Leaving, h.Forgot, h.heard, h.foreign = false, false, false, false
-	for _, id := range m.unfinished() {
-		for key := range m.jobs[id].sent {
+	for _, e := range m.unfinished() {
+		for key := range e.sent {
 			if key.host == name {
-				delete(m.jobs[id].sent, key)
+				delete(e.sent, key)
 			}
 		}
 	}
@@ -58,8 +58,8 @@ func (m *Machine) Admit(now int64, name, machine string) error {
 // refit tells the core anew what jobs ask for that wait, since they ask for no more than the pool
 // has, and that has changed.
 func (m *Machine) refit() {
-	for _, id := range m.order {
-		if e := m.jobs[id]; e.Want.total() == 0 && !e.started() {
+	for e := range m.open() {
+		if e.Want.total() == 0 && !e.started() {
 			_ = m.coreUpdate(e)
 		}
 	}
@@ -72,8 +72,8 @@ func (m *Machine) HostDown(now int64, name string) {
 	if h := m.hosts[name]; h != nil && h.Up {
 		h.Up, h.Since = false, m.now
 		m.notef("host %s is away: its keeper does not answer; its jobs go on", name)
-		for _, id := range m.order { // what has not begun there may begin elsewhere
-			if e := m.jobs[id]; !e.started() && e.Want[name] > 0 {
+		for _, e := range m.busy { // what has not begun there may begin elsewhere
+			if !e.started() && e.Want[name] > 0 {
 				m.waitAgain(e, "the keeper of host "+name+" went away before the job began")
 			}
 		}
@@ -109,8 +109,7 @@ func (m *Machine) Forget(now int64, name string) error {
 	h.Forgot = true
 	m.writeHost(h)
 	m.core.HostLost(name)
-	for _, id := range m.unfinished() {
-		e := m.jobs[id]
+	for _, e := range m.unfinished() {
 		if e.Held[name] == 0 && e.Want[name] == 0 && e.Parts[name] == 0 {
 			continue
 		}
@@ -144,8 +143,8 @@ func (m *Machine) free(name string) int {
 		return 0
 	}
 	n := h.Slots
-	for _, id := range m.order {
-		n -= m.jobs[id].mayHold(name)
+	for _, e := range m.busy {
+		n -= e.mayHold(name)
 	}
 	for id := range m.ending {
 		n -= m.jobs[id].mayHold(name)
@@ -166,8 +165,7 @@ func (m *Machine) coreHost(h *Host) {
 // undoAway takes slots of hosts whose keepers are away from jobs that have not begun: those of a
 // job that gives them up there are free for nobody.
 func (m *Machine) undoAway() {
-	for _, id := range m.order {
-		e := m.jobs[id]
+	for _, e := range m.busy {
 		for _, p := range e.Want.places() {
 			if h := m.hosts[p.Host]; !e.started() && (h == nil || !h.Up) {
 				m.waitAgain(e, "the keeper of host "+p.Host+" is away")
@@ -179,8 +177,8 @@ func (m *Machine) undoAway() {
 
 // wanted returns the slots of a host that are decided for jobs.
 func (m *Machine) wanted(name string) (n int) {
-	for _, id := range m.order {
-		n += m.jobs[id].Want[name]
+	for _, e := range m.busy {
+		n += e.Want[name]
 	}
 	return n
 }

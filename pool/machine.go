@@ -25,9 +25,12 @@ type Machine struct {
 	core  *sched.Machine
 	jobs  map[string]*entry
 	order []string // ids of jobs that are not over, as they were submitted
-	over  []string // ids of jobs that are over, as they ended; up to maxOver
-	hosts map[string]*Host
-	names map[string]int // next number of a job by the name that was wanted
+	busy  []*entry // those of them that do more than wait, as they were submitted
+	// visited counts the jobs at which loops over all that are not over have looked.
+	visited uint64
+	over    []string // ids of jobs that are over, as they ended; up to maxOver
+	hosts   map[string]*Host
+	names   map[string]int // next number of a job by the name that was wanted
 
 	// ending has the ids of jobs that are over, as long as the store does not know it or
 	// processes of them may be left.

@@ -329,9 +329,7 @@ func Restore(cfg Config, now int64, values map[string][]byte) (*Machine, error) 
 			return nil, err
 		}
 	}
-	slices.SortFunc(list, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.ID, b.ID))
-	})
+	slices.SortFunc(list, bySubmission)
 	for _, e := range list {
 		if err := m.restoreJob(e); err != nil {
 			return nil, badValue("pooljob", JobKey(cfg.Name, e.ID), err)
@@ -384,6 +382,9 @@ func (m *Machine) restoreJob(e *entry) error {
 	}
 	e.Over = 0
 	m.order = append(m.order, e.ID)
+	if e.isBusy() {
+		m.engage(e)
+	}
 	if err := m.coreRestore(e); err != nil {
 		return err
 	}

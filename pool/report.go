@@ -24,9 +24,8 @@ func (m *Machine) Reported(now int64, r Report) {
 	for _, j := range r.Jobs {
 		by[j.Job] = j
 	}
-	for _, id := range m.unfinished() {
-		e := m.jobs[id]
-		if j, there := by[id]; there && e.isPart(r.Host, j) {
+	for _, e := range m.unfinished() {
+		if j, there := by[e.ID]; there && e.isPart(r.Host, j) {
 			m.takePart(e, r, j)
 		} else if e.Parts[r.Host] != 0 || e.Held[r.Host] > 0 {
 			m.takeAbsence(e, r)
@@ -35,11 +34,6 @@ func (m *Machine) Reported(now int64, r Report) {
 	for _, id := range slices.Sorted(maps.Keys(by)) {
 		m.takeRest(h, r, by[id])
 	}
-}
-
-// unfinished returns the jobs that are not over, or that may still have processes, in order.
-func (m *Machine) unfinished() []string {
-	return append(slices.Clone(m.order), slices.Sorted(maps.Keys(m.ending))...)
 }
 
 // isPart reports whether a report is of the part that a job has on a host now.

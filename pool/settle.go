@@ -18,29 +18,28 @@ func (m *Machine) Settle(now int64) {
 	m.at(now)
 	m.closeAway()
 	m.takeGrants()
-	for _, id := range m.byGrant() { // what frees slots comes first
-		if e := m.jobs[id]; e.State == Starting {
+	for _, e := range m.byGrant() { // what frees slots comes first
+		if e.State == Starting {
 			m.advanceStarting(e)
 		} else if e.started() {
 			m.advanceRunning(e)
 		}
 	}
-	for _, id := range m.byGrant() {
-		if e := m.jobs[id]; !e.started() && e.Want.total() > 0 {
+	for _, e := range m.byGrant() {
+		if !e.started() && e.Want.total() > 0 {
 			m.start(e)
 		}
 	}
-	for _, id := range slices.Clone(m.order) {
-		m.instruct(m.jobs[id])
+	for _, e := range slices.Clone(m.busy) {
+		m.instruct(e)
 	}
+	m.dropIdle()
 }
 
-// byGrant returns the jobs that are not over, in the order in which they got what they want.
-func (m *Machine) byGrant() []string {
-	list := slices.Clone(m.order)
-	slices.SortStableFunc(list, func(a, b string) int {
-		return cmp.Compare(m.jobs[a].granted, m.jobs[b].granted)
-	})
+// byGrant returns the busy jobs, in the order in which they got what they want.
+func (m *Machine) byGrant() []*entry {
+	list := slices.Clone(m.busy)
+	slices.SortStableFunc(list, func(a, b *entry) int { return cmp.Compare(a.granted, b.granted) })
 	return list
 }
 
@@ -85,6 +84,7 @@ func (m *Machine) takeGrants() {
 		if e.Want.total() == 0 {
 			_ = m.coreUpdate(e) // it can have other sizes when it starts again
 		}
+		m.engage(e)
 	}
 	m.undoAway()
 }
@@ -365,6 +365,7 @@ func (m *Machine) send(e *entry, stream stream, o Order) {
 		s.slots = e.Target.clone()
 	}
 	e.sent[key] = s
+	m.engage(e)
 	o.Seq = m.seq
 	m.orders = append(m.orders, o)
 }
@@ -381,7 +382,10 @@ func (m *Machine) end(e *entry, state State, why string) {
 	}
 	e.Want, e.Target, e.gone = Slots{}, Slots{}, m.now
 	_ = m.core.Ended(jobID(e))
-	m.order = slices.DeleteFunc(m.order, func(id string) bool { return id == e.ID })
+	if i, there := m.indexOf(e); there {
+		m.order = slices.Delete(m.order, i, i+1)
+	}
+	m.disengage(e)
 	m.learn(e)
 	m.over = append(m.over, e.ID)
 	m.ending[e.ID] = true

@@ -112,8 +112,8 @@ func (m *Machine) expectNow(e *entry) Expectation {
 // are over after them.
 func (m *Machine) Jobs(all bool) (list []JobView) {
 	t := m.takenSlots()
-	for _, id := range m.order {
-		v, _ := m.view(id, t)
+	for e := range m.open() {
+		v, _ := m.view(e.ID, t)
 		list = append(list, v)
 	}
 	slices.SortStableFunc(list, func(a, b JobView) int {
@@ -143,9 +143,9 @@ func (m *Machine) Hosts(head string) (list []HostView) {
 		}
 		v := HostView{Name: name, Slots: h.Slots, Free: m.free(name), Up: h.Up, Since: h.Since,
 			Leaving: h.Leaving, Address: h.Address, Head: name == head, Jobs: []string{}}
-		for _, id := range m.order {
-			if m.jobs[id].Held[name] > 0 {
-				v.Jobs = append(v.Jobs, id)
+		for _, e := range m.busy {
+			if e.Held[name] > 0 {
+				v.Jobs = append(v.Jobs, e.ID)
 			}
 		}
 		list = append(list, v)
@@ -176,9 +176,9 @@ type Answer struct {
 // Ends returns when jobs that have slots are expected to end, to be compared after a decision.
 func (m *Machine) Ends() map[string]Move {
 	ends := map[string]Move{}
-	for _, id := range m.order {
-		if e := m.jobs[id]; e.Want.total() > 0 {
-			ends[id] = Move{Job: id, From: e.Want.total(), Before: m.expectNow(e).End}
+	for _, e := range m.busy {
+		if e.Want.total() > 0 {
+			ends[e.ID] = Move{Job: e.ID, From: e.Want.total(), Before: m.expectNow(e).End}
 		}
 	}
 	return ends
@@ -228,9 +228,13 @@ func (m *Machine) Check() error {
 	}
 	for _, id := range m.order {
 		e := m.jobs[id]
+		_, busy := slices.BinarySearchFunc(m.busy, e, bySubmission)
 		switch {
 		case e.State.Over():
 			return fmt.Errorf("job %s is over and among those that are not", id)
+		case e.isBusy() && !busy:
+			return fmt.Errorf("job %s is %s, has %v, and is not among the busy ones", id, e.State,
+				e.Held)
 		case !e.started() && e.Target.total() > 0:
 			return fmt.Errorf("job %s is %s and is given %v", id, e.State, e.Target)
 		case (e.State == Running || e.State == Resizing) && !e.Hurt &&

@@ -17,15 +17,16 @@ import (
 type taken struct {
 	free, all int    // slots
 	holders   string // who has how many of the others, the first few; "" = nobody
+	rigid     bool   // whether the policy gives jobs what they ask for, or nothing
 	away      string // hosts whose keepers do not answer; "" = none
 }
 
 // takenSlots returns who has the slots.
 func (m *Machine) takenSlots() taken {
 	var holders, away []string
-	for _, id := range m.order {
-		if n := m.jobs[id].Held.total(); n > 0 {
-			holders = append(holders, fmt.Sprintf("%s has %d", id, n))
+	for _, e := range m.busy {
+		if n := e.Held.total(); n > 0 {
+			holders = append(holders, fmt.Sprintf("%s has %d", e.ID, n))
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(m.ending)) {
@@ -47,6 +48,8 @@ func (m *Machine) takenSlots() taken {
 			t.free += m.free(name)
 		}
 	}
+	policy, err := sched.Named(m.Policy())
+	t.rigid = err == nil && policy.Share == nil
 	t.holders, t.away = strings.Join(holders, ", "), strings.Join(away, ", ")
 	return t
 }
@@ -59,7 +62,7 @@ func (m *Machine) waitsFor(e *entry, t taken) string {
 	if n := e.Held.total(); n > 0 {
 		return fmt.Sprintf("processes of it are still in %s", plural.Of(n, "slot"))
 	}
-	need := cmp.Or(e.Want.total(), m.needs(e))
+	need := cmp.Or(e.Want.total(), m.needs(e, t))
 	text := fmt.Sprintf("it needs %s, and %d of %d are free", plural.Of(need, "slot"), t.free,
 		t.all)
 	switch {
@@ -77,10 +80,10 @@ func (m *Machine) waitsFor(e *entry, t taken) string {
 	return text
 }
 
-// needs returns the slots without which the policy does not start a job.
-func (m *Machine) needs(e *entry) int {
-	j := m.toCore(e)
-	if p, err := sched.Named(m.Policy()); err == nil && p.Share == nil {
+// needs returns the slots without which the policy does not start a job that waits.
+func (m *Machine) needs(e *entry, t taken) int {
+	j, _ := m.core.Job(jobID(e))
+	if t.rigid {
 		return j.Asked
 	}
 	return j.Smallest()

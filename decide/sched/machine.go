@@ -51,13 +51,19 @@ type Machine struct {
 	events  int      // events that have happened
 	dirty   bool     // whether something has happened since the last decision
 	again   int64    // when to decide though nothing happens
-	idle    int      // decisions in a row before which nothing happened and that changed nothing
 	memory  []byte   // what the Share remembers
 	view    View     // kept for its memory, as are the next two
 	seen    []*entry // the jobs of view
 	guarded []int
 	grants  []Grant
 	faults  []string
+	asked
+}
+
+// asked is how often the policy was asked.
+type asked struct {
+	idle   int    // times in a row before which nothing had happened and that changed nothing
+	looked uint64 // jobs at which it has looked, one that it looked at again counted again
 }
 
 // New returns a machine without hosts and jobs, at time 0.
@@ -322,6 +328,9 @@ func (m *Machine) Faults() []string {
 	m.faults = nil
 	return faults
 }
+
+// Looked returns at how many jobs decisions have looked so far: what they cost, without a clock.
+func (m *Machine) Looked() uint64 { return m.looked }
 
 // compact drops jobs that have ended from the list of all, when they are half of it.
 func (m *Machine) compact() {

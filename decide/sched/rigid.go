@@ -25,6 +25,7 @@ func (m *Machine) keyOf(e *entry) (key float64, until int64) {
 // decideByOrder starts who comes first, and takes slots from those who come later if the policy
 // preempts.
 func (m *Machine) decideByOrder() {
+	m.looked += uint64(len(m.unkeyed))
 	for _, e := range m.unkeyed {
 		if !e.ended && e.slots == 0 {
 			e.key, e.until = m.keyOf(e)

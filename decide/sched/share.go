@@ -67,6 +67,7 @@ func (m *Machine) makeView() (*View, []*entry) {
 			m.seen = append(m.seen, e)
 		}
 	}
+	m.looked += uint64(len(v.Jobs))
 	for _, s := range m.place.hosts {
 		v.Hosts = append(v.Hosts, s.Host)
 	}

@@ -23,6 +23,7 @@ import json
 import os
 import socket
 import time
+import urllib.parse
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from .errors import PoolError
@@ -85,14 +86,11 @@ class PoolJob:
         return f"<shoal job {self.name} of pool {self.pool.name}>"
 
     def view(self) -> Dict[str, Any]:
-        """All that the pool says of the job, as `shoal queue --json` prints it."""
-        for job in self.pool._state(over=True)["jobs"]:
-            if job["job"] == self.name:
-                return dict(job)
-        raise PoolError(
-            f"the pool {self.pool.name} does not know the job {self.name} any more: it keeps the "
-            "last 1000 that are over, and shoal explain has its ledger"
-        )
+        """All that the pool says of the job, as `shoal queue --json` prints it. PoolError if the
+        pool does not know the job any more: it keeps the last 1000 that are over.
+        """
+        name = urllib.parse.quote(self.name, safe="")
+        return dict(self.pool._call(f"/v1/job?name={name}")["job"])
 
     @property
     def state(self) -> str:
