@@ -35,6 +35,21 @@ type Store interface {
 	String() string
 }
 
+// Batcher is a store that writes several keys in less time than one after the other.
+type Batcher interface {
+	Store
+	// Batch does all of the writes, each of another key, or none of them, and returns the revisions
+	// in their order: ErrConflict if a key holds something else than a write expects.
+	Batch(ctx context.Context, puts []Put) ([]Revision, error)
+}
+
+// Put is a write of a batch: in place of what has the revision Was, or to a key that holds nothing.
+type Put struct {
+	Key   string
+	Value []byte
+	Was   Revision // 0 = the key holds nothing
+}
+
 // Revision numbers the writes to a store, from 1. A later value of a key has a higher one.
 type Revision uint64
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/shoal-ml/shoal/pool"
@@ -19,7 +20,7 @@ import (
 type writer struct {
 	store     store.Store
 	revisions map[string]store.Revision // by key, what this keeper has read or written last
-	tried     map[string][]byte         // values that the store has or not: nobody knows
+	tried     map[string][][]byte       // values that the store has or not: nobody knows
 	todo      chan []pool.Write         // has room for one batch
 	done      chan batch
 	busy      bool   // whether a batch is under way
@@ -37,7 +38,7 @@ type batch struct {
 
 // newWriter returns a writer that has read nothing yet.
 func newWriter(s store.Store) writer {
-	return writer{store: s, revisions: map[string]store.Revision{}, tried: map[string][]byte{},
+	return writer{store: s, revisions: map[string]store.Revision{}, tried: map[string][][]byte{},
 		todo: make(chan []pool.Write, 1), done: make(chan batch, 1)}
 }
 
@@ -49,14 +50,7 @@ func (w *writer) run(ctx context.Context) error {
 	for {
 		select {
 		case list := <-w.todo:
-			var b batch
-			for i, one := range list {
-				if b.err = w.write(ctx, one); b.err != nil {
-					b.rest = list[i:]
-					break
-				}
-				b.written = append(b.written, one)
-			}
+			b := w.writeAll(ctx, list)
 			if b.err != nil && !errors.Is(b.err, store.ErrConflict) {
 				select {
 				case <-time.After(retryAfter):
@@ -68,6 +62,64 @@ func (w *writer) run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// A batch of many writes takes the store less time than one after the other: one synchronisation
+// of the disk takes 1.3 ms where a batch was measured to take 13 ms, and 0.2 ms for each write.
+const (
+	leastAtOnce = 12      // writes that are worth a batch
+	mostAtOnce  = 256     // writes of one
+	maxAtOnce   = 4 << 20 // bytes of one
+)
+
+// writeAll writes a list in its order, until a write fails.
+func (w *writer) writeAll(ctx context.Context, list []pool.Write) (b batch) {
+	for rest := list; len(rest) > 0; {
+		n := w.writeMany(ctx, rest)
+		if n == 0 {
+			if b.err = w.write(ctx, rest[0]); b.err != nil {
+				b.rest = rest
+				break
+			}
+			n = 1
+		}
+		b.written = append(b.written, rest[:n]...)
+		rest = rest[n:]
+	}
+	return b
+}
+
+// writeMany writes the first ones of a list at once, where that is worth it and the store can, and
+// returns how many those are. Where it returns 0 nothing is known of them, and they are written one
+// after the other, which tells which one fails, and why.
+func (w *writer) writeMany(ctx context.Context, list []pool.Write) int {
+	s, can := w.store.(store.Batcher)
+	n, size := 0, 0
+	for n < min(len(list), mostAtOnce) && (n == 0 || size+len(list[n].Value) <= maxAtOnce) {
+		size += len(list[n].Value)
+		n++
+	}
+	if !can || n < leastAtOnce {
+		return 0
+	}
+	puts := make([]store.Put, n)
+	for i, v := range list[:n] {
+		puts[i] = store.Put{Key: v.Key, Value: v.Value, Was: w.revisions[v.Key]}
+	}
+	revisions, err := s.Batch(ctx, puts)
+	for i, v := range list[:n] {
+		switch {
+		case err == nil:
+			delete(w.tried, v.Key)
+			w.revisions[v.Key] = revisions[i]
+		case !errors.Is(err, store.ErrConflict):
+			w.tried[v.Key] = append(w.tried[v.Key], v.Value)
+		}
+	}
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // read returns what a key holds, and remembers its revision.
@@ -92,7 +144,7 @@ func (w *writer) write(ctx context.Context, v pool.Write) (err error) {
 		r, err = w.own(ctx, v)
 	}
 	if err != nil {
-		w.tried[v.Key] = v.Value
+		w.tried[v.Key] = append(w.tried[v.Key], v.Value)
 		return err
 	}
 	delete(w.tried, v.Key)
@@ -103,12 +155,12 @@ func (w *writer) write(ctx context.Context, v pool.Write) (err error) {
 // own writes a value in place of one that is this keeper's own: of an earlier write that was done
 // though the answer did not come. The error is ErrConflict if it is somebody else's.
 func (w *writer) own(ctx context.Context, v pool.Write) (store.Revision, error) {
-	tried, uncertain := w.tried[v.Key]
 	e, err := w.store.Get(ctx, v.Key)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, err
-	case !uncertain || !bytes.Equal(e.Value, tried):
+	}
+	isOwn := func(tried []byte) bool { return bytes.Equal(tried, e.Value) }
+	if !slices.ContainsFunc(w.tried[v.Key], isOwn) {
 		return 0, store.ErrConflict
 	}
 	return w.store.Update(ctx, v.Key, v.Value, e.Revision)

@@ -136,7 +136,10 @@ func (r *running) connect() (err error) {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
-	if err = r.openBucket(ctx, 1); r.ctx.Err() != nil {
+	if err = r.openBucket(ctx, 1); err == nil {
+		err = r.allowBatches(ctx)
+	}
+	if r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
 	}
 	return err

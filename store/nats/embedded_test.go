@@ -92,3 +92,67 @@ func TestOpenAgain(t *testing.T) {
 		}
 	}
 }
+
+// A batch is done as a whole or not at all, also in a bucket that was made before there were any,
+// and is there when the folder is opened again.
+func TestBatch(t *testing.T) {
+	path := t.TempDir()
+	s := openFolder(t, path)
+	if err := s.now.forbidBatches(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openFolder(t, path)
+	old, err := s.Create(t.Context(), "a.0", []byte("old"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	puts := []store.Put{{Key: "a.0", Value: []byte("new"), Was: old}}
+	for i := 1; i < 20; i++ {
+		puts = append(puts, store.Put{Key: fmt.Sprintf("a.%d", i), Value: []byte("new")})
+	}
+	list, err := s.Batch(t.Context(), puts)
+	if err != nil || len(list) != len(puts) || list[0] <= old {
+		t.Fatal(list, err)
+	}
+	again := []store.Put{{Key: "b", Value: []byte("x")}, {Key: "a.1", Value: []byte("x"), Was: old}}
+	if _, err := s.Batch(t.Context(), again); !errors.Is(err, store.ErrConflict) {
+		t.Error("a write in place of another revision:", err)
+	}
+	again[1].Was = 0
+	if _, err := s.Batch(t.Context(), again); !errors.Is(err, store.ErrConflict) {
+		t.Error("a write to a key that is taken:", err)
+	}
+	if _, err := s.Batch(t.Context(), make([]store.Put, maxBatch+1)); err == nil {
+		t.Error("a batch that is too large is taken")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Batch(t.Context(), puts); !errors.Is(err, store.ErrUnavailable) {
+		t.Error("a store that is closed:", err)
+	}
+	s = openFolder(t, path)
+	if _, err := s.Get(t.Context(), "b"); !errors.Is(err, store.ErrNotFound) {
+		t.Error("half of a batch is done:", err)
+	}
+	for i, p := range puts {
+		e, err := s.Get(t.Context(), p.Key)
+		if err != nil || string(e.Value) != "new" || e.Revision != list[i] {
+			t.Errorf("%s: %q, %d, not %d (%v)", p.Key, e.Value, e.Revision, list[i], err)
+		}
+		if _, err := s.Update(t.Context(), p.Key, []byte("newer"), list[i]); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// forbidBatches has the server take no batches any more, as in a bucket of an older version.
+func (s *session) forbidBatches(ctx context.Context) error {
+	c := s.stream.CachedInfo().Config
+	c.AllowAtomicPublish = false
+	_, err := s.js.UpdateStream(ctx, c)
+	return err
+}
