@@ -44,6 +44,8 @@ type Config struct {
 	Min, Max int
 	// Spares counts the workers beyond the size that wait to be let in.
 	Spares int
+	// Growth says whether the job takes every slot of its hosts.
+	Growth member.Growth
 	// Slots is how many workers this host has room for; 0 = any number, member.NoSlots = none.
 	Slots int
 	// Kind is the kind of this host, as topo.CheckKind says; "" = not known.
@@ -174,7 +176,7 @@ func (a *Agent) makeDriver() error {
 		Route: a.driver.routes.choose, Arrange: a.driver.planner.Arrange}
 	if a.cfg.Size > 0 {
 		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max,
-			Spares: a.cfg.Spares}
+			Spares: a.cfg.Spares, Growth: a.cfg.Growth}
 	}
 	a.engine.name = fabric.Host(name)
 	a.driver.head, a.engine.driver = head.New(cfg), a.driver

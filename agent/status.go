@@ -70,6 +70,8 @@ type Room struct {
 	Slots int
 	// Allotment is how many workers somebody outside gives the job on each host; nil = nobody does.
 	Allotment *member.Allotment
+	// Growth says whether the job takes every slot of its hosts, where nobody allots them.
+	Growth member.Growth
 }
 
 // Progress is how far a training is.
@@ -230,7 +232,7 @@ func (d *driver) newStatus() Status {
 	s := Status{Head: record.Head, Generation: d.generationNumber(record.View.Generation),
 		Size: record.View.Size(), Want: record.Want, Elastic: known.Elastic,
 		Stuck: d.head.Stuck(), Levers: d.engine.signals.Levers(known),
-		Room: Room{Allotment: record.Allotment}}
+		Room: Room{Allotment: record.Allotment, Growth: record.Growth}}
 	s.Steps, s.OptimizerSteps = known.Steps, known.OptimizerSteps()
 	s.Setting = known.Setting.WithStated(known.First, known.Levers)
 	s.NextChange, _ = d.head.RequestedChange()
@@ -242,7 +244,7 @@ func (d *driver) newStatus() Status {
 	if m := d.head.Machine(); m != nil {
 		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),
 			m.Paused(), m.CountEntering(), m.Unplaced(), workerIDs(m.WaitingWorkers())
-		s.Slots, s.Allotment = m.TotalSlots(), m.Allotment()
+		s.Slots, s.Allotment, s.Growth = m.TotalSlots(), m.Allotment(), m.Growth()
 	}
 	for _, m := range record.View.Members {
 		s.Members = append(s.Members, int(m.Worker))

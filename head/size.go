@@ -19,11 +19,9 @@ import (
 // head alone knows.
 func (a *Agent) Levers() setting.Levers {
 	levers, record := a.follower.state.Levers, a.Record()
-	if record.Max == 0 || record.Allotment != nil || !a.follower.state.hasSize() {
+	if record.Max == 0 || record.FollowsHosts() || !a.follower.state.hasSize() ||
+		a.leader != nil && a.leader.machine.FollowsHosts() { // no generation says so yet
 		return levers
-	}
-	if a.leader != nil && a.leader.machine.Allotment() != nil {
-		return levers // no generation says so yet
 	}
 	levers.Size = setting.Range{From: uint64(record.Min), To: uint64(record.Max)}
 	if slots := a.slots(); slots > 0 {
@@ -48,10 +46,10 @@ func (s *State) hasSize() bool { return s.Elastic && s.Shape == nil && s.View.Ge
 // resize asks the membership for another number of workers, and carries out what it orders. What
 // was asked for before counts no more: the trial of another size ends.
 func (r *leader) resize(n int, who string) error {
-	if err := cmp.Or(r.checkResizable(), r.checkUnallotted()); err != nil {
+	if err := cmp.Or(r.checkResizable(), r.machine.CheckUnallotted()); err != nil {
 		return err
 	}
-	err := r.machine.Resize(n, who)
+	err := r.machine.ResizeAndHold(n, who)
 	if err == nil {
 		r.endSize(fmt.Sprintf("%s asked for size=%d meanwhile", who, n))
 	}
@@ -82,7 +80,7 @@ func (r *leader) checkSize(n int, back bool) error {
 	if n == 0 {
 		return nil
 	}
-	if err := cmp.Or(r.checkResizable(), r.checkUnallotted()); err != nil {
+	if err := cmp.Or(r.checkResizable(), r.machine.CheckSettable()); err != nil {
 		return err
 	}
 	if err := r.machine.CheckSize(n); err != nil {
@@ -199,15 +197,4 @@ func (r *leader) allot(slots map[string]int, who, why string) error {
 	r.carryOutOrders()
 	r.advanceLog()
 	return err
-}
-
-// checkUnallotted returns why nobody but who allots slots can change the size of the job; nil where
-// others can.
-func (r *leader) checkUnallotted() error {
-	a := r.machine.Allotment()
-	if a == nil {
-		return nil
-	}
-	return fmt.Errorf("%s allots the slots of this job (%s): ask there for another size, or end "+
-		"that with shoal resize JOB --on any", a.Who, a)
 }

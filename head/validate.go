@@ -262,9 +262,9 @@ func validateRecord(r member.Record) error {
 	if r.ListsHostTwice() {
 		return fmt.Errorf("generation %d lists a host twice", g)
 	}
-	return checkBounds("want", r.Want, maxWorkers, "min", r.Min, maxWorkers, "max", r.Max,
-		maxWorkers,
-		"spares", r.Spares, maxWorkers, "done", r.Done, math.MaxInt)
+	return cmp.Or(r.Growth.Validate(), checkBounds("want", r.Want, maxWorkers, "min", r.Min,
+		maxWorkers, "max", r.Max, maxWorkers, "spares", r.Spares, maxWorkers, "done", r.Done,
+		math.MaxInt))
 }
 
 // validateView returns what is wrong with a list of members.

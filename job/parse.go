@@ -30,6 +30,7 @@ var keys = []struct{ name, example string }{
 	{"min", "min: 2"},
 	{"max", "max: 8"},
 	{"spares", "spares: 1"},
+	{"grow", "grow: true"},
 	{"prefork", "prefork: [torch]"},
 	{"fixed_routes", "fixed_routes: true"},
 	{"redundant", "redundant: true"},

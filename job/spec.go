@@ -32,6 +32,9 @@ type Spec struct {
 	Max int `json:"max,omitempty"` // bound of shoal resize; default: none
 	// workers beyond these that wait to take the place of lost ones; default: none
 	Spares int `json:"spares,omitempty"`
+	// whether the job takes every slot that its hosts offer, up to Max; default: it has the size
+	// that somebody asks for
+	Grow bool `json:"grow,omitempty"`
 	// Python modules that one process of each host imports, from which the workers are forked;
 	// default: each worker imports for itself
 	Prefork []string          `json:"prefork,omitempty"`
@@ -114,6 +117,7 @@ func (s Spec) Override(top Spec) Spec {
 	if len(top.Command) > 0 {
 		s.Command = top.Command
 	}
+	s.Grow = s.Grow || top.Grow
 	s.FixedRoutes = s.FixedRoutes || top.FixedRoutes
 	s.Redundant = s.Redundant || top.Redundant
 	if top.Auto != AutoOff {
@@ -168,7 +172,7 @@ func (s Spec) Validate() error {
 	case slices.ContainsFunc(s.Policies, func(p string) bool { return p == "" || hasNUL(p) }):
 		return &Error{"policies", "a policy is a file or a name, and one of them is neither"}
 	}
-	if err := cmp.Or(s.checkMoney(), s.checkSchedule()); err != nil {
+	if err := cmp.Or(s.checkGrow(), s.checkMoney(), s.checkSchedule()); err != nil {
 		return err
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
@@ -186,6 +190,20 @@ func (s Spec) Validate() error {
 		}
 	}
 	return checkPrefork(s.Prefork, s.Command)
+}
+
+// checkGrow returns why a job cannot grow with its hosts as an *Error; nil where it can, or does
+// not.
+func (s Spec) checkGrow() error {
+	switch {
+	case s.Grow && s.Spares > 0:
+		return &Error{"grow", "a job that takes every slot leaves none for workers that wait, " +
+			"and it replaces those that are lost anyway: leave out spares, or grow"}
+	case s.Grow && s.Budget > 0:
+		return &Error{"grow", "the hosts cannot decide the size of the job together with a " +
+			"budget: leave out budget and price, or grow"}
+	}
+	return nil
 }
 
 // checkMoney returns what is wrong with the budget and the price as an *Error; nil = nothing.

@@ -17,12 +17,13 @@ import (
 // A spec with every key is read.
 func TestParse(t *testing.T) {
 	got, err := job.Parse([]byte("name: digits\nworkers: 4\ncommand: [python3, " +
-		"train.py]\nenv:\n  A: b\n  M: 2\nmin: 2\nmax: 8\nfixed_routes: true\nredundant: true\n"))
+		"train.py]\nenv:\n  A: b\n  M: 2\nmin: 2\nmax: 8\ngrow: true\n" +
+		"fixed_routes: true\nredundant: true\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := job.Spec{Name: "digits", Workers: 4, Command: []string{"python3", "train.py"},
-		Env: map[string]string{"A": "b", "M": "2"}, Min: 2, Max: 8, FixedRoutes: true,
+		Env: map[string]string{"A": "b", "M": "2"}, Min: 2, Max: 8, Grow: true, FixedRoutes: true,
 		Redundant: true}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -54,10 +55,11 @@ func TestParseRefuses(t *testing.T) {
 	}{
 		"unknown key": {"wrokers: 4\n",
 			[]string{"wrokers",
-				"known are name, workers, command, env, min, max, spares, prefork, " +
+				"known are name, workers, command, env, min, max, spares, grow, prefork, " +
 					"fixed_routes, redundant, auto, policies"}},
 		"other case":   {"Name: a\n", []string{"Name", "no such key"}},
 		"repeated key": {"name: a\nname: b\n", []string{"name", "already set"}},
+		"growth of 3":  {"grow: 3\n", []string{"grow: a number", "write it like this: grow: true"}},
 		"wrong type":   {"workers: four\n", []string{"workers: a string", "workers: 4"}},
 		"zero workers": {"workers: 0\n", []string{"workers: 0", "1 to 1024"}},
 		"fraction":     {"workers: 2.5\n", []string{"workers: a number", "workers: 4"}},
@@ -188,6 +190,10 @@ func TestValidate(t *testing.T) {
 		"sizes beyond":  {withSchedule(job.Schedule{Sizes: []int{2, 4}}), "schedule"},
 		"mesh beyond": {withSchedule(job.Schedule{Sizes: []int{1},
 			Meshes: map[int]string{2: "dp=2"}}), "schedule"},
+		"growth and spares": {func(s *job.Spec) { s.Grow, s.Spares = true, 1 }, "grow"},
+		"growth and money": {func(s *job.Spec) {
+			s.Grow, s.Budget, s.Price, s.Auto, s.Max = true, 1, 1, job.AutoAct, 2
+		}, "grow"},
 		"odd variable": {func(s *job.Spec) { s.Env = map[string]string{"A=B": "1"} }, "env"},
 	} {
 		s := good

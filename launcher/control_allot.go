@@ -63,7 +63,7 @@ func (l *launcher) answerAllot(w http.ResponseWriter, r *http.Request) {
 // describeRoom returns, for tools, for how many workers the job in status s has room, and what its
 // hosts may send.
 func (l *launcher) describeRoom(s agent.Status) api.Room {
-	room := api.Room{Slots: s.Slots, Limit: l.limit.get()}
+	room := api.Room{Slots: s.Slots, Growth: string(s.Growth), Limit: l.limit.get()}
 	if s.Allotment == nil {
 		return room
 	}

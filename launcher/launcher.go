@@ -249,6 +249,9 @@ func (l *launcher) agentConfig() agent.Config {
 		cfg.Job, cfg.Size, cfg.Min, cfg.Max, cfg.Spares = spec.Name, spec.Workers, spec.Min,
 			spec.Max, spec.Spares
 		cfg.Fixed, cfg.Redundant, cfg.After = spec.FixedRoutes, spec.Redundant, j.After
+		if spec.Grow {
+			cfg.Growth = member.GrowOn
+		}
 	}
 	if f := l.cfg.Fleet; f != nil {
 		cfg.Link, cfg.Slots = f.Link, cmp.Or(f.Slots, member.NoSlots)

@@ -141,13 +141,16 @@ func (m *Machine) CheckAllotment(a *Allotment) error {
 // those who take their places are ready. What was asked for before counts no more, done or not.
 //
 // Without slots the allotment ends: the hosts themselves say again how many workers they take, and
-// the job has the size that it has. After an error, which is that of CheckAllotment, nothing has
-// changed.
+// the job has the size that it has, or grows if it did before. After an error, which is that of
+// CheckAllotment, nothing has changed.
 func (m *Machine) Allot(slots map[string]int, who, why string) error {
 	a := NewAllotment(slots, who)
 	if len(slots) == 0 {
 		if m.cfg.Allotment != nil {
 			m.cfg.Allotment, m.because = nil, Because(who+" allots no slots any more")
+		}
+		if m.cfg.Growth == GrowHeld {
+			m.cfg.Growth, m.because = GrowOn, Because(who+" lets the job grow again")
 		}
 		m.placeWorkers(m.because)
 		m.decideNext()

@@ -113,7 +113,7 @@ func (m *Machine) replenishes() bool {
 // may be too few without it when the head is lost. Hosts that come between two ticks share a
 // generation. It also records which hosts a mesh is to leave: until the mesh has left them no other
 // generation may come, and the head that comes next must know. So it must know of the slots that
-// the job is allotted.
+// the job is allotted, and whether it grows.
 func (m *Machine) recordHosts() {
 	if m.over || m.proposed != nil || m.record.View.Generation == 0 {
 		return
@@ -130,7 +130,7 @@ func (m *Machine) recordHosts() {
 			news = append(news, h.Name+" is kept")
 		}
 	}
-	if a := m.cfg.Allotment; !a.Equal(m.record.Allotment) {
+	if !m.cfg.Allotment.Equal(m.record.Allotment) || m.cfg.Growth != m.record.Growth {
 		news = append(news, string(m.because))
 	}
 	if len(came) > 0 {
@@ -217,8 +217,8 @@ func (m *Machine) needsHost(h *Host) bool {
 // BlockedDrains lists the hosts that are to be left and cannot be, since those who were on others,
 // or on their way there, are lost: those with members, and the head.
 func (m *Machine) BlockedDrains() (hosts []string) {
-	if m.CountExpected()-m.unplaced > 0 || m.cfg.Spares > 0 && m.hold > 0 || m.isEnding() ||
-		m.over {
+	if m.CountExpected()-m.unplaced > 0 || m.isEnding() || m.over ||
+		m.hold > 0 && (m.cfg.Spares > 0 || m.isGrowing()) {
 		return nil
 	}
 	return slices.DeleteFunc(m.DrainingHosts(), func(name string) bool {

@@ -29,6 +29,7 @@ type Config struct {
 	Kinds map[string]int
 	// Allotment says how many workers the job may have on each host; nil = the hosts themselves do.
 	Allotment *Allotment
+	Growth    Growth // whether the job takes every slot of its hosts, where nobody allots them
 }
 
 // Action is an order to the shell: Start, Stop, Propose, Activate, Pause, Resume or Finish.

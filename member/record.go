@@ -22,6 +22,7 @@ type Record struct {
 	Done   int             // members that have finished
 	// Allotment says how many workers the job may have on each host; nil = the hosts do.
 	Allotment *Allotment
+	Growth    Growth // whether the job takes every slot of its hosts, where nobody allots them
 }
 
 // Voters are the hosts that decide on the generation after r: those of its members, and its head.
@@ -83,7 +84,7 @@ type Gone struct{ Host, How string }
 // machine, which keeps r's members: the caller must not alter them.
 func Restore(r Record, self string, gone ...Gone) *Machine {
 	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Sized: r.Sized,
-		Hosts: r.Hosts, Allotment: r.Allotment})
+		Hosts: r.Hosts, Allotment: r.Allotment, Growth: r.Growth})
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
 	m.because = Because(self + " leads")
 	for _, x := range r.View.Members {
@@ -117,7 +118,7 @@ func (m *Machine) RestoreWant(n int, number uint64) {
 func (m *Machine) newRecord(v topo.View) Record {
 	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min,
 		Max: m.cfg.Max, Spares: m.cfg.Spares, Sized: m.cfg.Sized, Next: m.next,
-		Done: m.countFinished(), Allotment: m.cfg.Allotment}
+		Done: m.countFinished(), Allotment: m.cfg.Allotment, Growth: m.cfg.Growth}
 	if r.Head != m.record.Head {
 		r.Since = v.Generation
 	}
@@ -136,7 +137,7 @@ func (r Record) Equal(o Record) bool {
 		r.Head == o.Head && r.Since == o.Since &&
 		slices.Equal(r.Hosts, o.Hosts) && r.Want == o.Want && r.Min == o.Min && r.Max == o.Max &&
 		r.Spares == o.Spares && r.Sized == o.Sized && r.Next == o.Next && r.Done == o.Done &&
-		r.Allotment.Equal(o.Allotment)
+		r.Allotment.Equal(o.Allotment) && r.Growth == o.Growth
 }
 
 // ListsHostTwice reports whether two hosts have the same name, which no member proposes.

@@ -111,7 +111,7 @@ func (p *player) runCommand(words []string) {
 		p.hold = false
 		p.m = member.New(member.Config{Want: number("want="), Min: number("min="),
 			Max: number("max="), Spares: number("spares="), Head: text("head="),
-			Hosts: parseHosts(text("on="))})
+			Hosts: parseHosts(text("on=")), Growth: member.Growth(text("growth="))})
 	case "host":
 		m.SetHost(words[1], number("slots="), "")
 	case "started":
@@ -140,7 +140,7 @@ func (p *player) runCommand(words []string) {
 		}
 		err = m.Allot(slots, "pool lab", "")
 	case "resize":
-		err = m.Resize(number("to="), "you")
+		err = m.ResizeAndHold(number("to="), "you")
 	case "whole":
 		m.JoinAllAtOnce(number("ranks="), nil)
 	case "arrange":

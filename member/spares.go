@@ -19,8 +19,8 @@ const (
 	mostDoubled  = 6
 )
 
-// Tick tells that time passes, every 50 ms in an agent: spares that were lost are started again
-// after a while, and hosts that have come are recorded.
+// Tick tells that time passes, every 50 ms in an agent: workers that were lost are started again
+// after a while, in a job that has spares or grows, and hosts that have come are recorded.
 func (m *Machine) Tick() {
 	if m.hold > 0 {
 		m.hold--
@@ -57,18 +57,22 @@ func (m *Machine) wantedSpares() int {
 	return m.cfg.Spares
 }
 
-// refill orders workers for members that are missing, and then spares: those when everybody has
-// made a step since the last change, so that their start does not slow the change itself. Jobs that
-// take no steps have none.
+// refill orders workers for members that are missing, in a job that grows also for slots that its
+// hosts have, and then spares: those when everybody has made a step since the last change, so that
+// their start does not slow the change itself. Jobs that take no steps have none of them.
 func (m *Machine) refill() {
-	if m.cfg.Spares == 0 || m.hold > 0 || m.over || m.isEnding() ||
+	grows := m.isGrowing()
+	if m.cfg.Spares == 0 && !grows || m.hold > 0 || m.over || m.isEnding() ||
 		!m.anyHasState(m.workers.inPhases(active)) {
 		return
+	}
+	if grows {
+		m.growWant()
 	}
 	switch missing := m.countMissing(); {
 	case missing > 0:
 		m.orderWorkers(missing-m.countOutside(), m.because)
-	case m.allTookPart():
+	case m.cfg.Spares > 0 && m.allTookPart():
 		m.orderWorkers(min(m.cfg.Spares-m.countOutside(), m.totalRoom()),
 			Because(fmt.Sprintf("the job keeps spares: %d", m.cfg.Spares)))
 	}
@@ -85,11 +89,14 @@ func (m *Machine) allTookPart() bool {
 }
 
 // countFailure counts the loss of a worker, which must be in the roster still, if it was not let in
-// yet, and makes the next one wait longer.
+// yet, and makes the next one wait longer. In a job that grows the next one waits for a member too.
 func (m *Machine) countFailure(w topo.WorkerID) {
-	if s := m.workers.find(w); s.phase == starting || s.phase == ready {
+	switch s := m.workers.find(w); {
+	case s.phase == starting || s.phase == ready:
 		m.hold = backoffTicks << min(m.failures, mostDoubled)
 		m.failures++
+	case s.phase == active && m.isGrowing():
+		m.hold = max(m.hold, backoffTicks)
 	}
 }
 

@@ -168,6 +168,10 @@ type Room struct {
 	AllottedBy string `json:"allotted_by,omitempty"`
 	// Allotted is the number of workers that the job may have, by host.
 	Allotted map[string]int `json:"allotted,omitempty"`
+	// Growth says whether the job takes every slot that its hosts offer, where nobody gives it
+	// some: "on", or "held" as long as it keeps a size that somebody has asked for; "" = it does
+	// not.
+	Growth string `json:"growth,omitempty"`
 	// Limit is how many bytes of data a second each host sends to the others at the most; 0 = there
 	// is no limit.
 	Limit uint64 `json:"limit,omitempty"`

@@ -8,8 +8,8 @@ import (
 
 // checkOutlive checks hosts that are all linked with each other: they belong to the job (H1), and
 // when they are three or more, those without the head, which it crashes, go on by themselves, if
-// members that are enough are among them (F3), and to a size that it has entered, or slots that it
-// was allotted (T7, A4). A check that fails is recorded in the invariants.
+// members that are enough are among them (F3), and to a size that it has entered, slots that it was
+// allotted, or all there are (T7, A4, G4). A check that fails is recorded in the invariants.
 func (c *Cluster) checkOutlive() {
 	if c.invariants.broken != nil || !c.mustGoOn(c.newestRecord().Min) {
 		return
@@ -35,7 +35,7 @@ func (c *Cluster) checkOutlive() {
 	}
 	before := c.invariants.newest
 	slots := c.allotOfHead(c.findHost(r.Head))
-	sized := c.changeSizeOfHead(c.findHost(r.Head))
+	sized, grows := c.changeSizeOfHead(c.findHost(r.Head)), c.isGrowing()
 	c.findHost(r.Head).crash()
 	c.Stabilize(3)
 	if c.invariants.broken == nil && c.invariants.newest < before+3 &&
@@ -46,6 +46,9 @@ func (c *Cluster) checkOutlive() {
 	}
 	c.checkSizeOutlives(sized)
 	c.checkSlotsOutlive(slots, r.Head)
+	if grows {
+		c.checkGrowthOutlives(r.Head)
+	}
 }
 
 // allLinked reports whether all hosts that are left can reach each other.

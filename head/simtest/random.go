@@ -21,7 +21,8 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1,
 		kinds:     seed/2%2 == 1 && seed%5 < 2,
 		redundant: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0),
-		open: seed/2%2 == 0 && seed%3 > 0, apart: seed%7 == 0, allots: seed%5 < 3}
+		open: seed/2%2 == 0 && seed%3 > 0, apart: seed%7 == 0, allots: seed%5 < 3,
+		grows: seed%5 > 1 && seed/8%4 < 2}
 	if g.open && seed/16%2 == 1 {
 		g.round = 1 + g.rand.IntN(5)
 	}
@@ -109,6 +110,7 @@ type generator struct {
 	apart     bool       // what a lost worker has left is a batch of its own
 	spares    int        // of the job
 	allots    bool       // a pool allots its slots
+	grows     bool       // it takes every slot
 }
 
 // firstEvents chooses the events with which a schedule begins: the job and its first hosts. It sets
@@ -143,6 +145,9 @@ func (g *generator) firstEvents() (lines []string) {
 		}
 	}
 	lines[0] += fmt.Sprintf(" early=%d spares=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)], g.spares)
+	if g.grows {
+		lines[0] += " growth=on"
+	}
 	for i := 1; i < hosts; i++ {
 		lines = append(lines, fmt.Sprintf("host %c slots=%d%s", 'A'+i, slots, kinds[i]))
 	}

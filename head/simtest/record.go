@@ -59,7 +59,7 @@ func (s *store) checkWrite(c *Cluster, e storeCall, before []byte) {
 	r.Since -= s.after
 	is := c.invariants.records[r.View.Generation]
 	// whoever begins again has another log, of which no record is behind, and other hosts
-	r.Sized, r.Allotment = is.Sized, is.Allotment
+	r.Sized, r.Allotment, r.Growth = is.Sized, is.Allotment, is.Growth
 	if !is.Equal(r) {
 		c.invariants.fail("%s records generation %+v, and decided is %+v", e.by, r, is)
 	}

@@ -21,6 +21,7 @@ import (
 //	job A ... max=4              it has four members at most, so policies may change the size
 //	job A ... apart=1            what a lost worker has left is a batch of its own
 //	job A ... spares=1           one more worker waits to take the place of one that is lost
+//	job A ... growth=on          it takes every slot of its hosts
 //	job A ... mesh=dp=2,tp=1     the workers have parts of the state
 //	  unreplicated=1             no part is on two workers
 //	  saves=2                    they write a checkpoint every two steps
@@ -136,7 +137,7 @@ func (c *Cluster) performJob(words []string) error {
 	c.unreplicated, c.redundant = number("unreplicated") > 0, number("redundant") > 0
 	c.slots, c.kind, c.job = number("slots"), option(words, "kind"),
 		member.Config{Want: number("want"), Min: number("min"), Max: number("max"),
-			Spares: number("spares")}
+			Spares: number("spares"), Growth: member.Growth(option(words, "growth"))}
 	if c.store.kind = option(words, "store"); c.store.kind == "" || c.claimJob(name) {
 		c.addFirstHost(name)
 	}

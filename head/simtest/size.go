@@ -66,8 +66,12 @@ func (c *Cluster) checkSizes() {
 		return
 	}
 	before, m := h.agent.State(), h.agent.Machine()
-	if m.Allotment() != nil {
+	switch {
+	case m.Allotment() != nil:
 		c.checkAllots()
+		return
+	case c.isGrowing():
+		c.checkGrowth()
 		return
 	}
 	at := before.View.Size()
@@ -101,7 +105,7 @@ type sizedJob struct {
 func (c *Cluster) changeSizeOfHead(h *host) *sizedJob {
 	s, m := h.agent.State(), h.agent.Machine()
 	if m == nil || s.Data == nil || s.Setting.Size == 0 || m.Paused() ||
-		m.Want() != s.View.Size() || m.Allotment() != nil {
+		m.Want() != s.View.Size() || m.FollowsHosts() {
 		return nil
 	}
 	at, to := m.Want(), m.Want()+1

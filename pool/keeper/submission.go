@@ -30,6 +30,9 @@ func (q *Request) submission() (pool.Submission, error) {
 	case spec.Spares > 0:
 		return pool.Submission{}, &job.Error{Key: "spares", Msg: "a pool gives a job other slots " +
 			"when workers are lost, so it keeps no spares: leave the key out"}
+	case spec.Grow:
+		return pool.Submission{}, &job.Error{Key: "grow", Msg: "a pool gives a job more slots " +
+			"when some are free: leave the key out, and say with max how many it can use"}
 	}
 	s := pool.Submission{Name: spec.Name, Spec: spec.String(), Dir: q.Dir,
 		Env: environment(q.Env), Who: q.Who, Kind: kind(spec.Command),

@@ -41,7 +41,8 @@ is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.T
 With --on you say how many workers each host has. Beyond that number its youngest workers are
 released, others start where they are missing, and a host that you leave out is left, as with shoal
 drain. As long as that counts, nobody else changes the size, and policies do not. --on any ends it:
-the job keeps its size, and hosts say themselves how many workers they take.`, cli.ExitCodes, "train"),
+the job keeps its size, and hosts say themselves how many workers they take. A job that takes every
+slot of its hosts (shoal run --grow) keeps a size that you give it, until --on any.`, cli.ExitCodes, "train"),
 		Example: `  shoal resize train 6
   shoal resize train 2 --no-wait
   shoal resize train --on node1=2,node2=1

@@ -30,6 +30,7 @@ type runFlags struct {
 	min     int      // number of workers below which the job waits; 0 = none
 	max     int      // number of workers above which it is not resized; 0 = no limit
 	spares  int      // number of spares
+	grow    bool     // whether the job takes every slot of its hosts
 	prefork []string // modules that a template imports; nil = no template
 	file    string   // YAML file of the job; "" = none
 	name    string   // of the job; "" = after the command
@@ -88,6 +89,7 @@ can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well,
   shoal run -n 4 --max 16 --auto --budget 0.5 --price 2 -- python3 train.py
   shoal run -n 4 --metrics 127.0.0.1:9400 -- python3 train.py
   shoal run -n 8 --listen :7077 -- python3 train.py
+  shoal run -n 4 --listen :7077 --grow --max 16 -- python3 train.py
   shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py
   shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 -- python3 train.py
   shoal run -f job.yaml -n 8 --dry-run     print the job; flags come before the file`,
@@ -118,6 +120,8 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 		"shoal may change their number up to there")
 	flags.IntVar(&f.spares, "spares", 0, "keep `N` workers more waiting, which take the places "+
 		"of lost ones at once and cost as much memory as others")
+	flags.BoolVar(&f.grow, "grow", false, "with --listen or --hosts: take every slot that the "+
+		"hosts of the job offer, up to --max, whenever one joins")
 	flags.StringSliceVar(&f.prefork, "prefork", nil, "import these `MODULES` of Python once on "+
 		"each host, and fork the workers from there, so that one begins in a moment")
 	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
@@ -192,8 +196,8 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 			"--auto=%[1]s? If not, write -- before the program", args[0])
 	}
 	spec = spec.Override(
-		job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env,
-			Prefork: f.prefork, FixedRoutes: f.fixed, Redundant: f.spread,
+		job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Grow: f.grow,
+			Command: args, Env: env, Prefork: f.prefork, FixedRoutes: f.fixed, Redundant: f.spread,
 			Auto: job.Auto(f.auto), Policies: f.policy, Budget: f.budget,
 			Price: f.price}).WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
@@ -277,7 +281,7 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	case f.slots < 0:
 		return nil, cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
 	case f.listen == "" && f.hosts == "":
-		for _, flag := range []string{"slots", "token-file", "unencrypted-data"} {
+		for _, flag := range []string{"slots", "token-file", "unencrypted-data", "grow"} {
 			if said(flag) {
 				return nil, cli.Usagef("--%s is about other hosts: it needs --listen or --hosts",
 					flag)
