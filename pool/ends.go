@@ -2,8 +2,9 @@ package pool
 
 import (
 	"maps"
-	"math"
 	"slices"
+
+	"github.com/shoal-ml/shoal/sense/predict"
 )
 
 // When jobs end, as the ends of earlier ones were missed: the core expects an end by the steps that
@@ -41,8 +42,8 @@ func (m *Machine) correct(e *entry, x Expectation) Expectation {
 		low = min(low, parts[0])
 		mid = parts[n/2]
 		high = max(high, parts[n-1])
-		if n >= fewEnds { // split conformal prediction: Vovk, Gammerman and Shafer, 2005
-			rank := int(math.Ceil(float64(0.9 * float64(n+1))))
+		if n >= fewEnds {
+			rank := predict.ConformalRank(n, 0.9)
 			low, high = parts[n-rank], parts[rank-1]
 			x.Low, x.High = x.End, x.End // their spread is part of how these ends were missed
 		}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shoal-ml/shoal/internal/portable"
+	"github.com/shoal-ml/shoal/sense/predict"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -119,8 +120,8 @@ func (c *calibration) factor() float64 {
 		return max(leastFactor, tail80*math.Sqrt(sum/float64(priorScores+n)))
 	}
 	sorted := slices.Sorted(slices.Values(c.scores))
-	i := int(math.Ceil(float64(n+1)*(1-c.alpha))) - 1
-	return max(sorted[min(i, n-1)], 0.1)
+	factor, _ := predict.ConformalQuantile(sorted, 1-c.alpha)
+	return max(factor, 0.1)
 }
 
 // costSeconds returns what a change of this kind costs, in seconds of training, where a step takes

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/internal/portable"
+	"github.com/shoal-ml/shoal/sense/predict"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -65,16 +66,15 @@ func (p *Routes) endChange(c *classState, phase setting.Phase) setting.Change {
 	return e
 }
 
-// miss returns how far off the next prediction is with the probability covered, as a logarithm, if
-// it is as one of those before (a conformal prediction: Vovk, Gammerman and Shafer, Algorithmic
-// Learning in a Random World, 2005).
+// miss returns how far off the next prediction is with the probability covered, as a logarithm.
 func (p *Routes) miss() float64 {
 	list := slices.Clone(p.misses)
 	for len(list) < priorMisses {
 		list = append(list, portable.Log(priorMiss))
 	}
 	slices.Sort(list)
-	return list[int(math.Ceil(covered*float64(len(list)+1)))-1]
+	miss, _ := predict.ConformalQuantile(list, covered)
+	return miss
 }
 
 // routeText returns a route as a part of a setting.

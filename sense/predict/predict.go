@@ -79,16 +79,14 @@ func (w *errorWindow) add(err float64) {
 	w.n++
 }
 
-// half returns what at most 80 % of the errors reach, so that the next one, if it is like these,
-// reaches it with that probability: the half of a band's width by split conformal prediction. known
-// is false while there are fewer than four errors, of which nothing follows.
+// half returns the half of the width of a band of 80 %. known is false while there are fewer than
+// four errors, of which nothing follows.
 func (w *errorWindow) half() (half float64, known bool) {
 	sorted := w.errors
 	n := min(w.n, errorsKept)
-	rank := (4*(n+1) + 4) / 5 // 0.8·(n+1), rounded up
-	if rank > n {
+	if ConformalRank(n, 0.8) > n {
 		return 0, false
 	}
 	slices.Sort(sorted[:n])
-	return sorted[rank-1], true
+	return ConformalQuantile(sorted[:n], 0.8)
 }
