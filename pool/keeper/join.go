@@ -41,6 +41,11 @@ func Join(ctx context.Context, c Config, started func()) error {
 	if err != nil {
 		return err
 	}
+	lock, err := lockFolder(c)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	g := &guest{Config: c, group: group.New(ctx), asks: map[uint64]chan answered{}}
 	g.host = newHost(c, g.group)
 	if err := serveTools(g.group, c.Name, g.handler()); err != nil {

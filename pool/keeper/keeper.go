@@ -16,10 +16,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/rundir"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/store"
 )
@@ -135,8 +137,32 @@ func CheckFree(name string) error {
 	if !answers(name) {
 		return nil
 	}
+	return errKept(name)
+}
+
+// errKept returns the error that a pool is kept on this host by another process.
+func errKept(name string) error {
 	return fmt.Errorf("the pool %s is kept already on this host: shoal queue shows its jobs, and "+
 		"shoal pool stop %[1]s ends it", name)
+}
+
+// lockFolder locks the folder of the files of a pool for one keeper at a time, before it touches
+// anything that another one may use. The lock ends with the file or the process.
+func lockFolder(c Config) (io.Closer, error) {
+	dir, err := os.Open(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	err = proc.Flock(dir, syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		err = CheckFree(c.Name) // one with another folder
+	} else if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = errKept(c.Name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return dir, nil
 }
 
 // Run keeps a pool until ctx ends or somebody asks for its end; its jobs go on. started is called,
@@ -146,6 +172,11 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	if err != nil {
 		return err
 	}
+	lock, err := lockFolder(c)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	k := &keeper{Config: c, events: make(chan func(), 64), group: group.New(ctx)}
 	k.writer = newWriter(c.Store)
 	if err := k.restore(ctx); err != nil {

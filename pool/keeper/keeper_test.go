@@ -283,7 +283,21 @@ func TestTwoKeepers(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.until("its start", func() bool { return starts(t, h.work, "one") == 1 })
-	rival := h.start(h.record) // on another host, say: the socket is not asked for
+	second := h.start(h.record)
+	select {
+	case err := <-second.ended:
+		if err == nil || !strings.Contains(err.Error(), "is kept already") {
+			t.Errorf("a second keeper with the same folder: %v", err)
+		}
+	case <-second.up:
+		t.Fatal("two keepers have the same folder")
+	}
+	if v := h.job("one"); v.ID != "one" { // of the first one, which still answers
+		t.Errorf("%+v", v)
+	}
+	h.dir = t.TempDir() // as on another host
+	t.Setenv("XDG_RUNTIME_DIR", filepath.Dir(h.dir))
+	rival := h.start(h.record)
 	<-rival.up
 	gate, err := os.OpenFile(filepath.Join(h.work, "gate"), os.O_WRONLY, 0)
 	if err != nil {
