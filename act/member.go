@@ -20,6 +20,21 @@ type member struct {
 	faults int // in a row; maxFaults = it is off
 }
 
+// Beside returns the policies of users, and after them those of others whose levers are all free.
+func Beside(users, others []decide.Policy) []decide.Policy {
+	list := slices.Clone(users)
+	for _, p := range others {
+		if !slices.ContainsFunc(p.Levers(), func(lever string) bool {
+			return slices.ContainsFunc(users, func(u decide.Policy) bool {
+				return slices.Contains(u.Levers(), lever)
+			})
+		}) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
 // ask has the policy decide. A fault says what it did wrong, in words, "" if nothing; then nothing
 // should change.
 func (m *member) ask(o sense.Observation, t decide.Twin) (d decide.Decision, fault string) {

@@ -53,7 +53,8 @@ func (l *launcher) startPolicies(g *group.Group, spec job.Spec) (list []decide.P
 		command, err := policyCommand(spec, path)
 		if err == nil {
 			var p *policies.Program
-			if p, err = policies.Start(g, command, env, l.cfg.Stderr); err == nil {
+			p, err = policies.Start(g, command, env, policies.AnswerTime, l.cfg.Stderr)
+			if err == nil {
 				list = append(list, p)
 			}
 		}
@@ -67,11 +68,8 @@ func (l *launcher) startPolicies(g *group.Group, spec job.Spec) (list []decide.P
 // policyCommand returns the words that run the policy in a file, in Python with the interpreter of
 // the job. It looks at the file.
 func policyCommand(spec job.Spec, path string) ([]string, error) {
-	switch info, err := os.Stat(path); {
-	case err != nil:
-		return nil, fmt.Errorf("the policy cannot be read: %w", err)
-	case info.IsDir():
-		return nil, fmt.Errorf("the policy %s is a folder: name a file in it", path)
+	if err := policies.CheckFile(path); err != nil {
+		return nil, fmt.Errorf("the policy %w", err)
 	}
 	python := "python3"
 	if _, _, is := job.SplitPython(spec.Command); is {

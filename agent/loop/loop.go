@@ -246,24 +246,9 @@ func (l *Loop) makeLoop() *act.Loop {
 }
 
 // withBuiltIn returns the policies of users, and after them those of shoal whose levers are free.
-func withBuiltIn(list []decide.Policy) []decide.Policy {
-	taken := map[string]bool{}
-	for _, p := range list {
-		for _, lever := range p.Levers() {
-			taken[lever] = true
-		}
-	}
-	for _, p := range []decide.Policy{policy.Batch{}, policy.Size{}, policy.Shares{},
-		policy.Checkpoint{}, policy.Sync{}} {
-		free := true
-		for _, lever := range p.Levers() {
-			free = free && !taken[lever]
-		}
-		if free {
-			list = append(list, p)
-		}
-	}
-	return list
+func withBuiltIn(users []decide.Policy) []decide.Policy {
+	return act.Beside(users, []decide.Policy{policy.Batch{}, policy.Size{}, policy.Shares{},
+		policy.Checkpoint{}, policy.Sync{}})
 }
 
 // Predict returns the change by which a person gives the job another setting, with what is

@@ -78,10 +78,15 @@ func WithExitOnSignal(ctx context.Context) context.Context {
 }
 
 // ExitOnSignal lets the first signal end the process until done is called, since a read of a pipe
-// to which nobody writes cannot be stopped. ctx is from interruptible. done is called once; any
-// other end of ctx ends nothing.
-func ExitOnSignal(ctx context.Context) (done func() bool) {
-	return context.AfterFunc(ctx, func() { exitIfSignalled(ctx) })
+// to which nobody writes cannot be stopped. It calls first what is in before, and waits for that.
+// ctx is from interruptible. done is called once; any other end of ctx ends nothing.
+func ExitOnSignal(ctx context.Context, before ...func()) (done func() bool) {
+	return context.AfterFunc(ctx, func() {
+		for _, f := range before {
+			f()
+		}
+		exitIfSignalled(ctx)
+	})
 }
 
 // FinishOnSignal revokes WithExitOnSignal, for a command that writes: the first signal only ends

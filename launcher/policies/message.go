@@ -2,6 +2,7 @@ package policies
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -232,7 +233,7 @@ func readAnswer(line []byte, tick uint64, o sense.Observation) (d decide.Decisio
 		return d, nil, true, fmt.Errorf("its reason has %d bytes, the limit is %d", len(a.Because),
 			4*setting.MaxText)
 	}
-	d.Because = a.Because
+	d.Because = cmp.Or(a.Because, "it has given no reason")
 	if c := a.Change; c != nil {
 		to := decide.Target{Setting: o.Setting}
 		if c.Batch != nil {

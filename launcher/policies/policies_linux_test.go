@@ -104,7 +104,7 @@ func start(t *testing.T, how string) (*policies.Program, error) {
 	})
 	return policies.Start(g, []string{os.Args[0]},
 		[]string{behaviourVariable + "=" + how, "SHOAL_RANK=3",
-			proc.RunVariable + "=outer/run"}, io.Discard)
+			proc.RunVariable + "=outer/run"}, policies.AnswerTime, io.Discard)
 }
 
 // observed is what the policies of these tests are told.
@@ -196,7 +196,8 @@ func TestNoPolicyStarts(t *testing.T) {
 		}
 	}
 	g := group.New(context.Background())
-	_, err := policies.Start(g, []string{"/nowhere/policy"}, nil, io.Discard)
+	_, err := policies.Start(g, []string{"/nowhere/policy"}, nil, policies.AnswerTime,
+		io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a file that is not there: %v", err)
 	}

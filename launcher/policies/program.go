@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// answerTime is how long a decision may take.
-	answerTime = 50 * time.Millisecond
+	// AnswerTime is how long a decision may take beside a job that runs.
+	AnswerTime = 50 * time.Millisecond
 	// startTime is how long a program may take until its first line: Python reads its modules.
 	startTime = 20 * time.Second
 	// maxMemory is how much private memory a program may map writably, in bytes, against accidents.
@@ -44,6 +44,7 @@ const (
 type Program struct {
 	hello
 	path    string
+	within  time.Duration      // each decision may take so long
 	in      io.WriteCloser     // the program reads it
 	kill    context.CancelFunc // ends the program with all that it has started; it does not wait
 	lines   <-chan line        // what it answers; closed when it has ended
@@ -76,13 +77,30 @@ func Command(path, python string) []string {
 	return []string{path}
 }
 
+// CheckFile looks at the file of a policy, and returns what is wrong with it, in words that begin
+// with its path; nil = nothing.
+func CheckFile(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s cannot be read: %w", path, err)
+	case info.IsDir():
+		return fmt.Errorf("%s is a folder: name a file in it", path)
+	case !strings.HasSuffix(path, ".py") && info.Mode()&0o111 == 0:
+		return fmt.Errorf("%s is no program: make it one with chmod +x, or end its name "+
+			"with .py if it is in Python", path)
+	}
+	return nil
+}
+
 // Start starts a program, by the words that run it, in the environment env without what belongs to
-// workers, and waits until it has said what it decides about. Errors of the program go to stderr. A
-// goroutine of g reads what it writes; the end of g's context ends the program with all that it has
-// started, and so does its own end. By proc.RunVariable in env, a sweep of the run finds it when
-// the launcher is killed.
-func Start(g *group.Group, command, env []string, stderr io.Writer) (*Program, error) {
-	p := &Program{path: command[len(command)-1]}
+// workers, and waits until it has said what it decides about. A decision may take up to within.
+// Errors of the program go to stderr. A goroutine of g reads what it writes; the end of g's context
+// ends the program with all that it has started, and so does its own end. By proc.RunVariable in
+// env, a sweep of the run finds it when the launcher is killed.
+func Start(g *group.Group, command, env []string, within time.Duration,
+	stderr io.Writer) (*Program, error) {
+	p := &Program{path: command[len(command)-1], within: within}
 	failed := func(err error) (*Program, error) {
 		return nil, fmt.Errorf("the policy %s cannot run: %w", p.path, err)
 	}
@@ -192,10 +210,10 @@ func (p *Program) Name() string { return p.hello.Name }
 // Levers are the levers that the program has named.
 func (p *Program) Levers() []string { return p.hello.Levers }
 
-// Decide asks the program, and waits for its answer for up to 50 ms. A program that has not
-// answered the request before is not asked again until it has. That answer counts if setting and
-// size of the job are as they were; else it is dropped. A program that does not read requests is
-// ended. The twin is not at hand for programs.
+// Decide asks the program, and waits for its answer for as long as that may take. A program that
+// has not answered the request before is not asked again until it has. That answer counts if
+// setting and size of the job are as they were; else it is dropped. A program that does not read
+// requests is ended. The twin is not at hand for programs.
 func (p *Program) Decide(o sense.Observation, _ decide.Twin, state []byte) (decide.Decision,
 	[]byte) {
 	d, next, err := p.ask(o, state)
@@ -209,7 +227,7 @@ func (p *Program) Decide(o sense.Observation, _ decide.Twin, state []byte) (deci
 // that was about another setting or size, it is dropped, and the program asked anew.
 func (p *Program) ask(o sense.Observation, state []byte) (d decide.Decision, next []byte,
 	err error) {
-	until := time.Now().Add(answerTime)
+	until := time.Now().Add(p.within)
 	now := basis{o.Setting.Number, o.Size}
 	for {
 		if !p.pending {
@@ -218,7 +236,7 @@ func (p *Program) ask(o sense.Observation, state []byte) (d decide.Decision, nex
 			}
 			p.pending, p.about = true, now
 		}
-		text, err := p.next(until, answerTime)
+		text, err := p.next(until, p.within)
 		if err != nil {
 			return d, nil, err
 		}
@@ -255,7 +273,7 @@ func (p *Program) write(b []byte, until time.Time) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded) && n == 0:
-		return fmt.Errorf("it could not be asked within %v", answerTime)
+		return fmt.Errorf("it could not be asked within %v", p.within)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		p.kill()
 		return errors.New("it does not read what it is asked, and was ended")

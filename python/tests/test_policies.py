@@ -52,6 +52,21 @@ def test_the_example_is_served():
     assert not errors
 
 
+def test_the_example_decides_in_virtual_time(binary, tmp_path):
+    """The file of the example plays in shoal sim as it is, and comes to the same bytes again."""
+    scenario = tmp_path / "scenario.txt"
+    scenario.write_text(
+        "hosts 4 cable 1Gbit\ncompute 30ms + 0.2ms/sample\ndata 20000 batch 128 range 32-512\n"
+        "noise 3000\nrun 200 steps\nexpect batch = 512\nexpect reverted = 0\n"
+    )
+    command = [str(binary), "sim", str(scenario), "--json", "--python", sys.executable]
+    command += ["--policy", str(EXAMPLE / "policy.py")]
+    one, two = (subprocess.run(command, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    assert one.returncode == 0 and one.stdout == two.stdout
+    changes = json.loads(one.stdout)["changes"]
+    assert {change["policy"] for change in changes} == {"when_noisy"}
+
+
 def test_a_policy_that_fails_goes_on(tmp_path):
     """An exception is an answer, what the policy prints is none, and the next request is served."""
     file = tmp_path / "mine.py"

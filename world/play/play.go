@@ -125,9 +125,9 @@ type player struct {
 // Play plays a scenario from its start to its end. An error says what cannot be played.
 func Play(s *scenario.Scenario) (*Result, error) { return PlayWith(s, nil, nil) }
 
-// PlayWith is Play with other policies in place of those that go by these names, and where whoever
-// decides sees after each step what look returns of the job; nil = as in Play.
-func PlayWith(s *scenario.Scenario, others []decide.Policy,
+// PlayWith is Play with policies of users, beside those of the scenario that change something else,
+// and where whoever decides sees after each step what look returns of the job; nil = as in Play.
+func PlayWith(s *scenario.Scenario, users []decide.Policy,
 	look func(o sense.Observation) sense.Observation) (*Result, error) {
 	p := &player{Scenario: s, look: look, asked: slices.Clone(s.Asked), begun: []string{"start"}}
 	c := s.Job
@@ -141,17 +141,13 @@ func PlayWith(s *scenario.Scenario, others []decide.Policy,
 	if err != nil {
 		return nil, err
 	}
-	p.deciding = act.Config{Mode: act.Off, Policies: policiesOf(s)}
-	for i, known := range p.deciding.Policies {
+	p.deciding = act.Config{Mode: act.Off, Policies: act.Beside(users, policiesOf(s))}
+	shared := false // somebody decides about the shares of work
+	for _, decides := range p.deciding.Policies {
 		p.deciding.Mode = act.Auto
-		for _, other := range others {
-			if other.Name() == known.Name() {
-				p.deciding.Policies[i] = other
-			}
-		}
+		shared = shared || slices.Contains(decides.Levers(), "shares")
 	}
-	p.world, p.oracle = w, newOracle(w, s.Job.Levers, s.Job.Data.Batch,
-		slices.Contains(s.Policies, policy.Shares{}.Name()))
+	p.world, p.oracle = w, newOracle(w, s.Job.Levers, s.Job.Data.Batch, shared)
 	if err = p.begin(0); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/spelling"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/policies"
 )
 
 // runFlags are the flags of shoal run. One goroutine uses them, that of the command; only run waits
@@ -216,12 +218,15 @@ func checkPolicies(spec job.Spec) error {
 	if spec.Budget > 0 {
 		owner["size"] = "--budget"
 	}
-	for _, path := range spec.Policies {
+	for i, path := range spec.Policies {
+		if slices.ContainsFunc(spec.Policies[:i], func(other string) bool {
+			return filepath.Clean(other) == filepath.Clean(path)
+		}) {
+			return cli.Usagef("--policy %s is given twice: leave one out", path)
+		}
 		if p := policy.Named(path); p != nil {
 			for _, lever := range p.Levers() {
 				switch other := owner[lever]; {
-				case other == path:
-					return cli.Usagef("--policy %s is given twice: leave one out", path)
 				case other != "":
 					return cli.Usagef("--policy %s and %s both decide about the %s: leave one out",
 						path, other, lever)
@@ -233,8 +238,7 @@ func checkPolicies(spec job.Spec) error {
 			}
 			continue
 		}
-		info, err := os.Stat(path)
-		switch {
+		switch _, err := os.Stat(path); {
 		case err != nil && !strings.ContainsAny(path, "./"):
 			return cli.Usagef("--policy %s: no policy of shoal is called so, and no file: there "+
 				"are %s%s", path, strings.Join(policy.Names(), ", "),
@@ -242,11 +246,9 @@ func checkPolicies(spec job.Spec) error {
 		case err != nil:
 			return cli.Usagef("--policy: %v; it takes a file of yours, or the name of a policy of "+
 				"shoal: %s", err, strings.Join(policy.Names(), ", "))
-		case info.IsDir():
-			return cli.Usagef("--policy %s is a folder: name a file in it", path)
-		case !strings.HasSuffix(path, ".py") && info.Mode()&0o111 == 0:
-			return cli.Usagef("--policy %s is no program: make it one with chmod +x, or end its "+
-				"name with .py if it is in Python", path)
+		}
+		if err := policies.CheckFile(path); err != nil {
+			return cli.Usagef("--policy %v", err)
 		}
 	}
 	return nil

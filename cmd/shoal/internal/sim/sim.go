@@ -2,16 +2,22 @@
 package sim
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/world/play"
 	"github.com/shoal-ml/shoal/world/scenario"
@@ -23,8 +29,11 @@ type options struct {
 	dir    string // directory of a run; "" = scenarios are played
 	what   string // a what-if; "" = none
 	seed   uint64
-	reseed bool // whether seed was given
+	reseed bool     // whether seed was given
+	policy []string // files of policies of users, or names of those of shoal; nil = none
+	python string   // interpreter of those in Python
 
+	programs *group.Group // what runs policies of users
 	progress *cli.Progress
 }
 
@@ -51,8 +60,13 @@ comes to the same bytes each time. docs/formats/scenario.md has all lines that a
   policy batch
   expect goodput >= 0.95 of best after 100 steps
 
+With --policy, a policy of yours decides as well, the same file that shoal run takes. It takes the
+place of a policy of the scenario that decides about the same. It may take 10 s for a decision,
+which takes no time of the scenario.
+
 With --what, each scenario is played twice, as it is and with something else from the start. Both
-share all chance that they have in common, so they differ by that alone.
+share all chance that they have in common, so they differ by that alone. A policy in --what takes
+the place of all others.
 
 With --run, a job is played as the files in its directory say that it has run: what a step takes by
 its batch and its workers, who is slow, and what the network takes. The command prints the seconds
@@ -62,6 +76,7 @@ of --what with a band that holds it in 80 of 100 cases, and what it does not kno
   shoal sim scenarios/*.txt --seed 7       other chance
   shoal sim slow_cable.txt --json          one JSON object a file
   shoal sim slow_cable.txt --what "size=8, batch=512, link h2=100Mbit, slow h3=2x, policy=none"
+  shoal sim slow_cable.txt --policy ./mine.py --what policy=batch    yours beside one of shoal
   shoal sim --run ~/.local/state/shoal/runs/gpt --what "size=8, link h2=100Mbit"
   shoal sim --run ~/.local/state/shoal/runs/gpt --what "sync=local/16"`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -71,16 +86,16 @@ of --what with a band that holds it in 80 of 100 cases, and what it does not kno
 			return cli.Arguments(1, math.MaxInt)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("what") && strings.TrimSpace(o.what) == "" {
-				return cli.Usagef("--what is empty: say what is to be otherwise, such as size=8, " +
-					"or leave it out")
+			if err := o.checkWhat(cmd); err != nil {
+				return err
 			}
-			if part := givenTwice(o.what); part != "" {
-				return cli.Usagef("--what: %s is given twice: leave one out", part)
+			if err := o.checkPolicies(cmd); err != nil {
+				return err
 			}
 			o.reseed = cmd.Flags().Changed("seed")
 			o.progress = cli.NewProgress(cmd.ErrOrStderr())
-			done := cli.ExitOnSignal(cmd.Context()) // since there is nothing to undo
+			o.programs = group.New(cmd.Context())
+			done := cli.ExitOnSignal(cmd.Context(), o.endPrograms) // nothing else is to be undone
 			defer done()
 			if o.dir != "" {
 				return o.playRun(cmd.OutOrStdout())
@@ -88,25 +103,56 @@ of --what with a band that holds it in 80 of 100 cases, and what it does not kno
 			return o.run(cmd.OutOrStdout(), args)
 		},
 	}
-	cmd.Flags().BoolVar(&o.json, "json", false, "print one JSON object a file")
-	cmd.Flags().StringVar(&o.dir, "run", "", "play the job whose directory of a run this is")
-	cmd.Flags().StringVar(&o.what, "what", "", "compare with what would come of something else")
-	cmd.Flags().Uint64Var(&o.seed, "seed", 0, "draw by another seed than the files say")
+	o.addTo(cmd.Flags())
 	return cmd
+}
+
+// addTo defines the flags of shoal sim.
+func (o *options) addTo(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.json, "json", false, "print one JSON object a file")
+	flags.StringVar(&o.dir, "run", "", "play the job whose directory of a run this is")
+	flags.StringVar(&o.what, "what", "", "compare with what would come of something else")
+	flags.StringArrayVar(&o.policy, "policy", nil, "let this `POLICY` decide, the file of a "+
+		"Python policy or of a program, or one of shoal by name; repeat for more")
+	flags.StringVar(&o.python, "python", "python3", "run policies in Python with this "+
+		"`INTERPRETER`")
+	flags.Uint64Var(&o.seed, "seed", 0, "draw by another seed than the files say")
+}
+
+// checkWhat returns what is wrong with the what-if, as far as that shows at once; nil = nothing.
+func (o *options) checkWhat(cmd *cobra.Command) error {
+	if cmd.Flags().Changed("what") && strings.TrimSpace(o.what) == "" {
+		return cli.Usagef("--what is empty: say what is to be otherwise, such as size=8, or " +
+			"leave it out")
+	}
+	if part := givenTwice(o.what); part != "" {
+		return cli.Usagef("--what: %s is given twice: leave one out", part)
+	}
+	return nil
 }
 
 // givenTwice returns a part that a what-if has more than once, such as "link h2"; "" = it has none.
 func givenTwice(what string) string {
 	seen := map[string]bool{}
-	for item := range strings.SplitSeq(what, ",") {
-		name, _, _ := strings.Cut(item, "=")
-		name = strings.Join(strings.Fields(name), " ")
+	for name := range names(what) {
 		if seen[name] {
 			return name
 		}
 		seen[name] = true
 	}
 	return ""
+}
+
+// names goes through the names of the parts of a what-if, such as "link h2".
+func names(what string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for item := range strings.SplitSeq(what, ",") {
+			name, _, _ := strings.Cut(item, "=")
+			if !yield(strings.Join(strings.Fields(name), " ")) {
+				return
+			}
+		}
+	}
 }
 
 // played is what came of a file.
@@ -178,13 +224,24 @@ func (o *options) playText(file, text, what string) (*play.Result, error) {
 		return nil, cli.Usagef("%s is no scenario:\n%v\nAll lines: docs/formats/scenario.md", file,
 			err)
 	}
-	r, err := play.PlayWith(s, nil, func(seen sense.Observation) sense.Observation {
+	var users []decide.Policy
+	if !slices.Contains(slices.Collect(names(what)), "policy") {
+		var stop func()
+		if users, stop, err = o.startPolicies(); err != nil {
+			return nil, err
+		}
+		defer stop()
+	}
+	r, err := play.PlayWith(s, users, func(seen sense.Observation) sense.Observation {
 		if seen.Step%progressSteps == 0 {
 			o.progress.Count("playing steps of "+file, seen.Step, stepsOf(s, &seen))
 		}
 		return seen
 	})
 	o.progress.Clear()
+	if signal := context.Cause(o.programs.Context()); signal != nil { // it has ended policies too
+		return nil, signal
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
