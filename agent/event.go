@@ -105,7 +105,8 @@ type Event struct {
 	Awaited []int `json:"awaited,omitempty"`
 	// Step counts the steps that were committed before.
 	Step uint64 `json:"step"`
-	// OptimizerSteps counts the optimizer steps before, in a job in rounds; 0 = as many.
+	// OptimizerSteps counts the optimizer steps before, those before a checkpoint too; 0 = as many
+	// as commits.
 	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
 	Because        string `json:"because"`
 	// Change is a change of the setting, or of a route, that was entered or has ended, which nobody

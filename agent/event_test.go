@@ -10,8 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// What happens in a job in rounds is said with the number of optimizer steps, which programs and
-// checkpoints count; a generation says of how many samples the effect went with replicas.
+// What happens in a job in rounds, or in one after a checkpoint, is said with the number of
+// optimizer steps, which programs and checkpoints count; a generation says of how many samples the
+// effect went with replicas.
 func TestEventsInRounds(t *testing.T) {
 	in := head.State{Steps: 40, Data: &cursor.Cursor{Step: 635},
 		Levers: setting.Levers{Sync: "local", Round: 16}}
@@ -19,9 +20,11 @@ func TestEventsInRounds(t *testing.T) {
 	if got := stop.String(); got != "stop at step 635 (commit 40): " {
 		t.Errorf("in rounds: %q", got)
 	}
+	if in.Levers = (setting.Levers{}); in.OptimizerSteps() != 635 {
+		t.Errorf("after a checkpoint: %d", in.OptimizerSteps())
+	}
 	for name, change := range map[string]func(){
 		"one step a commit": func() { in.Data = &cursor.Cursor{Step: 40} },
-		"no rounds":         func() { in.Levers = setting.Levers{} },
 		"no data":           func() { in.Data = nil },
 	} {
 		before := in

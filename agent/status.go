@@ -77,7 +77,7 @@ type Room struct {
 // Progress is how far a training is.
 type Progress struct {
 	Steps          uint64 // those that are committed
-	OptimizerSteps uint64 // the optimizer steps of these, in a job in rounds; 0 = as many
+	OptimizerSteps uint64 // those that the training has made; 0 = as many
 	// Goal is how many optimizer steps the training has in all, as workers of this host have told;
 	// 0 = they have not.
 	Goal uint64

@@ -77,10 +77,10 @@ func (s *State) CheckData(data cursor.Cursor) error {
 		"same", have.WithBatch(cmp.Or(s.First, have.Batch)).Describe(), data.Describe())
 }
 
-// OptimizerSteps returns how many optimizer steps the commits of the job are, where it trains in
-// rounds; 0 = as many.
+// OptimizerSteps returns how many optimizer steps the training has made, where they are not as many
+// as the commits of the job: it trains in rounds, or goes on from a checkpoint; 0 = as many.
 func (s *State) OptimizerSteps() uint64 {
-	if s.Data == nil || s.Levers.Sync == "" || s.Data.Step == s.Steps {
+	if s.Data == nil || s.Data.Step == s.Steps {
 		return 0
 	}
 	return s.Data.Step

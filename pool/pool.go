@@ -146,7 +146,7 @@ type Job struct {
 	Because    string     `json:"because"` // why it has what it has, or waits
 	Gang
 	Elastic bool            `json:"elastic"` // whether its size can change
-	Steps   uint64          `json:"steps"`   // steps that are committed, as far as is known
+	Steps   uint64          `json:"steps"`   // optimizer steps that are made, as far as is known
 	Goal    uint64          `json:"goal"`    // steps that it has in all; 0 = not known
 	Speeds  map[int]float64 `json:"speeds"`  // measured steps a second, by number of workers
 	Began   int64           `json:"began"`   // when it first got slots; 0 = not yet

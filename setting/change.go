@@ -60,7 +60,7 @@ type Change struct {
 	Who string `json:"who,omitempty"`
 	// Step is the number of committed steps when the change was entered.
 	Step uint64 `json:"step"`
-	// OptimizerSteps is the number of optimizer steps then, where the job trains in rounds; 0 = as
+	// OptimizerSteps is the number of optimizer steps then, those before a checkpoint too; 0 = as
 	// many as Step.
 	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
 	// From and To are settings, in the text form of Setting, of which only what differs is there.

@@ -53,7 +53,7 @@ type Ended struct {
 type Mark struct {
 	Time float64 `json:"time"`
 	Step uint64  `json:"step"`
-	// OptimizerSteps is how many optimizer steps these are; 0 = as many.
+	// OptimizerSteps is how many optimizer steps the training had made; 0 = as many.
 	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
 	// Kind is "loss", "join", "leave", "generation", "pause", "resume", "stop", "mesh", "wait",
 	// "change", "route", "policy" or "other".

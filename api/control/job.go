@@ -104,8 +104,8 @@ type Training struct {
 	ParkStatus
 	// Steps is the number of committed steps.
 	Steps uint64 `json:"steps"`
-	// OptimizerSteps is the number of optimizer steps that these are, where the job trains in
-	// rounds; absent = as many.
+	// OptimizerSteps is the number of optimizer steps that the training has made, where it is
+	// another one: in rounds, or after a checkpoint from which the job goes on; absent = as many.
 	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
 	// Goal is how many optimizer steps the training has in all, as long as no worker is lost and
 	// the batch stays; absent where its program, or the host that answers, has not said so.

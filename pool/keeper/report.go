@@ -1,9 +1,9 @@
 package keeper
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
-	"math"
 	"os"
 	"regexp"
 	"strings"
@@ -34,13 +34,13 @@ func (p *part) report(gone bool) pool.JobReport {
 	return r
 }
 
-// lastStep returns the number of committed steps in the last entry of the ledger of a run, which
+// lastStep returns the number of optimizer steps in the last entry of the ledger of a run, which
 // may be newer than what its launcher last said; 0 = there is none.
 func lastStep(dir string) (step uint64) {
 	text, _ := os.ReadFile(launcher.LedgerPath(dir))
 	entries, _, _ := launcher.ParseLedger(text)
 	for _, e := range entries {
-		step = max(step, e.Step)
+		step = max(step, cmp.Or(e.OptimizerSteps, e.Step))
 	}
 	return step
 }
@@ -97,10 +97,8 @@ func lastLine(text string) string {
 // led returns what a launcher says of a job, as the pool has it.
 func led(j *control.Job) *pool.Led {
 	l := &pool.Led{Host: j.Head, Size: j.Size, Want: j.Want, Workers: map[string]int{},
-		Elastic: resizable(j), Steps: j.Steps, Goal: j.Goal, Dir: j.Dir, Join: j.Join}
-	if n := j.OptimizerSteps; n > 0 { // it trains in rounds of several, and its steps are rounds
-		l.Goal = uint64(math.Ceil(float64(j.Goal) / float64(n) * float64(j.Steps)))
-	}
+		Elastic: resizable(j), Steps: cmp.Or(j.OptimizerSteps, j.Steps), Goal: j.Goal, Dir: j.Dir,
+		Join: j.Join}
 	if j.Generation == 0 { // a program that does not join, or has not yet
 		l.Size = j.Alive()
 	}
@@ -117,6 +115,9 @@ func led(j *control.Job) *pool.Led {
 	}
 	if j.Pace != nil && j.Size == j.Want {
 		l.Pace = j.Pace.Median
+		if j.Setting != nil && j.Setting.Round > 1 { // it was measured from commit to commit
+			l.Pace /= float64(j.Setting.Round)
+		}
 	}
 	return l
 }

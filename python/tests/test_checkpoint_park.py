@@ -108,6 +108,7 @@ def test_a_parked_job_goes_on_with_the_next_sample(parked):
         assert "asked for it; the checkpoint is sealed" in output, output
         before, reached = reached, max(parked.samples()[1])
         assert reached > before
+        assert f"park at step {reached + 1}" in output, output  # of the training, not of this run
     epochs = reached // 10 + 2
     output = parked._launch(3, PARKED, parked.checkpoints, parked.lists, epochs)
     times, numbers = parked.samples()
