@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,7 +93,26 @@ func newHost1(t *testing.T) *host1 {
 	}
 	t.Cleanup(func() { os.RemoveAll(runtime) })
 	t.Setenv("XDG_RUNTIME_DIR", runtime)
-	return &host1{t, mem.New().Open(), t.TempDir(), t.TempDir(), 2}
+	h := &host1{t, mem.New().Open(), t.TempDir(), t.TempDir(), 2}
+	t.Cleanup(h.endJobs)
+	return h
+}
+
+// endJobs lets jobs that wait end, and waits until all that this test has started are gone. No
+// keeper is left that could start others.
+func (h *host1) endJobs() {
+	gate, was := filepath.Join(h.work, "gate"), filepath.Join(h.work, "gate-was")
+	if os.Rename(gate, was) == nil { // who opens it from now on does not wait
+		_ = os.WriteFile(gate, nil, 0o600)
+		if f, err := os.OpenFile(was, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
+			f.Close() // somebody waited
+		}
+	}
+	for {
+		if _, err := syscall.Wait4(-1, nil, 0, nil); err != nil && err != syscall.EINTR {
+			return // there are no more children
+		}
+	}
 }
 
 // running is a keeper that runs.
