@@ -301,9 +301,6 @@ func (o *outcome) String() string {
 	for _, c := range o.changes {
 		fmt.Fprintf(&b, "%s: %s\n", setting.Change{From: c.From, To: c.To}.What(), c.measured())
 	}
-	if o.slowed && len(o.changes) == 0 {
-		fmt.Fprintln(&b, "no policy moved work; while a job runs, shoal explain says why")
-	}
 	equal := "not the same"
 	if o.equal {
 		equal = "the same"

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -229,6 +230,10 @@ func (v *demoView) printOutcome(seconds float64, o outcome) error {
 	fmt.Fprintf(v.out, "test accuracy %.1f %% after %d steps by %s in %.1f s\n", 100**s.Accuracy,
 		s.Steps, plural.Of(s.Workers, "worker"), s.Seconds)
 	fmt.Fprint(v.out, &o)
+	if o.slowed && len(o.changes) == 0 {
+		fmt.Fprintf(v.out, "no policy moved work: shoal explain %s says why\n",
+			filepath.Base(s.RunDir))
+	}
 	_, err := fmt.Fprintf(v.out, "the run's files are in %s\n", s.RunDir)
 	return err
 }
