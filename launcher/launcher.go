@@ -328,6 +328,9 @@ func (l *launcher) runResult(err error) *Result {
 	r := l.registry.runResult()
 	r.Dir, r.OK, r.Started, r.Seconds = l.reporter.directoryPath(), err == nil, l.started,
 		time.Since(l.started).Seconds()
+	if f := new(Failure); errors.As(err, &f) && f.Exit.Lost != "" {
+		r.LostHost = f.Host
+	}
 	if err != nil {
 		r.Error = err.Error()
 	}

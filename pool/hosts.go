@@ -27,6 +27,7 @@ func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 	h.Slots, h.Address, h.Up, h.Since = slots, address, true, m.now
 	h.Leaving, h.Forgot, h.heard, h.foreign = false, false, false, false
 	for _, e := range m.unfinished() {
+		delete(e.stuck, name)
 		for key := range e.sent {
 			if key.host == name {
 				delete(e.sent, key)

@@ -58,6 +58,7 @@ type entry struct {
 	begun   map[string]bool  // by host, whether its part may ever have begun
 	crashed bool             // whether a part of this attempt has ended by itself
 	away    map[string]int64 // by host, when a part was found gone
+	stuck   map[string]bool  // by host, whether its part hears nobody that leads, and waits
 	join    string           // where other hosts join it; "" = not known
 	token   string           // lets them in
 	led     int64            // when somebody last said that it leads the job
@@ -91,6 +92,7 @@ const (
 	toInvite               // to the host that leads
 	toAsk                  // to the host that leads: to hear what it says of a job that is hurt
 	toKill
+	toRecover // to one of the hosts that are stuck
 )
 
 // sentKey is a stream of orders for a job to a host.
@@ -179,6 +181,7 @@ const justWaits = "waits for slots"
 // init sets what of an entry need not outlive a head.
 func (e *entry) init() {
 	e.sent, e.begun, e.away = map[sentKey]sent{}, map[string]bool{}, map[string]int64{}
+	e.stuck = map[string]bool{}
 }
 
 // checkSubmission refuses what the pool could never start.

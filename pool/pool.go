@@ -212,8 +212,10 @@ const (
 	ParkRun   Verb = "park"   // end the job at a checkpoint
 	StopRun   Verb = "stop"   // end the job
 	InviteRun Verb = "invite" // make a token for other hosts
-	DropRun   Verb = "drop"   // forget a part that has ended
-	KillRun   Verb = "kill"   // kill what is left of an earlier attempt
+	// RecoverRun has the host go on with the job, whose other hosts that are not stuck are gone.
+	RecoverRun Verb = "recover"
+	DropRun    Verb = "drop" // forget a part that has ended
+	KillRun    Verb = "kill" // kill what is left of an earlier attempt
 )
 
 // Order is what the keeper of a host is to do. It may come again, and is then done once.
@@ -257,6 +259,9 @@ type JobReport struct {
 	Attempt int    `json:"attempt"`
 	Part    int    `json:"part"` // by the order to start or to join
 	Live    bool   `json:"live"` // whether its launcher or agent runs here
+	// Stuck says that the host that led the job is lost to this one, and that too few hosts are
+	// left to be sure that no others go on.
+	Stuck   bool   `json:"stuck,omitempty"`
 	End     *End   `json:"end,omitempty"`
 	Led     *Led   `json:"led,omitempty"`     // the job, where this host leads it
 	Refused string `json:"refused,omitempty"` // why the last order for it was not carried out

@@ -65,6 +65,12 @@ func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 		m.kill(e, r.Host, j)
 		return
 	}
+	if j.Stuck {
+		e.stuck[r.Host] = true
+	} else {
+		delete(e.stuck, r.Host)
+		delete(e.sent, sentKey{r.Host, toRecover}) // another loss is another matter
+	}
 	if j.Led != nil {
 		m.takeLed(e, r, j.Led)
 	}
@@ -133,6 +139,7 @@ func (m *Machine) partGone(e *entry, host string) {
 	delete(e.Parts, host)
 	delete(e.Names, host)
 	delete(e.begun, host)
+	delete(e.stuck, host)
 	e.away[host] = m.now
 	for key := range e.sent {
 		if key.host == host {

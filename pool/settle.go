@@ -268,6 +268,10 @@ func (m *Machine) instruct(e *entry) {
 		return // the store comes first
 	}
 	o := Order{Job: e.ID, Attempt: e.Attempt, Because: e.Because}
+	if host := m.stuckAt(e); host != "" && e.State != Starting {
+		o.Verb, o.Host, o.Because = RecoverRun, host, ""
+		m.send(e, toRecover, o)
+	}
 	switch e.State {
 	case Starting:
 		m.instructStart(e, o)
@@ -280,6 +284,26 @@ func (m *Machine) instruct(e *entry) {
 		o.Verb, o.Host, o.Who, o.Now = StopRun, e.Lead, e.StopBy, e.StopNow
 		m.send(e, toLead, o)
 	}
+}
+
+// stuckAt returns the host that is to go on with a job that nobody leads: one of those that are
+// left and cannot be sure of the others, which the pool is, since their keepers have said that
+// nothing is left there. It returns "" where that is not so of all.
+func (m *Machine) stuckAt(e *entry) (first string) {
+	if len(e.stuck) == 0 {
+		return ""
+	}
+	for host := range e.Parts {
+		h := m.hosts[host]
+		switch {
+		case !e.begun[host]:
+		case !e.stuck[host] || h == nil || !h.Up || !h.heard:
+			return "" // it may lead, or be about to
+		case first == "" || host < first:
+			first = host
+		}
+	}
+	return first
 }
 
 // instructStart has the host that leads a job start it, and the others join it.

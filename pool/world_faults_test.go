@@ -42,7 +42,7 @@ func (w *world) person() {
 
 // mishap kills an agent, loses a report, or lets parts of jobs that have ended go.
 func (w *world) mishap() {
-	switch w.r.IntN(3) {
+	switch w.r.IntN(4) {
 	case 0:
 		h := w.pick(func(h *worldHost) bool { return len(h.parts) > 0 })
 		if h == nil {
@@ -61,6 +61,16 @@ func (w *world) mishap() {
 	case 2:
 		if h := w.pick(func(h *worldHost) bool { return true }); h != nil {
 			w.exit(h)
+		}
+	case 3:
+		for _, id := range w.jobIDs() {
+			run := w.runs[id]
+			h := w.pick(func(h *worldHost) bool { return run.agents[h.name] && h.name != run.lead })
+			if h != nil && run.began && !run.over && !run.stuck && w.r.IntN(2) == 0 {
+				w.note("%s is cut off from the others of %s", h.name, id)
+				h.parts[id].workers = run.workers[h.name]
+				run.workers[h.name], run.agents[h.name], run.hurt = 0, false, true
+			}
 		}
 	}
 }

@@ -73,6 +73,7 @@ type worldRun struct {
 	parking bool
 	stop    bool
 	hurt    bool // whether it has lost processes to faults
+	stuck   bool // whether its lead is lost, and those that are left are not sure of that
 	over    bool // whether it has ended
 	steps   uint64
 	goal    uint64
@@ -264,6 +265,17 @@ func (w *world) carryOut(h *worldHost) {
 		if p != nil {
 			p.invited = true
 		}
+	case RecoverRun:
+		if p == nil || !p.live || !mine || run.over {
+			break
+		}
+		if !run.stuck && !run.agents[h.name] && !w.anyForgot(run) {
+			w.fail("%s goes on with its part of %s, which %s leads", h.name, o.Job, run.lead)
+		}
+		if run.stuck {
+			run.stuck = false
+			w.handOver(o.Job)
+		}
 	case ParkRun:
 		if p == nil || !p.live || !mine || run.lead != h.name {
 			break
@@ -302,11 +314,26 @@ func (w *world) killOn(job, host string, attempt int) {
 		return
 	}
 	run.workers[host], run.agents[host], run.hurt = 0, false, true
-	if w.handOver(job); run.lead == host { // nobody is left who can lead
+	led := run.lead == host && run.began && !run.stuck
+	if run.stuck = run.stuck || led && w.r.IntN(2) == 0; run.stuck && w.survivors(run) {
+		w.note("%s is stuck", job)
+		return
+	}
+	if w.handOver(job); run.lead == host || !run.agents[run.lead] { // nobody can lead
 		w.note("nobody leads %s any more", job)
 		run.over = true
 		w.abandon(run, job)
 	}
+}
+
+// survivors reports whether a run has workers on some host.
+func (w *world) survivors(run *worldRun) bool {
+	for host := range run.agents {
+		if run.agents[host] && run.workers[host] > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // abandon ends what is left of a run on other hosts than the one that led it, some of it later.
@@ -328,7 +355,8 @@ func (w *world) abandon(run *worldRun, id string) {
 // exit ends parts of jobs that have ended.
 func (w *world) exit(h *worldHost) {
 	for id, p := range h.parts {
-		if run := w.runs[id]; p.live && (run.over || run.attempt != p.attempt) {
+		run := w.runs[id] // of which it hears that it is no part of it, perhaps
+		if p.live && (run.over || run.attempt != p.attempt || !run.agents[h.name]) {
 			p.live, p.workers, p.end = false, 0, &End{OK: true}
 		}
 	}
@@ -349,8 +377,11 @@ func (w *world) say(h *worldHost) Report {
 		p := h.parts[id]
 		j := JobReport{Job: id, Attempt: p.attempt, Part: p.number, Live: p.live, End: p.end,
 			Refused: p.refused}
+		if run := w.runs[id]; p.live && run.attempt == p.attempt && !run.over {
+			j.Stuck = run.stuck || !run.agents[h.name]
+		}
 		if run := w.runs[id]; p.live && run.attempt == p.attempt && run.lead == h.name &&
-			!run.over {
+			!run.over && !run.stuck {
 			l := &Led{Host: run.names[h.name], Allotted: p.allotted, Workers: map[string]int{},
 				Elastic: run.elastic && run.steps > 0,
 				Steps:   run.steps, Goal: run.goal, Join: "addr", Dir: "/run"}
@@ -377,7 +408,7 @@ func (w *world) say(h *worldHost) Report {
 // step lets a run make a step, with what follows at its end.
 func (w *world) step(id string) {
 	run := w.runs[id]
-	if run == nil || run.over || !run.agents[run.lead] {
+	if run == nil || run.over || run.stuck || !run.agents[run.lead] {
 		return
 	}
 	if !run.began {

@@ -157,7 +157,7 @@ func checkJob(name string) error {
 // checkOrder returns what is wrong with an order; nil = nothing.
 func checkOrder(o *pool.Order) error {
 	verbs := []pool.Verb{pool.StartRun, pool.JoinRun, pool.AllotRun, pool.ParkRun, pool.StopRun,
-		pool.InviteRun, pool.DropRun, pool.KillRun}
+		pool.InviteRun, pool.RecoverRun, pool.DropRun, pool.KillRun}
 	switch {
 	case !slices.Contains(verbs, o.Verb):
 		return fmt.Errorf("nobody can %.20q a job", o.Verb)

@@ -201,6 +201,12 @@ func (p *part) do(ctx context.Context, o pool.Order) error {
 		err := p.job.Park(ctx, by)
 		p.parking = err == nil
 		return err
+	case pool.RecoverRun:
+		err := p.job.Recover(ctx, by)
+		if no := new(control.Refusal); errors.As(err, &no) {
+			return nil // somebody leads, after all
+		}
+		return err
 	case pool.InviteRun:
 		i, err := p.job.Invite(ctx, inviteLife, by)
 		if err == nil {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/pool"
@@ -25,6 +26,8 @@ func (p *part) report(gone bool) pool.JobReport {
 			r.Led = led(p.job)
 			r.Led.Steps = max(r.Led.Steps, lastStep(p.saved.Run))
 		}
+	case p.leads && p.job.State == api.Stuck:
+		r.Stuck = true
 	case p.leads:
 		if r.Led = led(p.job); p.hasSlots() {
 			r.Led.Allotted = p.allot.Seq
@@ -81,6 +84,8 @@ func (p *part) end() *pool.End {
 	case errors.Is(err, fs.ErrNotExist): // its launcher was killed, or another host led
 	case err != nil:
 		x.Final, x.Error = !p.saved.Joins, err.Error()
+	case result.LostHost != "": // which is no fault of the job: it may be started again
+		x.Error = result.Error
 	case result.GoesOn == "":
 		x.Final, x.OK, x.Error = true, result.OK, result.Error
 		x.Stopped, x.Parked = result.StoppedBy, result.Parked
