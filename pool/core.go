@@ -54,6 +54,8 @@ func (m *Machine) toCore(e *entry) sched.Job {
 		j.Started = e.Began
 	}
 	switch {
+	case e.ParkBy != "":
+		j.Park = sched.ParkHeld
 	case s.Preempt == "never" || e.Pinned:
 		j.Park = sched.ParkNever
 	case s.Preempt == "park":
@@ -214,7 +216,7 @@ func (m *Machine) coreKeep(e *entry, why string) {
 	_ = m.core.Undo(jobID(e), e.Want.places(), true)
 	for _, o := range m.busy {
 		switch {
-		case o == e || o.State == Stopping || o.State == Parking:
+		case o == e || o.State == Stopping || o.State == Parking || o.ParkBy != "":
 		case !o.started() && o.Want.total() > 0:
 			m.waitAgain(o, why)
 		case o.started() && !o.Want.equal(o.Target) && o.Target.total() > 0:

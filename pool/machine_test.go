@@ -306,7 +306,7 @@ func TestLossesAreListed(t *testing.T) {
 	}
 	want := []string{"0 to 2 at 2, done 3: first by fifo",
 		"2 to 0 at 4, done 4: all of its processes were killed, or their hosts are lost",
-		"0 to 2 at 5, done 5: first by fifo", "2 to 0 at 6, done 6: it was parked"}
+		"0 to 2 at 5, done 5: first by fifo", "2 to 0 at 6, done 6: parked by somebody"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
@@ -335,6 +335,9 @@ func TestStepsOfAJobThatGoesOn(t *testing.T) {
 	}
 	report(JobReport{Attempt: 1, Live: true}, 500, 900)
 	report(JobReport{Attempt: 1, End: &End{Final: true, Parked: true}}, 0, 0)
+	if err := m.Resume(now, "one", "ada"); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ said, saidGoal, steps, goal uint64 }{
 		{0, 0, 500, 900}, {480, 950, 480, 950},
 	} {

@@ -154,10 +154,12 @@ type Job struct {
 	Error   string          `json:"error"`   // why it failed
 	StopBy  string          `json:"stop_by"` // who asked for its end; "" = nobody
 	StopNow bool            `json:"stop_now"`
-	Fails   int             `json:"fails"`  // starts in a row after which it made no step
-	Asks    int             `json:"asks"`   // number of workers that a person has set; 0 = none
-	Expect  Expectation     `json:"expect"` // what is expected of it now
-	Dir     string          `json:"run"`    // directory of its last run on the host that leads it
+	// ParkBy is who wants that it gets no slots until somebody resumes it; "" = nobody.
+	ParkBy string      `json:"park_by,omitempty"`
+	Fails  int         `json:"fails"`  // starts in a row after which it made no step
+	Asks   int         `json:"asks"`   // number of workers that a person has set; 0 = none
+	Expect Expectation `json:"expect"` // what is expected of it now
+	Dir    string      `json:"run"`    // directory of its last run on the host that leads it
 	// History is what the core knows of it by its own decisions.
 	History sched.History `json:"history"`
 	// Changes are the last ones, up to maxChanges, the newest last.

@@ -3,6 +3,7 @@ package pool
 import (
 	"maps"
 	"slices"
+	"strings"
 )
 
 // What keepers report, and what follows for the slots that jobs hold.
@@ -172,7 +173,7 @@ func (m *Machine) takeLed(e *entry, r Report, l *Led) {
 	if e.State == Starting && l.Size > 0 && l.Size >= min(e.Target.total(), l.Want) {
 		e.State = Running
 		m.touch(e)
-		m.changeDone(e)
+		m.startDone(e)
 		_ = m.coreUpdate(e)
 	}
 	// What the lead said before it was asked may be of a time when all were there soon after.
@@ -240,7 +241,8 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 	}
 	m.notef("job %s: %s", e.ID, j.Refused)
 	if e.State == Parking {
-		e.State = Running
+		e.State, e.ParkBy, e.Because = Running, "", "it was not parked: "+
+			strings.TrimPrefix(j.Refused, "it could not be parked: ")
 	}
 	if j.Led != nil {
 		has := Slots{}
@@ -257,6 +259,7 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 	m.touch(e)
 	e.intent = e.version
 	m.coreKeep(e, j.Refused)
+	_ = m.coreUpdate(e)
 }
 
 // takeEnd takes the end of a job on the host that led it. Other parts of it may still be there.
@@ -264,6 +267,9 @@ func (m *Machine) takeEnd(e *entry, host string, x *End) {
 	e.Dir, e.Lead = x.Dir, host
 	switch {
 	case x.Parked && e.StopBy == "":
+		if e.State != Parking && e.ParkBy == "" { // whoever it was has not asked the pool
+			m.hold(e, "somebody")
+		}
 		m.requeue(e, Parked, e.Because)
 	case e.StopBy != "" || x.Stopped != "":
 		if e.StopBy == "" {
@@ -272,7 +278,7 @@ func (m *Machine) takeEnd(e *entry, host string, x *End) {
 		m.end(e, Stopped, "")
 	case x.OK:
 		if e.State == Starting { // and had all its workers between two reports
-			m.changeDone(e)
+			m.startDone(e)
 		}
 		m.end(e, Ended, "")
 	default:

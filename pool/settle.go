@@ -122,6 +122,13 @@ func (m *Machine) changeDone(e *entry) {
 	}
 }
 
+// startDone enters that a job has begun, unless something else was decided since.
+func (m *Machine) startDone(e *entry) {
+	if c := e.change(); c != nil && c.To > 0 {
+		m.changeDone(e)
+	}
+}
+
 // change returns the last change of a job if it is still to come, nil otherwise.
 func (e *entry) change() *Change {
 	n := len(e.Changes)
@@ -444,7 +451,7 @@ func (m *Machine) requeue(e *entry, state State, why string) {
 	if c := e.change(); state == Parked && c != nil && c.To == 0 {
 		m.changeDone(e)
 	} else {
-		if state == Parked {
+		if state == Parked && e.ParkBy == "" {
 			why = "it was parked"
 		}
 		m.recordChange(e, 0, why, Expectation{})

@@ -24,7 +24,8 @@ type JobView struct {
 	Steps     uint64          `json:"steps"`
 	Goal      uint64          `json:"goal,omitempty"`
 	Because   string          `json:"because"`
-	Waits     string          `json:"waits,omitempty"` // why it has no slots now
+	Waits     string          `json:"waits,omitempty"`     // why it has no slots now
+	ParkedBy  string          `json:"parked_by,omitempty"` // who has it get none; "" = nobody
 	Submitted int64           `json:"submitted"`
 	Began     int64           `json:"began,omitempty"`
 	Over      int64           `json:"over,omitempty"`
@@ -75,9 +76,9 @@ func (m *Machine) view(id string, t taken) (JobView, bool) {
 	s := e.Submission
 	return JobView{ID: e.ID, State: e.State, Workers: e.Held.total(), Want: e.Want.total(),
 		Min: s.Min, Max: s.Max, Priority: s.Priority, Hosts: e.Held.clone(), Steps: e.Steps,
-		Goal: e.Goal, Because: e.Because, Waits: m.waitsFor(e, t), Submitted: e.Submitted,
-		Began: e.Began, Over: e.Over, Expect: m.expectNow(e), Speeds: maps.Clone(e.Speeds),
-		Error: e.Error, Lead: e.Lead, Dir: e.Dir, Attempt: e.Attempt,
+		Goal: e.Goal, Because: e.Because, Waits: m.waitsFor(e, t), ParkedBy: e.ParkBy,
+		Submitted: e.Submitted, Began: e.Began, Over: e.Over, Expect: m.expectNow(e),
+		Speeds: maps.Clone(e.Speeds), Error: e.Error, Lead: e.Lead, Dir: e.Dir, Attempt: e.Attempt,
 		Changes: slices.Clone(e.Changes)}, true
 }
 

@@ -59,6 +59,9 @@ func (m *Machine) waitsFor(e *entry, t taken) string {
 	if e.started() || e.State.Over() {
 		return ""
 	}
+	if e.ParkBy != "" {
+		return "shoal resume " + e.ID + " lets it go on"
+	}
 	if n := e.Held.total(); n > 0 {
 		return fmt.Sprintf("processes of it are still in %s", plural.Of(n, "slot"))
 	}

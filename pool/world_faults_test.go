@@ -2,6 +2,7 @@ package pool
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -21,7 +22,16 @@ func (w *world) lose(h *worldHost) {
 
 // person has a person do something that is seldom done.
 func (w *world) person() {
-	switch k := w.r.IntN(8); {
+	switch k := w.r.IntN(11); {
+	case k >= 8:
+		if len(w.m.order) > 0 {
+			id := w.m.order[w.r.IntN(len(w.m.order))]
+			if w.m.jobs[id].ParkBy != "" {
+				w.note("resume %s: %v", id, w.m.Resume(w.now, id, "x"))
+			} else {
+				w.note("park %s: %v", id, w.m.Park(w.now, id, "x"))
+			}
+		}
 	case k < 5:
 		if len(w.m.order) > 0 {
 			id, n := w.m.order[w.r.IntN(len(w.m.order))], w.r.IntN(5)
@@ -144,6 +154,9 @@ func (w *world) check() {
 		}
 	}
 	for id, e := range w.m.jobs {
+		if e.ParkBy != "" && !e.State.Over() && e.Want.total() > 0 {
+			w.fail("job %s is to have slots, and %s has parked it", id, e.ParkBy)
+		}
 		if e.State.Over() && e.change() != nil {
 			w.fail("job %s is over, and a change of it is still to come", id)
 		}
@@ -179,8 +192,13 @@ func (w *world) calm() {
 		}
 		_ = w.m.Leave(w.now, h.name, false)
 	}
-	for range 3000 {
+	for i := range 3000 {
 		w.now += 1000
+		if i == 20 {
+			for _, id := range slices.Clone(w.m.order) {
+				w.note("resume %s: %v", id, w.m.Resume(w.now, id, "x"))
+			}
+		}
 		for _, name := range w.names() {
 			w.exit(w.hosts[name])
 		}

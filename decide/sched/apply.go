@@ -111,7 +111,7 @@ func (m *Machine) setRate(e *entry) {
 // wait puts a job among those that wait.
 func (m *Machine) wait(e *entry) {
 	e.waitsSince = m.now
-	if m.policy.Order != nil {
+	if m.policy.Order != nil && !e.job.held() {
 		m.unkeyed = append(m.unkeyed, e)
 	}
 }
@@ -133,7 +133,7 @@ func (m *Machine) rekey(e *entry) {
 
 // enqueue has a job among those that wait, of which another key is to be computed.
 func (m *Machine) enqueue(e *entry) {
-	if m.policy.Order != nil {
+	if m.policy.Order != nil && !e.job.held() {
 		m.unkeyed = append(m.unkeyed, e)
 	}
 	m.dirty = true

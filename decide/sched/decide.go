@@ -56,7 +56,7 @@ func (m *Machine) replace(fault string) {
 	m.waiting, m.unkeyed, m.memory = queue{}, nil, nil
 	for _, e := range m.list {
 		e.heap = -1
-		if !e.ended && e.slots == 0 && m.policy.Order != nil {
+		if !e.ended && e.slots == 0 && m.policy.Order != nil && !e.job.held() {
 			m.unkeyed = append(m.unkeyed, e)
 		}
 	}

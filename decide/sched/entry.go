@@ -58,7 +58,7 @@ func (e *entry) count(now int64) {
 
 // waited returns for how many milliseconds a job has waited in all.
 func (e *entry) waited(now int64) int64 {
-	if e.slots > 0 {
+	if e.slots > 0 || e.job.held() {
 		return e.waitedBefore
 	}
 	return e.waitedBefore + now - e.waitsSince

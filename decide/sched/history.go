@@ -100,6 +100,9 @@ func (m *Machine) Update(j Job) error {
 	if rekeyed {
 		m.dequeue(e)
 	}
+	if e.slots == 0 && j.held() != old.held() {
+		e.waitedBefore, e.waitsSince = e.waited(m.now), m.now
+	}
 	e.job, e.left, e.done = j, j.Left.Mean, j.Done
 	e.least = j.Smallest()
 	switch {

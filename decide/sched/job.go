@@ -89,6 +89,9 @@ func (j *Job) Smallest() int {
 	return 0
 }
 
+// held reports whether the job gets no slots because a person wants that.
+func (j *Job) held() bool { return j.Park == ParkHeld }
+
 // Check returns an error that says what is wrong with a job and what to do, or nil.
 func (j *Job) Check() error {
 	fail := func(format string, args ...any) error {
@@ -119,7 +122,7 @@ func (j *Job) Check() error {
 		return fail("it has a time before the pool began: write times from 0 on")
 	case j.Spread != 0 && !(j.Spread >= 1 && j.Spread <= 1e6):
 		return fail("it is %v times slower on several hosts: write 1 or more", j.Spread)
-	case j.Park < ParkNever || j.Park > ParkWhole:
+	case j.Park < ParkNever || j.Park > ParkHeld:
 		return fail("unknown way %d of taking its slots", j.Park)
 	}
 	if err := j.Speed.Check(); err != nil {

@@ -57,6 +57,8 @@ const (
 	ParkShrink
 	// ParkWhole is a job that can be stopped and goes on later where it was.
 	ParkWhole
+	// ParkHeld is a job that a person keeps from getting slots. It waits, and does not age.
+	ParkHeld
 )
 
 // Costs are what changes take, in milliseconds in which the job that is changed does not go on.

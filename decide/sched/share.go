@@ -60,7 +60,7 @@ func (m *Machine) makeView() (*View, []*entry) {
 	v.Now, v.Slots, v.Costs, v.Age = m.now, m.place.slots, m.costsOf, m.cfg.Age
 	v.Jobs, v.Hosts, m.seen = v.Jobs[:0], v.Hosts[:0], m.seen[:0]
 	for _, e := range m.list {
-		if !e.ended {
+		if !e.ended && !(e.job.held() && e.slots == 0) {
 			e.refresh(m.now)
 			e.job.Waited = e.waited(m.now)
 			v.Jobs = append(v.Jobs, &e.job)

@@ -24,6 +24,8 @@ const (
 	PathJob    = "/v1/job"    // GET with ?name=JOB: a Job
 	PathSubmit = "/v1/submit" // POST a Request: a pool.Answer
 	PathStop   = "/v1/stop"   // POST an Ask: an empty object
+	PathPark   = "/v1/park"   // POST an Ask: an empty object; the job may refuse later
+	PathResume = "/v1/resume" // POST an Ask: an empty object
 	PathResize = "/v1/resize" // POST an Ask: an empty object
 	PathEnd    = "/v1/end"    // POST an Ask: an empty object; the keeper ends, and its jobs go on
 )
@@ -99,6 +101,12 @@ func (k *keeper) handler() http.Handler {
 	}
 	mux.HandleFunc("POST "+PathStop, about(func(a Ask) error {
 		return k.m.Stop(now(), a.Job, a.Who, a.Now)
+	}))
+	mux.HandleFunc("POST "+PathPark, about(func(a Ask) error {
+		return k.m.Park(now(), a.Job, a.Who)
+	}))
+	mux.HandleFunc("POST "+PathResume, about(func(a Ask) error {
+		return k.m.Resume(now(), a.Job, a.Who)
 	}))
 	mux.HandleFunc("POST "+PathResize, about(func(a Ask) error {
 		return k.m.Resize(now(), a.Job, a.Workers, a.Who)

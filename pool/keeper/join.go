@@ -290,7 +290,7 @@ func (g *guest) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathQueue, g.forward)
 	mux.HandleFunc("GET "+PathJob, g.forward)
-	for _, path := range []string{PathSubmit, PathStop, PathResize} {
+	for _, path := range []string{PathSubmit, PathStop, PathPark, PathResume, PathResize} {
 		mux.HandleFunc("POST "+path, g.forward)
 	}
 	mux.HandleFunc("POST "+PathEnd, endHandler(g.group))

@@ -131,7 +131,8 @@ func (h *hello) check() error {
 }
 
 // forwardable are the paths that a keeper asks its head for, those of a GET with a query.
-var forwardable = []string{PathQueue, PathJob, PathSubmit, PathStop, PathResize}
+var forwardable = []string{PathQueue, PathJob, PathSubmit, PathStop, PathPark, PathResume,
+	PathResize}
 
 // check returns what is wrong with a request; nil = nothing.
 func (f *forwarded) check() error {

@@ -150,6 +150,16 @@ class PoolJob:
         """Ask for its end: when its step ends, or at once. Does not wait for it."""
         self.pool._call("/v1/stop", {"job": self.name, "who": _who(), "now": now})
 
+    def park(self) -> None:
+        """Ask for its end at a checkpoint when its step ends, from which it goes on after `resume`.
+        It has no slots until then. Does not wait; one that cannot be parked goes on.
+        """
+        self.pool._call("/v1/park", {"job": self.name, "who": _who()})
+
+    def resume(self) -> None:
+        """Let it go on when the pool has slots for it. PoolError if nobody has parked it."""
+        self.pool._call("/v1/resume", {"job": self.name, "who": _who()})
+
 
 def _who() -> str:
     """USER@HOST of this process, which ledgers name."""

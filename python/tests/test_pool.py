@@ -116,6 +116,16 @@ def test_a_job_is_parked_for_an_urgent_one(pool, tmp_path):
     trains(folders[0])
     while low.view().get("goal") != 10**9:  # 100000000 epochs of 97 samples, of 10 a step
         assert low.state == "running"
+    low.park()  # by hand: it stays parked though slots are free
+    while low.state != "parked":
+        assert low.state in ("running", "parking") and low.view()["parked_by"]
+    assert low.because.startswith("parked by ") and low.workers == 0
+    steps = low.view()["steps"]
+    low.resume()
+    while low.state != "running" or low.view()["steps"] <= steps:
+        assert low.state in ("parked", "starting", "running")
+    with pytest.raises(shoal.PoolError, match="nobody has parked it"):
+        low.resume()
     urgent = pool.submit(["cat", str(gate)], workers=2, name="urgent", priority=10)
     while urgent.state != "running":
         assert low.state in ("running", "resizing", "parking", "parked")

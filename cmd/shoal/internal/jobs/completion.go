@@ -76,7 +76,8 @@ func addPooled(ctx context.Context, names []cobra.Completion, over bool) []cobra
 	return names
 }
 
-// completeStop completes the argument of shoal stop: jobs that run, and those that wait in a pool.
+// completeStop completes the argument of shoal stop and shoal park: jobs that run, and those that
+// wait in a pool.
 func completeStop(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
 	names, directive := completeJobs(cmd, args, word)
@@ -84,6 +85,23 @@ func completeStop(cmd *cobra.Command, args []string, word string) ([]cobra.Compl
 		names = addPooled(cmd.Context(), names, false)
 	}
 	return names, directive
+}
+
+// completeParked completes the argument of shoal resume: jobs of pools that people have parked.
+func completeParked(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
+	var names []cobra.Completion
+	pools, _ := keeper.Names()
+	for _, pool := range pools {
+		var s keeper.State
+		_ = keeper.Call(cmd.Context(), pool, keeper.PathQueue, nil, &s)
+		for _, j := range s.Jobs {
+			if len(args) == 0 && j.ParkedBy != "" {
+				names = addName(names, j.ID, "parked by "+j.ParkedBy)
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeExplained completes the argument of shoal explain: jobs that run, those of pools, and

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/pool"
+	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
 // shoal park. One goroutine runs what is here, that of the command, so nothing is locked.
@@ -30,13 +33,20 @@ on from there.
 
 The program must train in steps and make checkpoints: job.checkpoint(folder), in Go
 Trainer.Checkpoint. Where the checkpoint cannot be made, training goes on, and the command says why.
-A worker that ignores SIGTERM is killed 10 s after the checkpoint is sealed.`, "Exit codes: 0 the job is parked, 1 it is not, 2 wrong usage.", "checkpoints"),
+A worker that ignores SIGTERM is killed 10 s after the checkpoint is sealed.
+
+A job of a pool gets no slots until shoal resume. One that waits is kept from starting. The host on
+which it runs may be any of the pool.`, "Exit codes: 0 the job is parked, 1 it is not, 2 wrong usage.", "checkpoints"),
 		Example: `  shoal park train
   shoal park train && shoal run -f job.yaml    stop, and go on with the next sample
+  shoal park big && shoal resume big       a job of a pool
   shoal park train --json                  the result as an object`,
 		Args:              cli.Arguments(1, 1),
-		ValidArgsFunction: completeJobs,
+		ValidArgsFunction: completeStop,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if found, is := keeper.FindJob(cmd.Context(), args[0]); is && !found.Job.State.Over() {
+				return parkPooled(cmd.Context(), cmd.OutOrStdout(), found, asJSON)
+			}
 			j, err := control.Find(cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -93,4 +103,84 @@ func parkJob(ctx context.Context, out io.Writer, j *control.Job, asJSON bool) er
 		err = fmt.Errorf("job %s has ended before it was parked", j.Name)
 	}
 	return err
+}
+
+// parkPooled asks the pool of a job to park it, and waits until it has no processes or the pool
+// says why it goes on. It polls on the goroutine of the command, and the end of ctx ends the wait.
+func parkPooled(ctx context.Context, out io.Writer, j keeper.Job, asJSON bool) error {
+	name, asked := j.Job.ID, false
+	err := cli.Poll(ctx, func() (done bool, err error) {
+		if !asked {
+			asked = true
+			err = keeper.Call(ctx, j.Pool, keeper.PathPark, keeper.Ask{Job: name,
+				Who: cli.Requester()}, &struct{}{})
+			if err != nil {
+				return false, err
+			}
+		}
+		j = keeper.Job{Pool: j.Pool} // an answer leaves out what is empty
+		err = keeper.Call(ctx, j.Pool, keeper.PathJob+"?name="+name, nil, &j)
+		v := j.Job
+		switch {
+		case err != nil:
+			return false, err
+		case v.State.Over():
+			return false, fmt.Errorf("job %s has ended before it was parked: it has %s", name,
+				v.State)
+		case v.ParkedBy == "":
+			return false, fmt.Errorf("job %s is not parked: %s", name,
+				strings.TrimPrefix(v.Because, "it was not parked: "))
+		}
+		return v.Waits != "", nil
+	})
+	if ctx.Err() != nil {
+		return fmt.Errorf("no longer waiting for job %s to be parked, which was asked for: %w",
+			name, err)
+	}
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(out).Encode(map[string]string{"job": name, "pool": j.Pool,
+			"state": string(j.Job.State), "parked_by": j.Job.ParkedBy})
+	}
+	text := "is parked, and goes on with the next sample after shoal resume " + name
+	if j.Job.State == pool.Waiting {
+		text = "waits, and does not start before shoal resume " + name
+	}
+	_, err = fmt.Fprintf(out, "job %s %s\n", name, text)
+	return err
+}
+
+// NewResumeCommand returns the command shoal resume.
+func NewResumeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "resume JOB",
+		Short: "Let a job of a pool go on that was parked",
+		Long: cli.Help(`Let a job of a pool go on that shoal park has ended or kept from starting: it gets slots as all
+others do, and goes on with the next sample. Another job is started again with shoal run.`,
+			cli.ExitCodes, "pool"),
+		Example: `  shoal resume big
+  shoal park big && shoal resume big
+  shoal resume big && shoal queue          also for what it waits now`,
+		Args:              cli.Arguments(1, 1),
+		ValidArgsFunction: completeParked,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, name := cmd.Context(), ""
+			if found, is := keeper.FindJob(ctx, args[0]); is {
+				name = found.Pool
+			}
+			name, err := keeper.Find(name)
+			if err == nil {
+				err = keeper.Call(ctx, name, keeper.PathResume, keeper.Ask{Job: args[0],
+					Who: cli.Requester()}, &struct{}{})
+			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "job %s goes on when the pool has slots for "+
+				"it; shoal queue shows it\n", args[0])
+			return err
+		},
+	}
 }

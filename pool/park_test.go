@@ -1,0 +1,130 @@
+package pool
+
+import (
+	"strings"
+	"testing"
+)
+
+// A job that a person has parked has no slots until somebody resumes it, however it was parked and
+// whatever it did before, also under a head that starts again.
+func TestParkedUntilResumed(t *testing.T) {
+	cases := []struct {
+		name  string
+		parks func(m *Machine) error // at 10, when it runs; nil = the launcher was asked
+		why   string
+	}{
+		{"the pool is asked", func(m *Machine) error { return m.Park(10, "one", "ada") },
+			"parked by ada; shoal resume one lets it go on"},
+		{"its launcher is asked", nil,
+			"parked by somebody; shoal resume one lets it go on"},
+	}
+	for _, c := range cases {
+		m, submit, why := asked(t, "fifo")
+		step := func(now int64, jobs ...JobReport) (verbs string) {
+			m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: jobs})
+			for range 2 {
+				m.Settle(now)
+				for _, w := range m.TakeWrites() {
+					m.Written(now, w)
+				}
+			}
+			m.Settle(now)
+			for _, o := range m.TakeOrders() {
+				verbs += string(o.Verb) + " "
+			}
+			return verbs
+		}
+		runs := func(attempt int) JobReport {
+			return JobReport{Job: "one", Attempt: attempt, Part: 1, Live: true, Led: &Led{Host: "a",
+				Size: 2, Want: 2, Elastic: true, Steps: 5, Workers: map[string]int{"a": 2}}}
+		}
+		step(2)
+		submit("one", 2, 2, 0)
+		step(3, runs(1))
+		if c.parks != nil {
+			if err := c.parks(m); err != nil {
+				t.Fatal(err)
+			}
+			if verbs := step(11, runs(1)); !strings.Contains(verbs, "park") {
+				t.Errorf("%s: the orders are %q", c.name, verbs)
+			}
+		}
+		step(12, JobReport{Job: "one", Attempt: 1, Part: 1, End: &End{Final: true, Parked: true}})
+		step(13)
+		store := map[string][]byte{}
+		m.touch(m.jobs["one"])
+		for _, w := range m.TakeWrites() {
+			store[w.Key] = w.Value
+			m.Written(13, w)
+		}
+		if verbs := step(20); m.jobs["one"].State != Parked || strings.Contains(verbs, "start") {
+			t.Errorf("%s: it is %s, and the orders are %q", c.name, m.jobs["one"].State, verbs)
+		}
+		why("one", c.why)
+		next, err := Restore(m.cfg, 21, store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next.HostUp(21, "a", 4, "")
+		next.Reported(21, Report{Host: "a"})
+		if next.Settle(21); next.jobs["one"].Want.total() > 0 {
+			t.Errorf("%s: the next head gives it slots", c.name)
+		}
+		if err := m.Resume(22, "one", "ada"); err != nil {
+			t.Fatal(err)
+		}
+		if verbs := step(22); verbs != "start " {
+			t.Errorf("%s: once it is resumed the orders are %q", c.name, verbs)
+		}
+		if err := m.Resume(23, "one", "ada"); err == nil ||
+			!strings.Contains(err.Error(), "nobody has parked it") {
+			t.Error(err)
+		}
+	}
+}
+
+// A job that waits does not start while it is parked, and others pass it. One that cannot be parked
+// goes on, and says why.
+func TestParkOfOthers(t *testing.T) {
+	m, submit, why := asked(t, "fifo")
+	m.Reported(2, Report{Host: "a"})
+	submit("one", 3, 3, 0)
+	submit("two", 3, 3, 0)
+	submit("three", 1, 1, 0)
+	if m.jobs["three"].Want.total() > 0 {
+		t.Fatal("under fifo nobody overtakes")
+	}
+	if err := m.Park(3, "two", "ada"); err != nil {
+		t.Fatal(err)
+	}
+	why("two", "parked by ada; shoal resume two lets it go on")
+	settle := func(now int64) {
+		for range 3 {
+			m.Settle(now)
+			for _, w := range m.TakeWrites() {
+				m.Written(now, w)
+			}
+		}
+	}
+	if settle(4); m.jobs["three"].Want.total() != 1 {
+		t.Error("a parked job holds up who comes after it")
+	}
+	report := func(now int64, refused string) {
+		m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{{Job: "one", Attempt: 1,
+			Part: 1, Live: true, Refused: refused, Led: &Led{Host: "a", Size: 3, Want: 3,
+				Elastic: true, Workers: map[string]int{"a": 3}}}}})
+		settle(now)
+	}
+	report(5, "")
+	if err := m.Park(6, "one", "ada"); err != nil {
+		t.Fatal(err)
+	}
+	settle(6)
+	report(7, "it makes no checkpoints")
+	e := m.jobs["one"]
+	if c := e.Changes[len(e.Changes)-1]; e.State != Running || e.ParkBy != "" ||
+		c.Outcome != "refused: it makes no checkpoints" {
+		t.Errorf("%+v", e.Job)
+	}
+	why("one", "it was not parked: it makes no checkpoints")
+}
