@@ -198,6 +198,7 @@ type session struct {
 	mu      sync.Mutex
 	network *tcp.Network
 	early   []fabric.Host // peers whose link was there before network
+	linked  int           // peers that are linked
 }
 
 // open sets the network of a session, and says hello to all who are linked.
@@ -223,6 +224,7 @@ func (s *session) hello(peer fabric.Host) {
 func (s *session) Up(peer fabric.Host) {
 	s.mu.Lock()
 	open := s.network != nil
+	s.linked++
 	if !open {
 		s.early = append(s.early, peer)
 	}
@@ -270,10 +272,17 @@ func (s *session) Message(from fabric.Host, b []byte) {
 
 // Down implements fabric.Handler.
 func (s *session) Down(peer fabric.Host, err error) {
+	s.mu.Lock()
+	s.linked--
+	alone := s.linked == 0
+	s.mu.Unlock()
 	s.guest.mu.Lock()
 	defer s.guest.mu.Unlock()
-	if s.guest.head == peer {
+	switch {
+	case s.guest.head == peer:
 		s.end(err)
+	case s.guest.head == "" && alone: // nobody is left who could welcome this host
+		s.end(fmt.Errorf("host %s ended the link before it took this host: %w", peer, err))
 	}
 }
 

@@ -219,7 +219,7 @@ func (f *joinFlags) inBackground(cmd *cobra.Command, name string) error {
 		}
 		token, args = text, append(args, "--token-file", "-")
 	}
-	s, path, err := inSession(cmd.Context(), name, token, args)
+	s, path, err := inSession(cmd, name, token, args)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package pools
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,7 +136,7 @@ was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 				return err
 			}
 			if f.background {
-				return f.inBackground(cmd.Context(), cmd.OutOrStdout(), name)
+				return f.inBackground(cmd, name)
 			}
 			return f.keep(cmd.Context(), cmd.ErrOrStderr(), name)
 		},
@@ -273,7 +274,7 @@ func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) err
 }
 
 // inBackground starts the pool in a session of its own, and returns when it answers.
-func (f *startFlags) inBackground(ctx context.Context, out io.Writer, name string) error {
+func (f *startFlags) inBackground(cmd *cobra.Command, name string) error {
 	args := []string{"pool", "start", name, "--slots", strconv.Itoa(f.slots), "--policy", f.policy,
 		"--name", f.host}
 	if f.listen != "" {
@@ -282,18 +283,23 @@ func (f *startFlags) inBackground(ctx context.Context, out io.Writer, name strin
 	if f.token != "" {
 		args = append(args, "--token-file", f.token)
 	}
-	s, path, err := inSession(ctx, name, "", args)
+	s, path, err := inSession(cmd, name, "", args)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "pool %s: %s; its log is %s\n", name, hostsText(s), path)
+	fmt.Fprintf(cmd.OutOrStdout(), "pool %s: %s; its log is %s\n", name, hostsText(s), path)
 	return nil
 }
 
+// hurry is after which time people read what a keeper says that does not answer yet.
+const hurry = 2 * time.Second
+
 // inSession starts a keeper with a command line in a session of its own, which reads input, and
-// waits until it answers. It returns the pool as it is then, and the path of the keeper's log.
-func inSession(ctx context.Context, name, input string, args []string) (s keeper.State,
+// waits until it answers; meanwhile people read what it says. One that does not answer before the
+// context of about ends is ended. It returns the pool as it is then, and the path of the log.
+func inSession(about *cobra.Command, name, input string, args []string) (s keeper.State,
 	path string, err error) {
+	ctx := about.Context()
 	dir, err := folder(name)
 	if err != nil {
 		return s, "", err
@@ -323,22 +329,38 @@ func inSession(ctx context.Context, name, input string, args []string) (s keeper
 	_ = to.Close()
 	pid := cmd.Process.Pid
 	_ = cmd.Process.Release() // it outlives this command
+	began, told := time.Now(), 0
 	err = cli.Poll(ctx, func() (bool, error) {
 		var status syscall.WaitStatus
-		if ended, _ := syscall.Wait4(pid, &status, syscall.WNOHANG, nil); ended == pid {
-			text, _ := os.ReadFile(log.Name())
-			why := strings.TrimPrefix(strings.TrimSpace(string(text)), "shoal: ")
-			if status.ExitStatus() == 2 {
-				return false, cli.Usagef("%s", why)
+		ended, _ := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
+		text, _ := os.ReadFile(log.Name()) // nothing is shown of what cannot be read
+		switch {
+		case ended == pid && status.ExitStatus() == 2:
+			return false, cli.Usagef("%s", sayings(text[told:]))
+		case ended == pid:
+			return false, errors.New(sayings(text[told:]))
+		case keeper.Call(ctx, name, keeper.PathQueue, nil, &s) == nil:
+			return true, nil
+		case time.Since(began) > hurry:
+			if n := bytes.LastIndexByte(text, '\n') + 1; n > told {
+				_, _ = about.ErrOrStderr().Write(text[told:n])
+				told = n
 			}
-			return false, errors.New(why)
 		}
-		return keeper.Call(ctx, name, keeper.PathQueue, nil, &s) == nil, nil
+		return false, nil
 	})
+	if ctx.Err() != nil {
+		_ = syscall.Kill(pid, syscall.SIGTERM)
+	}
 	if err == nil {
 		err = os.Rename(log.Name(), path)
 	}
 	return s, path, err
+}
+
+// sayings returns what a keeper has said as the text of an error.
+func sayings(log []byte) string {
+	return strings.TrimPrefix(strings.TrimSpace(string(log)), "shoal: ")
 }
 
 // newStopCommand returns the command shoal pool stop.
