@@ -105,7 +105,8 @@ func (m *Machine) Forget(now int64, name string) error {
 	case err != nil:
 		return err
 	case h.Up:
-		return fmt.Errorf("host %s answers: stop its keeper first", name)
+		return fmt.Errorf("the keeper of host %s answers, so the host is not gone: shoal pool "+
+			"drain %[1]s takes its jobs elsewhere, or shoal pool stop there ends the keeper", name)
 	}
 	h.Forgot = true
 	m.writeHost(h)
@@ -127,8 +128,8 @@ func (m *Machine) findHost(name string) (*Host, error) {
 	if h := m.hosts[name]; h != nil && !h.Forgot {
 		return h, nil
 	}
-	return nil, fmt.Errorf("the pool %s has no host called %s; shoal pool ls lists them",
-		m.cfg.Name, name)
+	return nil, fmt.Errorf("the pool %s has no host called %s%s; shoal pool ls lists them",
+		m.cfg.Name, name, meant(name, slices.Sorted(maps.Keys(m.hosts))))
 }
 
 // writeHost has a host written into the store.

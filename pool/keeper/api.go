@@ -27,6 +27,8 @@ const (
 	PathPark   = "/v1/park"   // POST an Ask: an empty object; the job may refuse later
 	PathResume = "/v1/resume" // POST an Ask: an empty object
 	PathResize = "/v1/resize" // POST an Ask: an empty object
+	PathDrain  = "/v1/drain"  // POST an Ask: an empty object
+	PathForget = "/v1/forget" // POST an Ask: an empty object
 	PathEnd    = "/v1/end"    // POST an Ask: an empty object; the keeper ends, and its jobs go on
 )
 
@@ -54,12 +56,14 @@ type Request struct {
 	Who  string   `json:"who"`  // who submits, such as "ada@host"
 }
 
-// Ask is the body of a request about a job.
+// Ask is the body of a request about a job or a host.
 type Ask struct {
 	Job     string `json:"job,omitempty"`
+	Host    string `json:"host,omitempty"` // of drain and forget
 	Who     string `json:"who"`
 	Now     bool   `json:"now,omitempty"`
 	Workers int    `json:"workers,omitempty"` // of resize; 0 = as the policy decides
+	Undo    bool   `json:"undo,omitempty"`    // of drain: the host gets jobs again
 }
 
 // handler returns what answers tools: each request on a goroutine of its own.
@@ -110,6 +114,12 @@ func (k *keeper) handler() http.Handler {
 	}))
 	mux.HandleFunc("POST "+PathResize, about(func(a Ask) error {
 		return k.m.Resize(now(), a.Job, a.Workers, a.Who)
+	}))
+	mux.HandleFunc("POST "+PathDrain, about(func(a Ask) error {
+		return k.m.Leave(now(), a.Host, !a.Undo)
+	}))
+	mux.HandleFunc("POST "+PathForget, about(func(a Ask) error {
+		return k.m.Forget(now(), a.Host)
 	}))
 	mux.HandleFunc("POST "+PathEnd, endHandler(k.group))
 	return mux

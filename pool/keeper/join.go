@@ -297,9 +297,10 @@ func (s *session) end(err error) {
 // handler returns what answers tools on a host that has joined.
 func (g *guest) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+PathQueue, g.forward)
-	mux.HandleFunc("GET "+PathJob, g.forward)
-	for _, path := range []string{PathSubmit, PathStop, PathPark, PathResume, PathResize} {
+	for _, path := range looks {
+		mux.HandleFunc("GET "+path, g.forward)
+	}
+	for _, path := range forwardable[len(looks):] {
 		mux.HandleFunc("POST "+path, g.forward)
 	}
 	mux.HandleFunc("POST "+PathEnd, endHandler(g.group))

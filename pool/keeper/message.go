@@ -130,9 +130,13 @@ func (h *hello) check() error {
 	return tcp.CheckName(fabric.Host(h.Host))
 }
 
-// forwardable are the paths that a keeper asks its head for, those of a GET with a query.
-var forwardable = []string{PathQueue, PathJob, PathSubmit, PathStop, PathPark, PathResume,
-	PathResize}
+// looks are the paths of a GET that a keeper asks its head for, with a query; forwardable are these
+// and then those of a POST.
+var (
+	looks       = []string{PathQueue, PathJob}
+	forwardable = append(looks, PathSubmit, PathStop, PathPark, PathResume, PathResize, PathDrain,
+		PathForget)
+)
 
 // check returns what is wrong with a request; nil = nothing.
 func (f *forwarded) check() error {

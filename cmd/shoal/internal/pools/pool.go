@@ -56,7 +56,8 @@ one needs slots, and more when slots are free, at the end of a step, without los
 			return cli.UnknownCommand(cmd, args[0])
 		},
 	}
-	cmd.AddCommand(newStartCommand(), newJoinCommand(), newStopCommand(), newLsCommand())
+	cmd.AddCommand(newStartCommand(), newJoinCommand(), newStopCommand(), newLsCommand(),
+		newDrainCommand(), newForgetCommand())
 	return cmd
 }
 
@@ -426,7 +427,7 @@ func newLsCommand() *cobra.Command {
 				case !h.Up:
 					state = "away since " + clock(h.Since, s.Now)
 				case h.Leaving:
-					state = "leaving"
+					state = "draining"
 				}
 				rows = append(rows, []string{h.Name, strconv.Itoa(h.Slots), strconv.Itoa(h.Free),
 					state, cli.OrDash(strings.Join(h.Jobs, ", "))})
