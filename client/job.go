@@ -62,6 +62,8 @@ type Job struct {
 	// aside says that collectives are those of a job of one: the worker is solo, has not entered
 	// yet, or was released.
 	aside atomic.Bool
+	// goal is how many steps the program has said that the training has; 0 = it has said nothing.
+	goal atomic.Uint64
 }
 
 // Join takes this process's place in the job that its launcher started, as the SHOAL_ environment
@@ -198,6 +200,20 @@ func (j *Job) Report(metrics map[string]float64) error {
 		return nil
 	}
 	return j.send(&api.ReportRequest{Metrics: metrics})
+}
+
+// Goal tells how many optimizer steps the whole training has, for a program that does not train by
+// a Trainer with Epochs or Steps; Report says there with step how many were made. It ends nothing.
+// All workers tell the same, and the last call holds. It does not wait for an answer.
+func (j *Job) Goal(steps uint64) error {
+	if steps == 0 || steps >= 1<<53 {
+		return fmt.Errorf("client: a training has no %d steps: give 1 to 2^53 - 1", steps)
+	}
+	j.goal.Store(steps)
+	if j.solo {
+		return nil
+	}
+	return j.send(&api.GoalRequest{Steps: steps})
 }
 
 // send sends the agent a request that has no reply. It holds j.ask meanwhile.

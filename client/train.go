@@ -168,7 +168,8 @@ func (t *Trainer) isOver() bool {
 // tellGoal tells the agent how many steps the training has, if it has an end, and again where the
 // batch has changed.
 func (t *Trainer) tellGoal() error {
-	if t.job.solo || t.toldBatch == t.cursor.Batch || t.data.Epochs <= 0 && t.data.Steps <= 0 {
+	if t.job.solo || t.toldBatch == t.cursor.Batch || t.data.Epochs <= 0 && t.data.Steps <= 0 ||
+		t.job.goal.Load() > 0 { // the program has told it
 		return nil
 	}
 	t.toldBatch = t.cursor.Batch

@@ -104,3 +104,16 @@ func leftOut(taken []int64, n int64) (left []int64) {
 	}
 	return left
 }
+
+// What the program says of the length of the training holds, and what is no length is refused.
+func TestGoalIsStated(t *testing.T) {
+	job := alone(t)
+	for _, steps := range []uint64{0, 1 << 53} {
+		if err := job.Goal(steps); err == nil || job.goal.Load() != 0 {
+			t.Errorf("%d steps: %v", steps, err)
+		}
+	}
+	if err := job.Goal(70); err != nil || job.goal.Load() != 70 {
+		t.Errorf("%v, %d", err, job.goal.Load())
+	}
+}

@@ -33,7 +33,9 @@ type Schedule struct {
 	// money does not count
 	Value  float64 `json:"value,omitempty"`
 	Budget float64 `json:"budget,omitempty"`
-	Sizes  []int   `json:"sizes,omitempty"` // numbers of workers that it can have; default: each
+	// how many optimizer steps the training has in all; default: its program says that, or nobody
+	Steps uint64 `json:"steps,omitempty"`
+	Sizes []int  `json:"sizes,omitempty"` // numbers of workers that it can have; default: each
 	// mesh of each number of workers, as dp=2,tp=2; default: the job chooses
 	Meshes  map[int]string `json:"meshes,omitempty"`
 	Preempt Preempt        `json:"preempt,omitempty"` // what may be done to it for other jobs
@@ -49,6 +51,7 @@ var scheduleKeys = []struct{ name, example string }{
 	{"deadline", "deadline: 6h"},
 	{"value", "value: 40"},
 	{"budget", "budget: 12.5"},
+	{"steps", "steps: 2000"},
 	{"sizes", "sizes: [1, 2, 4]"},
 	{"meshes", `meshes: {4: "dp=2,tp=2"}`},
 	{"preempt", "preempt: park"},
@@ -98,6 +101,14 @@ func (s *Schedule) DeadlineAfter() (time.Duration, error) {
 	return d, nil
 }
 
+// Goal returns how many optimizer steps the training has in all; 0 = the schedule does not say it.
+func (s *Schedule) Goal() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.Steps
+}
+
 // checkSchedule returns what is wrong with the schedule of a job as an *Error; nil = nothing.
 func (s Spec) checkSchedule() error {
 	c := s.Schedule
@@ -120,6 +131,8 @@ func (s Spec) checkSchedule() error {
 		return &Error{"schedule", fmt.Sprintf("value: %v is no money", c.Value)}
 	case !(c.Budget >= 0 && c.Budget <= most):
 		return &Error{"schedule", fmt.Sprintf("budget: %v is no money", c.Budget)}
+	case c.Steps >= 1<<53:
+		return &Error{"schedule", fmt.Sprintf("steps: no training has %d steps", c.Steps)}
 	case !slices.Contains([]Preempt{PreemptShrink, PreemptNever, PreemptPark, "shrink"},
 		c.Preempt):
 		return &Error{"schedule", fmt.Sprintf("preempt: %q is nothing that can be done to a "+

@@ -72,6 +72,8 @@ func TestParseRefuses(t *testing.T) {
 			[]string{"schedule", "priorty", "priority"}},
 		"schedule list": {"schedule: [1]\n", []string{"schedule", "{priority: 10}"}},
 		"schedule type": {"schedule: {sizes: 4}\n", []string{"schedule", "sizes: [1, 2, 4]"}},
+		"schedule steps": {"schedule: {steps: -5}\n",
+			[]string{"schedule", "number -5", "{steps: 2000}"}},
 		"mesh of words": {"schedule: {meshes: {four: a}}\n", []string{"schedule"}},
 		"not a mapping": {"- a\n- b\n", []string{"not YAML with keys", "workers: 4"}},
 		"not YAML":      {"a: [b\n", []string{"not YAML", "line 1"}},
@@ -187,6 +189,7 @@ func TestValidate(t *testing.T) {
 		"past deadline": {withSchedule(job.Schedule{Deadline: "-1h"}), "schedule"},
 		"odd value":     {withSchedule(job.Schedule{Value: -1}), "schedule"},
 		"odd preempt":   {withSchedule(job.Schedule{Preempt: "prak"}), "schedule"},
+		"odd steps":     {withSchedule(job.Schedule{Steps: 1 << 53}), "schedule"},
 		"sizes beyond":  {withSchedule(job.Schedule{Sizes: []int{2, 4}}), "schedule"},
 		"mesh beyond": {withSchedule(job.Schedule{Sizes: []int{1},
 			Meshes: map[int]string{2: "dp=2"}}), "schedule"},
@@ -213,14 +216,14 @@ func withSchedule(c job.Schedule) func(*job.Spec) {
 // A schedule with every key is read, and is the same after it was written.
 func TestScheduleIsParsed(t *testing.T) {
 	got, err := job.Parse([]byte("name: a\nworkers: 4\ncommand: [x]\nschedule: {tenant: v, " +
-		"priority: -3, deadline: 1h30m, value: 2, budget: 3.5, sizes: [2, 4], meshes: {4: " +
-		"\"dp=2,tp=2\"}, preempt: park}\n"))
+		"priority: -3, deadline: 1h30m, value: 2, budget: 3.5, steps: 70, sizes: [2, 4], " +
+		"meshes: {4: \"dp=2,tp=2\"}, preempt: park}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := job.Spec{Name: "a", Workers: 4, Command: []string{"x"},
 		Schedule: &job.Schedule{Tenant: "v", Priority: -3, Deadline: "1h30m", Value: 2,
-			Budget: 3.5, Sizes: []int{2, 4}, Meshes: map[int]string{4: "dp=2,tp=2"},
+			Budget: 3.5, Steps: 70, Sizes: []int{2, 4}, Meshes: map[int]string{4: "dp=2,tp=2"},
 			Preempt: job.PreemptPark}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -236,7 +239,8 @@ func TestScheduleIsParsed(t *testing.T) {
 // No text makes the reader of specs panic, and what is valid is read again as it was.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{"name: a\nworkers: 4\n", "schedule: {sizes: [1]}",
-		"schedule: {meshes: {4: x}}", "env: {A: b}\n---\n", "- 1", "schedule: 3"} {
+		"schedule: {meshes: {4: x}}", "schedule: {steps: 9}", "env: {A: b}\n---\n", "- 1",
+		"schedule: 3"} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -1,6 +1,8 @@
 package launcher
 
 import (
+	"cmp"
+
 	"github.com/shoal-ml/shoal/agent"
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/setting"
@@ -9,8 +11,9 @@ import (
 // describeTraining returns how a job trains in the status s, for tools. It waits for policies that
 // decide.
 func (l *launcher) describeTraining(s agent.Status) api.Training {
-	t := api.Training{Steps: s.Steps, OptimizerSteps: s.OptimizerSteps, Goal: s.Goal,
-		Elastic: s.Elastic, Auto: string(l.registry.jobSpec().Auto)}
+	spec := l.registry.jobSpec()
+	t := api.Training{Steps: s.Steps, OptimizerSteps: s.OptimizerSteps,
+		Goal: cmp.Or(s.Goal, spec.Schedule.Goal()), Elastic: s.Elastic, Auto: string(spec.Auto)}
 	if s.Levers != (setting.Levers{}) || s.Setting.Size > 0 {
 		t.Setting, t.Levers = &s.Setting, &s.Levers
 	}

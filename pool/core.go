@@ -141,14 +141,20 @@ func abs(n int) int { return max(n, -n) }
 // the core goes by an assumption that people are not told.
 func (m *Machine) knowsWork(e *entry) bool {
 	p := m.past[e.Submission.Kind]
-	return e.Goal > 0 || p != nil && p.Runs > 0
+	return m.knowsSpeed(e) && (e.Goal > 0 || p != nil && p.Runs > 0)
+}
+
+// knowsSpeed reports whether the speed of a job was measured, or that of another one of its kind.
+func (m *Machine) knowsSpeed(e *entry) bool {
+	p := m.past[e.Submission.Kind]
+	return len(e.Speeds) > 0 || p != nil && len(p.Speeds) > 0
 }
 
 // left returns the steps that a job has to go: by its goal, by what jobs of its kind have taken, or
 // as assumed, at the rate that it has with the workers that it asks for.
 func (m *Machine) left(e *entry, rate float64) sched.Estimate {
 	done := float64(e.Steps)
-	if e.Goal > 0 {
+	if e.Goal > 0 && m.knowsSpeed(e) {
 		left := max(float64(e.Goal)-done, 0)
 		return sched.Estimate{Mean: left, Spread: float64(0.05 * left)}
 	}

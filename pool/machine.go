@@ -65,6 +65,7 @@ type entry struct {
 	alone   int64            // since when nobody leads it
 	gone    int64            // when the last attempt was over
 	foreseen
+	seen
 	speedAt int64  // when its speeds were last given to the core
 	refused uint64 // number of the last order whose refusal was taken
 	// stored are the last write that the store has confirmed and those after it. The store may
@@ -161,9 +162,9 @@ func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
 	}
 	id = m.freeName(s.Name)
 	e := &entry{Job: Job{ID: id, Number: m.number + 1, Submission: s, Submitted: m.now,
-		State: Waiting, Because: justWaits, Speeds: map[int]float64{}, Changes: []Change{},
-		Gang: Gang{Want: Slots{}, Target: Slots{}, Held: Slots{}, Parts: map[string]int{},
-			Names: map[string]string{}}}}
+		State: Waiting, Because: justWaits, Goal: s.Steps, Speeds: map[int]float64{},
+		Changes: []Change{}, Gang: Gang{Want: Slots{}, Target: Slots{}, Held: Slots{},
+			Parts: map[string]int{}, Names: map[string]string{}}}}
 	e.init()
 	if err := m.coreSubmit(e); err != nil {
 		return "", &UsageError{err.Error()}

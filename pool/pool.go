@@ -113,7 +113,9 @@ type Submission struct {
 	Deadline int64   `json:"deadline"` // how long after it was submitted it is to end; 0 = any
 	Value    float64 `json:"value"`    // what its end is worth; 0 = not known
 	Budget   float64 `json:"budget"`   // what it may cost; 0 = no bound
-	Preempt  string  `json:"preempt"`  // what may be done to it: never, shrink or park
+	// Steps is how many steps it has in all; 0 = its program may say that.
+	Steps   uint64 `json:"steps,omitempty"`
+	Preempt string `json:"preempt"` // what may be done to it: never, shrink or park
 }
 
 // Expectation is what a decision is to bring. Times are in milliseconds; 0 = not known.

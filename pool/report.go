@@ -215,19 +215,44 @@ func (m *Machine) takeProgress(e *entry, l *Led) {
 	if l.Steps > e.Steps {
 		e.Fails = 0
 	}
+	pace := l.Pace
+	if !l.Elastic {
+		pace = e.measure(m.now, l)
+	}
 	if l.Steps > 0 || e.Steps == 0 {
 		e.Steps, e.Goal = l.Steps, l.Goal
 	}
-	if l.Pace > 0 && l.Size > 0 {
+	if pace > 0 && l.Size > 0 {
 		if e.Speeds[l.Size] == 0 {
 			e.speedAt = 0 // what is new is told at once
 		}
-		e.Speeds[l.Size] = 1 / l.Pace
+		e.Speeds[l.Size] = 1 / pace
 	}
 	if rate := m.core.Rate(jobID(e)); rate > 0 && m.knowsWork(e) {
 		e.foreseen.last = m.after(m.left(e, rate).Mean / rate * 1000)
 	}
 	m.coreProgress(e)
+}
+
+// seen is what was reported first of the steps of a job whose program makes them by itself.
+type seen struct {
+	steps uint64 // that were made then; 0 = nothing was reported
+	at    int64  // when
+	size  int    // with so many workers
+}
+
+// measure returns the seconds that a step of a job takes whose program makes its steps by itself,
+// and reports them now and then; 0 = nothing new is known.
+func (e *entry) measure(now int64, l *Led) float64 {
+	s := &e.seen
+	switch {
+	case l.Steps == 0:
+	case s.steps == 0 || l.Steps < s.steps || l.Size != s.size:
+		*s = seen{l.Steps, now, l.Size}
+	case l.Steps > e.Steps && now > s.at:
+		return float64(now-s.at) / 1000 / float64(l.Steps-s.steps)
+	}
+	return 0
 }
 
 // takeRefusal takes that a job did not do what it was told. Where it cannot get smaller, somebody

@@ -153,7 +153,7 @@ func (m *Machine) start(e *entry) {
 	e.Held, e.Target = e.Want.clone(), e.Want.clone()
 	e.Parts, e.Names, e.Parted = map[string]int{e.Lead: 1}, map[string]string{}, 1
 	e.init()
-	e.crashed, e.Hurt, e.join, e.token, e.led = false, false, "", "", 0
+	e.crashed, e.Hurt, e.join, e.token, e.led, e.seen = false, false, "", "", 0, seen{}
 	if e.Began == 0 {
 		e.Began = m.now
 	}

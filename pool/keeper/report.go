@@ -104,6 +104,13 @@ func led(j *control.Job) *pool.Led {
 	l := &pool.Led{Host: j.Head, Size: j.Size, Want: j.Want, Workers: map[string]int{},
 		Elastic: resizable(j), Steps: cmp.Or(j.OptimizerSteps, j.Steps), Goal: j.Goal, Dir: j.Dir,
 		Join: j.Join}
+	if !j.Elastic { // its program makes its steps by itself
+		for _, w := range j.Workers {
+			if n := w.Metrics["step"]; n >= 1 && n < 1<<53 {
+				l.Steps = max(l.Steps, uint64(n))
+			}
+		}
+	}
 	if j.Generation == 0 { // a program that does not join, or has not yet
 		l.Size = j.Alive()
 	}

@@ -44,7 +44,7 @@ func (q *Request) submission() (pool.Submission, error) {
 			return pool.Submission{}, err
 		}
 		s.Tenant, s.Priority, s.Deadline = c.Tenant, c.Priority, after.Milliseconds()
-		s.Value, s.Budget, s.Sizes = c.Value, c.Budget, c.Sizes
+		s.Value, s.Budget, s.Steps, s.Sizes = c.Value, c.Budget, c.Steps, c.Sizes
 		if s.Preempt = string(c.Preempt); s.Preempt == "" {
 			s.Preempt = "shrink"
 		}

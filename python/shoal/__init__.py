@@ -24,6 +24,7 @@ from .errors import (
 )
 from .group import Group
 from .job import Job, empty, join, zeros
+from .length import goal
 from .live import train
 from .mesh import Mesh
 from .policies import change, policy
@@ -46,6 +47,7 @@ __all__ = [
     "__version__",
     "change",
     "empty",
+    "goal",
     "join",
     "log",
     "policy",

@@ -60,6 +60,7 @@ class Job(World):
         self._state = State()
         self._progress: Optional[Progress] = None  # None = the job has no loop yet
         self._checkpoints: Optional[Checkpoints] = None  # None = `checkpoint` was not called
+        self._goal: Optional[End] = None  # None = shoal.goal was not called
         self._pid = os.getpid()  # the process that joined, which a forked child is not
         atexit.register(self._at_exit)
 
@@ -170,6 +171,7 @@ class Job(World):
             start = Cursor.start(*wanted, apart=apart)
             self._progress = Progress(self, self._state, start, allowed)
             self._progress.checkpoints = self._checkpoints
+            self._progress.state_goal(self._goal)
         have = self._progress.stated
         if (have.samples, have.batch, have.seed, have.shuffle) != wanted:
             raise ValueError(

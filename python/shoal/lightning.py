@@ -131,6 +131,8 @@ class Strategy(SingleDeviceStrategy):
         self._fitting = False
         if self._train is None:
             raise TypeError("the training has no DataLoader, which shoal could deal out")
+        if 0 < trainer.estimated_stepping_batches < float("inf"):
+            shoal.goal(steps=trainer.estimated_stepping_batches)
         super().setup(trainer)
         trainer.fit_loop.epoch_loop._results.log = self._logging(
             trainer.fit_loop.epoch_loop._results.log

@@ -238,6 +238,7 @@ class Pool:
         priority: int = 0,
         deadline: Optional[datetime.timedelta] = None,
         preempt: Optional[str] = None,
+        steps: Optional[int] = None,
         tenant: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         directory: Optional[str] = None,
@@ -250,6 +251,7 @@ class Pool:
         priority: a job of a higher one goes first
         deadline: how long from now on it should have ended
         preempt: what may be done to it for other jobs: "never", "shrink" or "park"
+        steps: how many optimizer steps the training has, for a program that does not say it
         tenant: whose job it is, for policies that share by that
         env: variables of its workers beside those of this process
         directory: where the command runs. None = the folder of this process
@@ -271,6 +273,8 @@ class Pool:
             schedule["deadline"] = f"{deadline.total_seconds():.3f}s"
         if preempt is not None:
             schedule["preempt"] = preempt
+        if steps is not None:
+            schedule["steps"] = steps
         if tenant is not None:
             schedule["tenant"] = tenant
         if schedule:

@@ -60,6 +60,7 @@ class Progress:
         self.step: Optional[Step] = None  # the step under way
         self.state = state
         self._goal: Optional[int] = None  # how many steps the training has, as the agent was told
+        self._stated_goal: Optional[End] = None  # where it ends, as the program states beside loops
         self._changed = False  # a view is there that `cross_step_boundary` has not followed yet
         # The cursor after the step under way; None = not known yet.
         self._next: Optional[Cursor] = None
@@ -159,10 +160,17 @@ class Progress:
                 " loop is one epoch"
             )
 
+    def state_goal(self, end: Optional[End]) -> None:
+        """Take where the training ends from the program, whatever its loops say; None = they do."""
+        self._stated_goal = end
+        if self.begun:
+            self._tell_goal(end)
+
     def _tell_goal(self, end: Optional[End]) -> None:
         """Tell the agent how many steps the training has, where the program has said that and the
         agent does not know it.
         """
+        end = self._stated_goal or end
         if end is None:
             return
         goal = end.goal(self.cursor, self.epochs.count, self.effective, self.efficiency)

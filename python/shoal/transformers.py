@@ -211,9 +211,9 @@ class Elastic:
             return begin(max_steps, updates, *others)
         assert self._data is not None
         # Before the state: a worker that joins gets both at once.
-        self._prepared = super()._prepare_for_training(  # type: ignore[misc]
-            max_steps, self._data, self._folder
-        )
+        prepare = super()._prepare_for_training  # type: ignore[misc]
+        self._prepared = prepare(max_steps, self._data, self._folder)
+        shoal.goal(steps=max(max_steps, 1))
         self._enter(updates)
         return begin(max_steps, updates, *others)
 

@@ -71,6 +71,7 @@ def test_losses_joins_and_releases(training, tmp_path):
         job.kill(2)
         common.open_gate(tmp_path, 5)
         job.read_until("GATE 9")
+        assert job.status()["goal"] == 36
         asked = threading.Thread(target=job.resize, args=(4,))
         asked.start()
         job.wait_for_spare(2)

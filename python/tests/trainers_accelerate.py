@@ -49,6 +49,7 @@ def main(config):
     )
     if config["checkpoint"]:
         job.checkpoint(config["checkpoint"], every=config["save"])
+    shoal.goal(epochs=epochs)
     metrics, resumed = [], None
     if config["resume"]:
         accelerator.load_state()

@@ -212,9 +212,10 @@ def check_resumed(before, after, first, same):
 def lose_and_replace(job, binary, folder):
     """Kill the last of three workers at the gate of step 5; order another one at that of step 9,
     and kill rank 0 when the new one waits to be let in. End the job, a Running with these Gates in
-    `folder`, and return what it has printed.
+    `folder` and 36 steps, which it must know; return what it has printed.
     """
     job.read_until("GATE 5")
+    assert job.status()["goal"] == 36
     job.kill(2)
     open_gate(folder, 5)
     job.read_until("GATE 9")

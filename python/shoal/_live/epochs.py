@@ -15,6 +15,9 @@ from ..world import World
 from .transfer import State
 
 
+FOREVER = 1 << 40  # epochs of a loop whose end somebody else says
+
+
 class End:
     """Where a training loop ends: after a number of epochs, of steps of the job or of statistical
     epochs, whichever comes first. Where none is given, each loop is one epoch: the first ends with
@@ -80,7 +83,7 @@ class End:
         epochs = loops if self.each else self.epochs
         ends = [] if self.steps is None else [self.steps]
         each = -(-cursor.samples // cursor.batch)
-        if epochs is not None:
+        if epochs is not None and epochs < FOREVER:
             left = (cursor.epoch + 1) * cursor.samples - cursor.committed()
             more = -(-left // cursor.batch) + each * (epochs - cursor.epoch - 1)
             ends.append(cursor.step + max(more, 0))
