@@ -280,6 +280,7 @@ func (l *launcher) noteStuck() {
 func (l *launcher) onLeave(why string, drained bool) {
 	l.tasks.add(func() {
 		if drained {
+			l.registry.setDrained()
 			l.leaveJob(nil)
 		} else {
 			l.leaveJob(fmt.Errorf("this host is no part of job %s any more: %s",

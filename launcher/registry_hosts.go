@@ -143,6 +143,20 @@ func (r *registry) setOver(err error) {
 	}
 }
 
+// setDrained registers that the job goes on without this host.
+func (r *registry) setDrained() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shutdown.drained = true
+}
+
+// isDrained reports whether the job goes on without this host.
+func (r *registry) isDrained() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shutdown.drained
+}
+
 // setJobEnd registers that no worker is left to carry on; ok says that they finished their work. It
 // returns whether another host leads.
 func (r *registry) setJobEnd(ok bool) (follows bool) {

@@ -95,7 +95,9 @@ type Result struct {
 	// LostHost is the host with whose loss the job has failed; "" = it has not failed by that.
 	LostHost string `json:"lost_host,omitempty"`
 	// GoesOn is the host that leads the job, which goes on without this one; "" = it has ended.
-	GoesOn  string    `json:"goes_on,omitempty"`
+	GoesOn string `json:"goes_on,omitempty"`
+	// Drained says that the job goes on without this host, which may have led it until then.
+	Drained bool      `json:"-"`
 	Started time.Time `json:"started"`
 	// Seconds are how long the run has taken.
 	Seconds float64 `json:"seconds"`
@@ -171,6 +173,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 		return nil, errors.Join(err, dir.close())
 	}
 	result := l.runResult(err)
+	result.Drained = l.registry.isDrained()
 	// a full disk makes no good job a bad one
 	if wrote := errors.Join(dir.writeResult(result), dir.close()); wrote != nil {
 		l.console.Note("the files of this run are incomplete: " + wrote.Error())
@@ -205,6 +208,10 @@ type ServeConfig struct {
 	Leave <-chan struct{}
 	// OnJob is called when the directory of the run is there.
 	OnJob func(job, dir string)
+	// OnEnd is called before Serve returns, if this host has had a part in a job: with how the run
+	// has ended, if this host led the job then, or nil, whether the job goes on without it, and the
+	// error of Serve.
+	OnEnd func(result *Result, goesOn bool, err error)
 }
 
 // Serve runs the workers that a job wants on this host, and blocks until the job is over, this host
@@ -236,8 +243,13 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 	}
 	// a full disk makes no good job a bad one
 	var wrote error
+	var result *Result
 	if l.registry.leads() {
-		wrote = dir.writeResult(l.runResult(err))
+		result = l.runResult(err)
+		wrote = dir.writeResult(result)
+	}
+	if cfg.OnEnd != nil {
+		cfg.OnEnd(result, l.registry.isDrained(), err)
 	}
 	if wrote = errors.Join(wrote, dir.close()); wrote != nil {
 		l.console.Note("the files of this run are incomplete: " + wrote.Error())

@@ -31,6 +31,7 @@ type shutdown struct {
 	members   []int         // workers that were members when the end was asked for, or began
 	dismissed []int         // workers that were ended because they were no members
 	park      parking       // what has become of the wish to park the job
+	drained   bool          // the job goes on without this host
 }
 
 // newShutdown returns a shutdown that nobody has asked for.

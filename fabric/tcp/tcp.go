@@ -194,6 +194,15 @@ func (m *Network) Token(ttl time.Duration) string {
 // has it can let hosts into the job: it belongs into a file that nobody else can read.
 func (m *Network) Authority() []byte { return m.authority.bytes() }
 
+// NewAuthority returns an authority for Config.Authority, for who must know it before the job is.
+func NewAuthority() ([]byte, error) {
+	a, err := newAuthority()
+	if err != nil {
+		return nil, err
+	}
+	return a.bytes(), nil
+}
+
 // NewToken returns a token as Network.Token does, by what Network.Authority has returned.
 func NewToken(authority []byte, ttl time.Duration) (string, error) {
 	a, err := parseAuthority(authority)

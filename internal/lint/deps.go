@@ -16,8 +16,11 @@ const MaxDirectDependencies = 18
 // refused.
 var goDirective = regexp.MustCompile(`^go 1\.26(\.\d+)?$`)
 
+// ownReplace is the line by which another module of this repository has the main one.
+var ownReplace = regexp.MustCompile(`^replace ` + regexp.QuoteMeta(Module) + ` => (\.\./)*\.\.$`)
+
 // checkGoDirective refuses a go.mod with another language version, or with a toolchain or replace
-// line.
+// line, but for one that points to the main module.
 func checkGoDirective(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
 		if f.Path != "go.mod" && !strings.HasSuffix(f.Path, "/go.mod") || f.isTestdata() {
@@ -26,7 +29,8 @@ func checkGoDirective(t *Tree) (found []Finding) {
 		ok := false
 		for i, line := range strings.Split(string(f.Text), "\n") {
 			ok = ok || goDirective.MatchString(line)
-			if word, _, _ := strings.Cut(line, " "); word == "toolchain" || word == "replace" {
+			if word, _, _ := strings.Cut(line, " "); word == "toolchain" ||
+				word == "replace" && !ownReplace.MatchString(line) {
 				found = append(found,
 					Finding{f.Path, i + 1, "a " + word +
 						" line: others who build this do not have what it points to"})

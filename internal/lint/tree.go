@@ -20,8 +20,9 @@ const Module = "github.com/shoal-ml/shoal"
 // Tree is the repository as the rules see it. Once read it is never changed, so several goroutines
 // may use it.
 type Tree struct {
-	Files []*File // in the order of their paths
-	fset  *token.FileSet
+	Files   []*File         // in the order of their paths
+	modules map[string]bool // folders below the root that have a go.mod
+	fset    *token.FileSet
 }
 
 // File is one text file. AST is nil unless it is a Go file that parses. It is never changed once it
@@ -37,7 +38,7 @@ type File struct {
 // yet committed. They are relative to the root of fsys, and have slashes. A Go file that does not
 // parse is no error here.
 func Load(fsys fs.FS, paths []string) (*Tree, error) {
-	t := &Tree{fset: token.NewFileSet()}
+	t := &Tree{fset: token.NewFileSet(), modules: map[string]bool{}}
 	for _, p := range slices.Compact(slices.Sorted(slices.Values(paths))) {
 		text, err := fs.ReadFile(fsys, p)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -47,6 +48,9 @@ func Load(fsys fs.FS, paths []string) (*Tree, error) {
 			return nil, fmt.Errorf("reading the tree: %w", err)
 		}
 		f := &File{Path: p, Text: text}
+		if path.Base(p) == "go.mod" && p != "go.mod" {
+			t.modules[path.Dir(p)] = true
+		}
 		if path.Ext(p) == ".go" {
 			f.AST, f.err = parser.ParseFile(t.fset, p, text,
 				parser.ParseComments|parser.SkipObjectResolution)
@@ -77,7 +81,7 @@ func (t *Tree) lineOf(n ast.Node) int { return t.fset.Position(n.Pos()).Line }
 func (t *Tree) packages() map[string][]*File {
 	pkgs := map[string][]*File{}
 	for _, f := range t.Files {
-		if f.AST != nil && !f.isTestdata() && !f.isOfOtherModule() {
+		if f.AST != nil && !f.isTestdata() && !t.isOfOtherModule(f) {
 			pkgs[path.Dir(f.Path)] = append(pkgs[path.Dir(f.Path)], f)
 		}
 	}
@@ -113,10 +117,18 @@ func (f *File) isTest() bool { return strings.HasSuffix(f.Path, "_test.go") }
 // isTestdata reports whether the file lies in a folder testdata.
 func (f *File) isTestdata() bool { return slices.Contains(strings.Split(f.Path, "/"), "testdata") }
 
-// isOfOtherModule reports whether the file lies in a folder that the go command passes over
-// (kernel/_asm has its own go.mod).
-func (f *File) isOfOtherModule() bool {
-	return strings.HasPrefix(f.Path, "_") || strings.Contains(f.Path, "/_")
+// isOfOtherModule reports whether the file lies in a folder that has its own go.mod (deploy/kube),
+// or that the go command passes over (kernel/_asm).
+func (t *Tree) isOfOtherModule(f *File) bool {
+	if strings.HasPrefix(f.Path, "_") || strings.Contains(f.Path, "/_") {
+		return true
+	}
+	for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
+		if t.modules[dir] {
+			return true
+		}
+	}
+	return false
 }
 
 // isGenerated reports whether a program wrote the file: the name starts with z, or the text says so

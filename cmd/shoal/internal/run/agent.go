@@ -3,6 +3,7 @@ package run
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -33,7 +34,7 @@ type agentFlags struct {
 	logDir    string // folder for the files of the workers; "" = the usual one
 	job       string // name of the job that the store is asked for; "" = not by name
 	store     storeFlags
-	metrics   string // HOST:PORT for Prometheus; "" = none
+	pod       podFlags
 }
 
 // NewAgentCommand returns the command shoal agent.
@@ -76,8 +77,7 @@ also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 	flags.StringVar(&f.listen, "listen", ":0", "address on which the other agents reach this one")
 	flags.StringVar(&f.logDir, "log-dir", "",
 		"keep the files of the workers in here (default ~/.local/state/shoal/runs)")
-	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at this `ADDRESS`, such as "+
-		":9400, with GET /metrics")
+	f.pod.addTo(flags)
 	return cmd
 }
 
@@ -89,7 +89,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if f.kind, err = hostKind(f.kind); err != nil {
+	if err := f.describeHost(cmd); err != nil {
 		return err
 	}
 	token, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile)
@@ -103,14 +103,11 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, out, notes := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	cli.WarnIfReadable(notes, f.tokenFile)
-	show, err := openMetrics(cmd, f.metrics)
+	asked, err := f.pod.open(cmd)
 	if err != nil {
 		return err
 	}
-	defer show.close()
-	if !cmd.Flags().Changed("slots") {
-		f.slots = DefaultSlots()
-	}
+	defer asked.close()
 	// who started it over ssh may be lost, and its terminal; the job goes on
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	var joined atomic.Bool // set by Link; before that there is nothing to leave
@@ -120,6 +117,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	})
 	defer p.Close()
 	var network *tcp.Network
+	var wrote error // what has come of the file of --end-file
 	err = launcher.Serve(p.Ctx,
 		launcher.ServeConfig{Slots: f.slots, Kind: f.kind, Dir: f.logDir, Stdout: out,
 			Stderr: notes, Color: cli.WantsColor(out) && cli.WantsColor(notes), Leave: p.Asked,
@@ -142,12 +140,27 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 			OnJob: func(job, dir string) {
 				fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n",
 					plural.Of(f.slots, "worker"), job, dir)
-				show.begin(dir)
+				asked.begin(dir)
+			},
+			OnEnd: func(result *launcher.Result, goesOn bool, err error) {
+				wrote = asked.ended(result, goesOn, p.Ctx.Err() != nil, err)
 			},
 		})
+	if wrote != nil {
+		err = errors.Join(err, wrote)
+	}
 	if err == nil {
 		fmt.Fprintln(notes, "shoal: this host has left the job")
 	}
+	return err
+}
+
+// describeHost sets what the flags leave open of this host: its kind and its slots.
+func (f *agentFlags) describeHost(cmd *cobra.Command) (err error) {
+	if !cmd.Flags().Changed("slots") {
+		f.slots = DefaultSlots()
+	}
+	f.kind, err = hostKind(f.kind)
 	return err
 }
 

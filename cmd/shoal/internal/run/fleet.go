@@ -33,6 +33,7 @@ type fleet struct {
 	tokenFile string    // file that gets the join token
 	hosts     []sshHost // hosts on which agents are started over ssh
 	slots     int       // number of workers that this host takes
+	authority []byte    // of the network; nil = a new one
 	open      bool      // whether hosts may also join by themselves
 	plain     bool      // whether tensors travel without encryption
 	notes     io.Writer // where to tell people what happens
@@ -148,7 +149,7 @@ func (f *fleet) updateShortage(change func()) {
 func (f *fleet) createNetwork(h fabric.Handler) (fabric.Network, error) {
 	network, err := tcp.Create(
 		tcp.Config{Job: f.job, Name: fabric.Host(cli.HostName("")), Listen: f.listen,
-			Version: version.Version, PlainData: f.plain}, h)
+			Version: version.Version, PlainData: f.plain, Authority: f.authority}, h)
 	if err != nil {
 		return nil, err
 	}

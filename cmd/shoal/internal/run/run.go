@@ -51,8 +51,8 @@ type runFlags struct {
 	kind    string   // of this host; "" = as defaultKind finds it
 	token   string   // file that gets the join token; "" = the usual one
 	plain   bool     // whether tensors travel without encryption
-	metrics string   // HOST:PORT for Prometheus; "" = none
 	store   storeFlags
+	pod     podFlags
 }
 
 // NewCommand returns the command shoal run.
@@ -160,8 +160,9 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 	f.store.addCredentialsTo(flags)
 	flags.BoolVar(&f.store.takeOver, "take-over", false, "with --store: begin even if a job of "+
 		"this name is led elsewhere, because you know that it is gone")
-	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at this `ADDRESS`, such as "+
-		":9400, with GET /metrics")
+	f.pod.addTo(flags)
+	flags.StringVar(&f.pod.trust, "authority-file", "", "with --listen: `FILE` with the key by "+
+		"which hosts trust each other, for a program that makes tokens itself (default: a new key)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
 }
 
@@ -283,7 +284,8 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	case f.slots < 0:
 		return nil, cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
 	case f.listen == "" && f.hosts == "":
-		for _, flag := range []string{"slots", "token-file", "unencrypted-data", "grow"} {
+		for _, flag := range []string{"slots", "token-file", "unencrypted-data", "grow",
+			"authority-file"} {
 			if said(flag) {
 				return nil, cli.Usagef("--%s is about other hosts: it needs --listen or --hosts",
 					flag)
@@ -307,6 +309,10 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	if f.plain {
 		fmt.Fprintln(fl.notes, "shoal: WARNING: tensors travel between hosts in the clear "+
 			"(--unencrypted-data); control messages stay encrypted")
+	}
+	var err error
+	if fl.authority, err = readAuthority(f.pod.trust); err != nil {
+		return nil, err
 	}
 	if fl.tokenFile == "" {
 		dir, err := launcher.RunsDir()
@@ -340,11 +346,11 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if record != nil {
 		defer record.Store.Close()
 	}
-	show, err := openMetrics(cmd, f.metrics)
+	asked, err := f.pod.open(cmd)
 	if err != nil {
 		return err
 	}
-	defer show.close()
+	defer asked.close()
 	ctx, giveUp := context.WithCancelCause(cmd.Context())
 	defer giveUp(nil)
 	leave := (<-chan struct{})(nil)
@@ -369,9 +375,12 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 			others.job = name
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name,
 				plural.Of(spec.Workers, "worker"), dir)
-			show.begin(dir)
+			asked.begin(dir)
 		},
 	})
+	if wrote := asked.ended(result, false, ctx.Err() != nil, err); wrote != nil {
+		err = errors.Join(err, wrote)
+	}
 	if cannot := new(stranded); errors.As(err, &cannot) {
 		return cannot
 	}

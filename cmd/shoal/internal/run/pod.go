@@ -1,0 +1,162 @@
+package run
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/shoal-ml/shoal/dash"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/launcher"
+)
+
+// podFlags are the flags by which programs outside hear of a job, such as Prometheus and the
+// operator in deploy/kube: what shoal run and shoal agent have in common.
+type podFlags struct {
+	metrics string // HOST:PORT for Prometheus; "" = none
+	status  string // HOST:PORT at which the job is asked; "" = nowhere
+	token   string // file with the token of who asks
+	end     string // file that gets how this host's part has ended; "" = none
+	trust   string // of shoal run: file with the authority of the job; "" = a new one
+}
+
+// addTo defines the flags.
+func (f *podFlags) addTo(flags *pflag.FlagSet) {
+	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at this `ADDRESS`, such as "+
+		":9400, with GET /metrics")
+	flags.StringVar(&f.status, "status-listen", "", "answer at this `ADDRESS` who has the token "+
+		"of --status-token-file: GET /v2/job, and POST /v2/park to park the job")
+	flags.StringVar(&f.token, "status-token-file", "", "with --status-listen: `FILE` with the "+
+		"token of who asks there, any line of 16 characters or more")
+	flags.StringVar(&f.end, "end-file", "", "write into this `FILE`, as JSON, whether the job has "+
+		"ended when this command does, or goes on elsewhere")
+}
+
+// pod answers questions about the job, and says how this host's part has ended. What is nil answers
+// nobody.
+type pod struct {
+	metrics *exporter
+	server  *dash.Status
+	end     string
+}
+
+// open listens as the flags say. The caller closes the result.
+func (f *podFlags) open(cmd *cobra.Command) (*pod, error) {
+	show, err := openMetrics(cmd, f.metrics)
+	if err != nil {
+		return nil, err
+	}
+	p := &pod{metrics: show, end: f.end}
+	if err := f.openStatus(cmd, p); err != nil {
+		show.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// openStatus listens at the address of --status-listen, if there is one, for p.
+func (f *podFlags) openStatus(cmd *cobra.Command, p *pod) error {
+	if f.status == "" && f.token == "" {
+		return nil
+	}
+	if f.status == "" || f.token == "" {
+		return cli.Usagef("--status-listen ADDRESS and --status-token-file FILE belong " +
+			"together: give both, or neither")
+	}
+	if err := cli.CheckAddress("status-listen", f.status); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(f.token)
+	if err != nil {
+		return cli.Usagef("--status-token-file: %v", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < 16 || strings.ContainsAny(token, " \n\t") {
+		return cli.Usagef("--status-token-file %s: its token must be one line of 16 "+
+			"characters or more without spaces", f.token)
+	}
+	if p.server, err = dash.OpenStatus("--status-listen", f.status, token); err != nil {
+		return cli.AsUsage(err)
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "shoal: status at http://%s/v2/job\n", p.server.Addr())
+	return nil
+}
+
+// begin says in which directory the run is, from any goroutine.
+func (p *pod) begin(dir string) {
+	p.metrics.begin(dir)
+	if p.server != nil {
+		p.server.Show(dir)
+	}
+}
+
+// close ends the answers.
+func (p *pod) close() {
+	p.metrics.close()
+	if p.server != nil {
+		p.server.Close()
+	}
+}
+
+// ended writes how this host's part in a job has ended: result is that of the job, where this host
+// led it, and goesOn says that it goes on elsewhere. interrupted says that this host was ended
+// before. err is that of the command.
+func (p *pod) ended(result *launcher.Result, goesOn, interrupted bool, err error) error {
+	if p.end == "" {
+		return nil
+	}
+	state, why := "over", ""
+	switch {
+	case goesOn || result != nil && result.Drained:
+		state = "left"
+	case interrupted:
+		state = "interrupted"
+	case (result == nil || result.GoesOn != "") && err == nil:
+	case result == nil:
+		why = err.Error()
+	case result.Parked:
+		state = "parked"
+	case err != nil:
+		state = "failed"
+	case result.StoppedBy != "":
+		state, why = "failed", "it was stopped by "+result.StoppedBy
+	default:
+		state = "finished"
+	}
+	if err != nil {
+		why = err.Error()
+	}
+	const most = 2000 // a termination message of Kubernetes has at most 4096 bytes
+	text, err := json.Marshal(map[string]string{"state": state, "why": why[:min(len(why), most)]})
+	if err != nil {
+		return err
+	}
+	// not renamed into place: the file may be mounted
+	if err := os.WriteFile(p.end, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("--end-file: %w", err)
+	}
+	return nil
+}
+
+// readAuthority returns the authority in the file of --authority-file, as the operator writes it;
+// nil if path is "".
+func readAuthority(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, cli.Usagef("--authority-file: %v", err)
+	}
+	authority, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(authority) == 0 {
+		return nil, cli.Usagef("--authority-file %s holds no authority in base64, as who starts "+
+			"the hosts of a job makes it", path)
+	}
+	return authority, nil
+}

@@ -1,0 +1,124 @@
+package dash
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Status answers whoever has its token about a job, as the control socket does (GET /v2/job), and
+// passes on the wish to park it (POST /v2/park); all other requests it refuses. OpenStatus makes
+// one, and Close ends it. Any goroutine may use it.
+type Status struct {
+	group *group.Group
+	addr  string
+	token string
+
+	mu  sync.Mutex // guards dir
+	dir string     // of the run; "" = this host waits for a job
+}
+
+// OpenStatus listens at HOST:PORT, and answers from now on that this host waits for a job. flag is
+// how the user has named the address, for the error.
+func OpenStatus(flag, address, token string) (*Status, error) {
+	l, err := listen(flag, address)
+	if err != nil {
+		return nil, err
+	}
+	s := &Status{group: group.New(context.Background()), addr: l.Addr().String(), token: token}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+api.PathJob, s.answerJob)
+	mux.HandleFunc("POST "+api.PathPark, s.answerPark)
+	s.group.Go("status", func(ctx context.Context) error {
+		return serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			given := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+			if subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) != 1 {
+				refuse(w, http.StatusUnauthorized, errors.New("who asks here sends the header "+
+					"Authorization: Bearer, with the token of --status-token-file"))
+				return
+			}
+			mux.ServeHTTP(w, r)
+		}))
+	})
+	return s, nil
+}
+
+// Addr is the address at which it listens.
+func (s *Status) Addr() string { return s.addr }
+
+// Show says in which directory the run is.
+func (s *Status) Show(dir string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dir = dir
+}
+
+// Close ends the server, and waits for that. It is called once.
+func (s *Status) Close() {
+	s.group.Stop(nil)
+	_ = s.group.Wait() // as with Metrics
+}
+
+// answerJob answers GET /v2/job.
+func (s *Status) answerJob(w http.ResponseWriter, r *http.Request) {
+	if j := s.find(w, r); j != nil {
+		sendJob(w, j)
+	}
+}
+
+// answerPark answers POST /v2/park.
+func (s *Status) answerPark(w http.ResponseWriter, r *http.Request) {
+	const most = 4 << 10 // bytes, as on the control socket
+	var ask api.Park
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, most)).Decode(&ask); err != nil {
+		refuse(w, http.StatusBadRequest, errors.New("the body is no request to park: "+err.Error()))
+		return
+	}
+	j := s.find(w, r)
+	if j == nil {
+		return
+	}
+	if err := j.Park(r.Context(), ask.Who); err != nil {
+		refuse(w, http.StatusConflict, err)
+		return
+	}
+	sendJob(w, j)
+}
+
+// find returns the job if it is led from here; otherwise it says why not, and returns nil.
+func (s *Status) find(w http.ResponseWriter, r *http.Request) *control.Job {
+	s.mu.Lock()
+	dir := s.dir
+	s.mu.Unlock()
+	if dir == "" {
+		refuse(w, http.StatusNotFound, errors.New("this host waits for a job"))
+		return nil
+	}
+	j, err := control.Find(r.Context(), dir)
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, err)
+		return nil
+	}
+	return j
+}
+
+// sendJob sends a job as JSON.
+func sendJob(w http.ResponseWriter, j *control.Job) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(j.Job) // who has gone needs no answer
+}
+
+// refuse sends why a request is not answered.
+func refuse(w http.ResponseWriter, code int, why error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(api.Error{Error: why.Error()})
+}

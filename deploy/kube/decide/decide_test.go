@@ -1,0 +1,399 @@
+package decide
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// cluster is what the operator acts on, in a test: the newest state and pods, what it saw of them
+// some time ago, and the training that the pods carry.
+type cluster struct {
+	rand     *rand.Rand
+	state    State
+	version  int   // of state
+	pods     []Pod // in the order of their creation
+	replicas int
+	suspend  bool
+	deleted  bool
+	parked   bool // the job has asked its pods to end
+	steps    int64
+	trains   string          // pod that has begun the training that lives, "" = none does
+	joined   map[string]bool // pods that are part of it
+	most     int             // live pods that may be since the last change
+	broken   string
+
+	seen        []Pod // what the operator sees, as it was some time ago
+	seenState   State
+	seenVersion int
+	log         []string
+}
+
+// fail records that a rule is broken; the first time counts.
+func (c *cluster) fail(text string, args ...any) {
+	if c.broken == "" {
+		c.broken = fmt.Sprintf(text, args...)
+	}
+}
+
+// alive returns the pods whose processes have not ended.
+func (c *cluster) alive() (list []*Pod) {
+	for i := range c.pods {
+		if !c.pods[i].Ended {
+			list = append(list, &c.pods[i])
+		}
+	}
+	return list
+}
+
+// look has the operator see how things are now, or some of it only.
+func (c *cluster) look() {
+	if c.rand.IntN(3) > 0 {
+		c.seen = slices.Clone(c.pods)
+	}
+	if c.rand.IntN(3) > 0 {
+		c.seenState, c.seenVersion = c.state, c.version
+		c.seenState.Members = slices.Clone(c.state.Members)
+	}
+}
+
+// reconcile is one round of the operator, which may be killed after any of its writes.
+func (c *cluster) reconcile(kill bool) {
+	running := slices.ContainsFunc(c.pods, func(p Pod) bool { return p.Running && !p.Ended })
+	live := Live{Answers: c.trains != "" && running, Waiting: c.trains == "" && running,
+		Steps: c.steps}
+	if c.parked {
+		live.ParkedBy = "the operator"
+	}
+	v := View{Deleted: c.deleted, Suspend: c.suspend, Replicas: c.replicas, State: c.seenState,
+		Pods: slices.Clone(c.seen), Live: live}
+	d := Next(v)
+	if d.Acts(v.State) {
+		c.seen = slices.Clone(c.pods)
+		v.Pods = slices.Clone(c.pods)
+		d = Next(v)
+	}
+	dead := func() bool { return kill && c.rand.IntN(3) == 0 }
+	if c.seenVersion != c.version {
+		return // the write of the state is refused: another one was later
+	}
+	c.version++
+	c.state, c.seenState, c.seenVersion = d.State, d.State, c.version
+	c.seenState.Members = slices.Clone(d.State.Members)
+	if dead() {
+		return
+	}
+	c.most = max(c.most, c.replicas)
+	for _, m := range d.Create {
+		c.create(m)
+		if dead() {
+			return
+		}
+	}
+	for _, name := range d.Delete {
+		c.remove(name)
+		if dead() {
+			return
+		}
+	}
+	if d.Park && c.trains != "" {
+		c.parked = true
+	}
+}
+
+// create makes a pod, unless one of that name is there.
+func (c *cluster) create(m Member) {
+	name := fmt.Sprintf("j-%d-%d", c.state.Run, m.Number)
+	if slices.ContainsFunc(c.pods, func(p Pod) bool { return p.Name == name }) {
+		return
+	}
+	c.pods = append(c.pods, Pod{Name: name, Run: c.state.Run, Number: m.Number})
+	if n := len(c.alive()); n > c.most {
+		c.fail("%d pods live, and %d were asked for", n, c.most)
+	}
+	if m.Number == 0 && !c.state.Begun && c.trains != "" && len(c.alive()) > 1 {
+		c.fail("pod %s begins the job while that of %s trains", name, c.trains)
+	}
+}
+
+// remove asks for the end of a pod.
+func (c *cluster) remove(name string) {
+	for i := range c.pods {
+		if p := &c.pods[i]; p.Name == name {
+			p.Deleting = true
+		}
+	}
+	c.sweep()
+}
+
+// sweep takes away the pods that are to be deleted and have ended or never run.
+func (c *cluster) sweep() {
+	c.pods = slices.DeleteFunc(c.pods, func(p Pod) bool {
+		return p.Deleting && (p.Ended || !p.Running)
+	})
+	if !slices.ContainsFunc(c.alive(), func(p *Pod) bool { return c.joined[p.Name] }) {
+		c.trains = ""
+	}
+}
+
+// end ends the process of a pod.
+func (c *cluster) end(p *Pod, how End) {
+	p.Ended, p.End, p.Why = true, how, "its process has ended"
+	c.sweep()
+}
+
+// disturb is one event of the world.
+func (c *cluster) disturb() string {
+	alive := c.alive()
+	event := c.rand.IntN(8)
+	switch {
+	case event == 0:
+		c.replicas = 1 + c.rand.IntN(4)
+		c.most = max(c.replicas, len(alive))
+		return fmt.Sprintf("replicas %d", c.replicas)
+	case event == 1:
+		c.suspend = !c.suspend
+		return fmt.Sprintf("suspend %v", c.suspend)
+	case len(alive) == 0:
+		return "nothing"
+	}
+	p := alive[c.rand.IntN(len(alive))]
+	name := p.Name
+	switch event {
+	case 2: // its node is gone
+		c.pods = slices.DeleteFunc(c.pods, func(q Pod) bool { return q.Name == name })
+		c.sweep()
+		return "gone " + name
+	case 3:
+		c.remove(name)
+		return "evicted " + name
+	case 4:
+		c.end(p, NoEnd)
+		return "crashed " + name
+	default:
+		c.work(p)
+		return "works " + name
+	}
+}
+
+// work lets a pod go on: it starts, leaves when it was asked to, and trains.
+func (c *cluster) work(p *Pod) {
+	switch {
+	case !p.Running && !p.Deleting:
+		p.Running = true
+		if p.Number == 0 && c.trains == "" {
+			c.trains, c.parked, c.joined = p.Name, false, map[string]bool{p.Name: true}
+		}
+	case c.parked && c.trains != "":
+		for _, q := range c.alive() {
+			q.Ended, q.End = true, Shelved
+		}
+		c.sweep()
+	case p.Deleting:
+		c.end(p, Left)
+	case c.trains != "":
+		c.joined[p.Name] = true
+		c.steps++
+	}
+}
+
+// calm lets all pods work and the operator see all until nothing changes any more.
+func (c *cluster) calm() {
+	for range 60 {
+		for _, p := range c.alive() {
+			c.work(p)
+			if c.parked && c.trains != "" {
+				break
+			}
+		}
+		c.seen, c.seenState, c.seenVersion = slices.Clone(c.pods), c.state, c.version
+		c.seenState.Members = slices.Clone(c.state.Members)
+		c.reconcile(false)
+	}
+}
+
+// play plays a random schedule, and returns what was done and which rule is broken.
+func play(seed uint64) (log []string, broken string) {
+	c := &cluster{rand: rand.New(rand.NewPCG(seed, 1)), replicas: 2, most: 2}
+	for range 80 {
+		c.log = append(c.log, c.disturb())
+		for range 1 + c.rand.IntN(3) {
+			c.look()
+			c.reconcile(true)
+		}
+	}
+	c.suspend = false
+	c.calm()
+	switch n := len(c.alive()); {
+	case c.state.Phase == Failed && c.steps == 0:
+	case c.state.Phase == Failed && c.state.Fruitless >= Fruitless:
+	case c.state.Phase != Running || n != c.replicas:
+		c.fail("at the end the job is %s with %d pods, not Running with %d", c.state.Phase, n,
+			c.replicas)
+	case c.trains == "":
+		c.fail("at the end nobody trains")
+	}
+	c.suspend = true
+	c.calm()
+	if n := len(c.alive()); n > 0 || c.state.Phase != Parked && c.state.Phase != Failed {
+		c.fail("suspended, the job is %s with %d pods", c.state.Phase, n)
+	}
+	c.deleted = true
+	c.calm()
+	if len(c.pods) > 0 {
+		c.fail("deleted, the job has %d pods", len(c.pods))
+	}
+	return c.log, c.broken
+}
+
+// TestRandomSchedules plays random schedules in which pods vanish, end and are evicted, sizes
+// change, and an operator that sees things late is killed between its writes. SCHEDULES and SEED
+// say how many, and from where on.
+func TestRandomSchedules(t *testing.T) {
+	number := func(name string, usual int) int {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+		return usual
+	}
+	first := number("SEED", 1)
+	for seed := first; seed < first+number("SCHEDULES", 2000); seed++ {
+		if log, broken := play(uint64(seed)); broken != "" {
+			t.Fatalf("SEED=%d SCHEDULES=1: %s; the schedule:\n%s", seed, broken,
+				strings.Join(log, "\n"))
+		}
+	}
+}
+
+// parse returns the pods of a text: run.number and letters, r = it runs, d = it is being deleted,
+// e = it has ended, and after = how.
+func parse(t *testing.T, text string) (pods []Pod) {
+	t.Helper()
+	for _, word := range strings.Fields(text) {
+		at, end, _ := strings.Cut(word, "=")
+		at, letters, _ := strings.Cut(at, ":")
+		p := Pod{Name: at, End: End(end), Why: "it crashed"}
+		if _, err := fmt.Sscanf(at, "%d.%d", &p.Run, &p.Number); err != nil {
+			t.Fatal(err)
+		}
+		p.Running, p.Deleting = strings.Contains(letters, "r"), strings.Contains(letters, "d")
+		p.Ended = strings.Contains(letters, "e")
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// TestNext compares decisions with what they should be, in a short form: phase, members, what is
+// created, deleted and asked for, and the reasons of the events.
+func TestNext(t *testing.T) {
+	running := func(run, next int, members ...Member) State {
+		return State{Phase: Running, Run: run, Begun: true, Next: next, Members: members}
+	}
+	for _, c := range []struct {
+		name string
+		view View
+		pods string
+		want string
+	}{
+		{"new", View{Replicas: 2}, "", "Starting run 1 members 0? create 0 [Started]"},
+		{"new and suspended", View{Replicas: 2, Suspend: true}, "", "Parked run 0 [Suspended]"},
+		{"the first pod alone until it was seen", View{Replicas: 2,
+			State: State{Phase: Starting, Run: 1, Next: 1, Members: []Member{{}}}}, "",
+			"Starting run 1 members 0? create 0"},
+		{"then the others", View{Replicas: 3,
+			State: State{Phase: Starting, Run: 1, Next: 1, Members: []Member{{}}}}, "1.0:r",
+			"Running run 1 members 0 1? 2? create 1 2"},
+		{"grows", View{Replicas: 3, State: running(1, 2, Member{0, true}, Member{1, true})},
+			"1.0:r 1.1:r", "Running run 1 members 0 1 2? create 2"},
+		{"shrinks by who has not started", View{Replicas: 2,
+			State: running(1, 3, Member{0, true}, Member{1, true}, Member{2, true})},
+			"1.0:r 1.1 1.2:r", "Running run 1 members 0 2 delete 1.1 [Smaller]"},
+		{"the first pod is gone: no other begins the job", View{Replicas: 2,
+			State: running(1, 2, Member{0, true}, Member{1, true})}, "1.1:r",
+			"Running run 1 members 1 2? create 2 [!PodGone]"},
+		{"what is being deleted counts until it is gone", View{Replicas: 2,
+			State: running(1, 2, Member{0, true}, Member{1, true})}, "1.0:r 1.1:rd",
+			"Running run 1 members 0"},
+		{"a pod seen late", View{Replicas: 1, State: running(1, 3, Member{0, true})},
+			"1.0:r 1.2:r", "Running run 1 members 0 delete 1.2"},
+		{"the job is over, and another pod says how", View{Replicas: 2,
+			State: running(1, 2, Member{0, true}, Member{1, true})}, "1.0:r 1.1:e=over",
+			"Running run 1 members 0"},
+		{"done", View{Replicas: 2, State: running(1, 2, Member{0, true}, Member{1, true})},
+			"1.0:re=finished 1.1:r", "Succeeded run 1 delete 1.1 [Succeeded]"},
+		{"failed", View{Replicas: 1, State: running(1, 1, Member{0, true})}, "1.0:re=failed",
+			"Failed run 1 [!Failed]"},
+		{"suspended", View{Replicas: 1, Suspend: true, State: running(1, 1, Member{0, true}),
+			Live: Live{Answers: true}}, "1.0:r", "Parking run 1 members 0 park [Parking]"},
+		{"suspended before it runs", View{Replicas: 1, Suspend: true,
+			State: running(1, 1, Member{0, true})}, "1.0",
+			"Parking run 1 members 0 delete 1.0 [Parking]"},
+		{"parked", View{Replicas: 1, Suspend: true, State: running(1, 1, Member{0, true})},
+			"1.0:re=parked", "Parked run 1 [Parked]"},
+		{"resumed", View{Replicas: 1, State: State{Phase: Parked, Run: 1}}, "1.0:re=parked",
+			"Starting run 2 members 0? create 0 delete 1.0 [Resumed]"},
+		{"resumed when the pods of before are gone", View{Replicas: 1,
+			State: State{Phase: Parked, Run: 1}}, "1.0:rd", "Parked run 1"},
+		{"all pods lost", View{Replicas: 1, State: running(1, 1, Member{0, true})}, "",
+			"Starting run 2 members 0? create 0 [!PodGone !Restarted]"},
+		{"lost too often without a step", View{Replicas: 1, State: State{Phase: Running, Run: 5,
+			Begun: true, Fruitless: 4, Next: 1, Members: []Member{{0, true}}}}, "5.0:e",
+			"Failed run 5 [!PodEnded !Failed]"},
+		{"deleted", View{Replicas: 1, Deleted: true, State: running(1, 1, Member{0, true})},
+			"1.0:r", "Running run 1 members 0 delete 1.0"},
+		{"deleted and gone", View{Replicas: 1, Deleted: true, State: running(1, 1)}, "",
+			"Running run 1 release"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.view.Pods = parse(t, c.pods)
+			if got := show(Next(c.view)); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// show returns a decision in the short form of TestNext.
+func show(d Decision) string {
+	words := []string{string(d.State.Phase), "run", strconv.Itoa(d.State.Run)}
+	list := func(name string, of []string) {
+		if len(of) > 0 {
+			words = append(append(words, name), of...)
+		}
+	}
+	var members, created, events []string
+	for _, m := range d.State.Members {
+		mark := "?"
+		if m.Seen {
+			mark = ""
+		}
+		members = append(members, strconv.Itoa(m.Number)+mark)
+	}
+	for _, m := range d.Create {
+		created = append(created, strconv.Itoa(m.Number))
+	}
+	for _, e := range d.Events {
+		mark := ""
+		if e.Warning {
+			mark = "!"
+		}
+		events = append(events, mark+e.Reason)
+	}
+	list("members", members)
+	list("create", created)
+	list("delete", d.Delete)
+	if d.Park {
+		words = append(words, "park")
+	}
+	if d.Release {
+		words = append(words, "release")
+	}
+	if len(events) > 0 {
+		words = append(words, "["+strings.Join(events, " ")+"]")
+	}
+	return strings.Join(words, " ")
+}

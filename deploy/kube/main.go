@@ -1,0 +1,75 @@
+// Command shoal-operator runs ShoalJobs in a Kubernetes cluster: install.yaml starts it.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgo "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+	"github.com/shoal-ml/shoal/deploy/kube/operator"
+)
+
+func main() {
+	metrics := flag.String("metrics", ":8080", "`ADDRESS` of GET /metrics for Prometheus; 0 = none")
+	health := flag.String("health", ":8081", "`ADDRESS` of GET /healthz and /readyz")
+	elect := flag.Bool("elect", true, "of several operators let one act, which holds a lease")
+	flag.Parse()
+	ctrl.SetLogger(zap.New())
+	if err := run(*metrics, *health, *elect); err != nil {
+		fmt.Fprintln(os.Stderr, "shoal-operator:", err)
+		os.Exit(1)
+	}
+}
+
+// run runs the operator until it is asked to stop.
+func run(metrics, health string, elect bool) error {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgo.AddToScheme,
+		v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return err
+	}
+	manager, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme,
+		Metrics: server.Options{BindAddress: metrics}, HealthProbeBindAddress: health,
+		LeaderElection: elect, LeaderElectionID: "operator.shoal-ml.github.io",
+		LeaderElectionReleaseOnCancel: true})
+	if err != nil {
+		return err
+	}
+	if err := manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := manager.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	r := &operator.Reconciler{Client: manager.GetClient(), Fresh: manager.GetAPIReader(),
+		Asker:  operator.NewHTTPAsker(),
+		Events: manager.GetEventRecorder("shoal-operator"), Now: time.Now}
+	// what the operator itself writes into the status of a job is no news to it
+	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	err = ctrl.NewControllerManagedBy(manager).For(&v1alpha1.ShoalJob{}, changed).
+		Owns(&corev1.Pod{}).WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		Complete(r)
+	if err != nil {
+		return err
+	}
+	return manager.Start(ctrl.SetupSignalHandler())
+}

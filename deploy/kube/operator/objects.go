@@ -1,0 +1,156 @@
+package operator
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+	"github.com/shoal-ml/shoal/deploy/kube/decide"
+)
+
+// What the operator makes for a job: pods, a Secret and a Service. All belong to the ShoalJob, so
+// that the cluster takes them away with it.
+
+// The labels of pods and the finalizer of jobs.
+const (
+	labelJob    = "shoal-ml.github.io/job"
+	labelRun    = "shoal-ml.github.io/run"
+	labelNumber = "shoal-ml.github.io/number"
+	finalizer   = "shoal-ml.github.io/pods"
+)
+
+// The ports of a pod, and the folders in its first container.
+const (
+	portHosts  = 7077 // where the other pods of the job reach it
+	portStatus = 7078 // where the operator asks it
+	dirSecret  = "/etc/shoal"
+	dirState   = "/var/lib/shoal"
+	fileEnd    = "/dev/termination-log" // what it says when it ends
+)
+
+// grace is how many seconds a pod gets to leave at the end of a step, where its template says
+// nothing.
+const grace = 120
+
+// ownedBy returns metadata of an object of a job with a name.
+func ownedBy(j *v1alpha1.ShoalJob, name string) metav1.ObjectMeta {
+	yes := true
+	return metav1.ObjectMeta{Name: name, Namespace: j.Namespace,
+		Labels: map[string]string{labelJob: j.Name},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(),
+			Kind: "ShoalJob", Name: j.Name, UID: j.UID, Controller: &yes,
+			BlockOwnerDeletion: &yes}}}
+}
+
+// podName returns the name of a pod of a job.
+func podName(j *v1alpha1.ShoalJob, run, number int) string {
+	return fmt.Sprintf("%s-%d-%d", j.Name, run, number)
+}
+
+// newPod returns a pod of a job. It begins the job if first, and joins it otherwise.
+func newPod(j *v1alpha1.ShoalJob, w wish, run, number int, first bool) *corev1.Pod {
+	t := j.Spec.Template.DeepCopy()
+	p := &corev1.Pod{ObjectMeta: ownedBy(j, podName(j, run, number)), Spec: t.Spec}
+	for k, v := range t.Labels {
+		p.Labels[k] = v
+	}
+	p.Annotations = t.Annotations
+	p.Labels[labelJob], p.Labels[labelRun] = j.Name, strconv.Itoa(run)
+	p.Labels[labelNumber] = strconv.Itoa(number)
+	p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	if p.Spec.TerminationGracePeriodSeconds == nil {
+		seconds := int64(grace)
+		p.Spec.TerminationGracePeriodSeconds = &seconds
+	}
+	mode := int32(0o440) // the group is that of the security context
+	p.Spec.Volumes = append(p.Spec.Volumes,
+		corev1.Volume{Name: "shoal-job", VolumeSource: corev1.VolumeSource{
+			Secret: &corev1.SecretVolumeSource{SecretName: j.Name, DefaultMode: &mode}}},
+		corev1.Volume{Name: "shoal-state", VolumeSource: corev1.VolumeSource{
+			EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	c := &p.Spec.Containers[0]
+	c.Command, c.Args = []string{"shoal"}, podArgs(j, w, first)
+	c.TerminationMessagePath = fileEnd
+	c.Env = append(c.Env, fromField("POD_NAME", "metadata.name"),
+		fromField("POD_IP", "status.podIP"),
+		corev1.EnvVar{Name: "XDG_STATE_HOME", Value: dirState},
+		corev1.EnvVar{Name: "TMPDIR", Value: dirState})
+	c.VolumeMounts = append(c.VolumeMounts,
+		corev1.VolumeMount{Name: "shoal-job", MountPath: dirSecret, ReadOnly: true},
+		corev1.VolumeMount{Name: "shoal-state", MountPath: dirState})
+	c.Ports = append(c.Ports,
+		corev1.ContainerPort{Name: "shoal-hosts", ContainerPort: portHosts},
+		corev1.ContainerPort{Name: "shoal-status", ContainerPort: portStatus})
+	if c.ReadinessProbe == nil { // who does not answer yet must not be asked to let others in
+		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 2, ProbeHandler: corev1.ProbeHandler{
+			TCPSocket: &corev1.TCPSocketAction{Port: portNumber(portHosts)}}}
+	}
+	return p
+}
+
+// fromField returns an environment variable that has a field of the pod.
+func fromField(name, path string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+}
+
+// podArgs returns the arguments of shoal in a pod.
+func podArgs(j *v1alpha1.ShoalJob, w wish, first bool) []string {
+	args := []string{"agent", "--join", fmt.Sprintf("%s.%s.svc:%d", j.Name, j.Namespace, portHosts),
+		"--name", "$(POD_NAME)", "--token-file", dirSecret + "/token"}
+	if first {
+		args = []string{"run", "-f", dirSecret + "/job.yaml",
+			"--authority-file", dirSecret + "/authority"}
+	}
+	return append(args, "--listen", fmt.Sprintf("$(POD_IP):%d", portHosts),
+		"--slots", strconv.Itoa(w.slots),
+		"--status-listen", fmt.Sprintf("$(POD_IP):%d", portStatus),
+		"--status-token-file", dirSecret+"/status-token", "--end-file", fileEnd)
+}
+
+// newService returns the Service by whose name pods find each other. It has an address for each pod
+// that lets others in.
+func newService(j *v1alpha1.ShoalJob) *corev1.Service {
+	return &corev1.Service{ObjectMeta: ownedBy(j, j.Name), Spec: corev1.ServiceSpec{
+		ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{labelJob: j.Name},
+		Ports: []corev1.ServicePort{{Name: "shoal-hosts", Port: portHosts,
+			TargetPort: portNumber(portHosts)}}}}
+}
+
+// seen returns a pod as package decide sees it; false = it is none of the operator's.
+func seen(p *corev1.Pod) (d decide.Pod, ok bool) {
+	run, err := strconv.Atoi(p.Labels[labelRun])
+	number, err2 := strconv.Atoi(p.Labels[labelNumber])
+	if err != nil || err2 != nil {
+		return d, false
+	}
+	d = decide.Pod{Name: p.Name, Run: run, Number: number, Deleting: p.DeletionTimestamp != nil,
+		Running: p.Status.Phase == corev1.PodRunning,
+		Ended: p.Status.Phase == corev1.PodSucceeded ||
+			p.Status.Phase == corev1.PodFailed}
+	if !d.Ended {
+		return d, true
+	}
+	d.Running, d.Why = true, p.Status.Message
+	for _, c := range p.Status.ContainerStatuses {
+		end := c.State.Terminated
+		if len(p.Spec.Containers) == 0 || c.Name != p.Spec.Containers[0].Name || end == nil {
+			continue
+		}
+		var said struct{ State, Why string }
+		if err := json.Unmarshal([]byte(end.Message), &said); err == nil {
+			d.End, d.Why = decide.End(said.State), said.Why
+		}
+		if d.Why == "" {
+			d.Why = fmt.Sprintf("its process ended with code %d (%s)", end.ExitCode, end.Reason)
+		}
+	}
+	if d.Why == "" {
+		d.Why = "it was ended by its node: " + p.Status.Reason
+	}
+	return d, true
+}

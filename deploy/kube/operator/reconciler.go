@@ -1,0 +1,241 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+	"github.com/shoal-ml/shoal/deploy/kube/decide"
+)
+
+// Reconciler brings ShoalJobs to what people want, one after the other as the manager calls it. It
+// keeps nothing between two calls: what it must know later is in the status of the job.
+type Reconciler struct {
+	Client client.Client // its reads may be late
+	Fresh  client.Reader // its reads are not
+	Asker  Asker
+	Events events.EventRecorder
+	Now    func() time.Time
+}
+
+// How soon a job is looked at again where nothing happens: one that runs, whose steps people want
+// to see, and one that waits for the cluster.
+const (
+	lookAgain  = 5 * time.Second
+	retryAgain = 10 * time.Second
+)
+
+// Reconcile does for one job what is to be done now, and waits for the API server and, up to
+// patience for each, for the pods that it asks. An error has it called again.
+func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	j := new(v1alpha1.ShoalJob)
+	if err := r.Client.Get(ctx, request.NamespacedName, j); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	deleted := j.DeletionTimestamp != nil
+	if deleted && !controllerutil.ContainsFinalizer(j, finalizer) {
+		return ctrl.Result{}, nil
+	}
+	w, fault := read(j)
+	var wrong *invalid
+	switch {
+	case deleted:
+	case errors.As(fault, &wrong):
+		return r.refuse(ctx, j, wrong)
+	case fault != nil:
+		return ctrl.Result{}, fault
+	default:
+		if err := r.prepare(ctx, j, w); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	return r.advance(ctx, j, w, deleted)
+}
+
+// refuse sets condition Invalid. A job that runs is left as it is.
+func (r *Reconciler) refuse(ctx context.Context, j *v1alpha1.ShoalJob, wrong *invalid) (ctrl.Result,
+	error) {
+	next := j.DeepCopy()
+	s := &next.Status
+	s.ObservedGeneration = j.Generation
+	setInvalid(s, wrong.text, j.Generation)
+	if s.Phase == v1alpha1.Pending {
+		s.Phase = v1alpha1.Invalid
+	}
+	if reflect.DeepEqual(s, &j.Status) {
+		return ctrl.Result{}, nil
+	}
+	if err := r.Client.Status().Update(ctx, next); err != nil {
+		return ctrl.Result{}, err
+	}
+	r.say(next, decide.Event{Reason: "Invalid", Text: wrong.text, Warning: true})
+	return ctrl.Result{}, nil
+}
+
+// prepare makes what a job has beside its pods: the finalizer, the Service and the Secret.
+func (r *Reconciler) prepare(ctx context.Context, j *v1alpha1.ShoalJob, w wish) error {
+	if controllerutil.AddFinalizer(j, finalizer) {
+		if err := r.Client.Update(ctx, j); err != nil {
+			return err
+		}
+	}
+	key := client.ObjectKeyFromObject(j)
+	err := r.Client.Get(ctx, key, new(corev1.Service))
+	if apierrors.IsNotFound(err) {
+		err = r.Client.Create(ctx, newService(j))
+	}
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("the Service of the job: %w", err)
+	}
+	secret := new(corev1.Secret)
+	err = r.Client.Get(ctx, key, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("the Secret of the job: %w", err)
+	}
+	isNew := err != nil
+	if isNew {
+		secret = new(corev1.Secret)
+	}
+	changed, err := updateSecret(secret, j, w, r.Now())
+	switch {
+	case err != nil:
+		return err
+	case isNew:
+		return r.Client.Create(ctx, secret) // should it exist, the next call finds it
+	case changed:
+		return r.Client.Update(ctx, secret)
+	}
+	return nil
+}
+
+// advance looks at the pods of a job, decides, writes that down, and does it.
+func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, deleted bool) (
+	ctrl.Result, error) {
+	pods, err := listPods(ctx, r.Client, j)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	token, err := r.statusToken(ctx, j)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	told := r.ask(ctx, j, pods, token)
+	view := decide.View{Deleted: deleted, Suspend: j.Spec.Suspend, Replicas: w.replicas,
+		State: stateOf(j.Status), Pods: seenPods(pods), Live: told.live}
+	d := decide.Next(view)
+	if d.Acts(view.State) {
+		if pods, err = listPods(ctx, r.Fresh, j); err != nil {
+			return ctrl.Result{}, err
+		}
+		view.Pods = seenPods(pods)
+		d = decide.Next(view)
+	}
+	next := j.DeepCopy()
+	setStatus(next, d, view, told, r.Now())
+	// without a change this still fails if somebody else has written the job since it was read
+	if len(d.Create) > 0 || !reflect.DeepEqual(next.Status, j.Status) {
+		if err := r.Client.Status().Update(ctx, next); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	for _, e := range d.Events {
+		r.say(next, e)
+	}
+	if d.Release {
+		controllerutil.RemoveFinalizer(next, finalizer)
+		return ctrl.Result{}, client.IgnoreNotFound(r.Client.Update(ctx, next))
+	}
+	return r.act(ctx, next, w, d, told, token)
+}
+
+// act creates and deletes pods, and asks the job to park, as d says.
+func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d decide.Decision,
+	told told, token string) (ctrl.Result, error) {
+	for _, name := range d.Delete {
+		p := &corev1.Pod{}
+		p.Namespace, p.Name = j.Namespace, name
+		if err := client.IgnoreNotFound(r.Client.Delete(ctx, p)); err != nil {
+			return ctrl.Result{}, fmt.Errorf("deleting pod %s: %w", name, err)
+		}
+	}
+	for _, m := range d.Create {
+		p := newPod(j, w, d.State.Run, m.Number, m.Number == 0 && !d.State.Begun)
+		err := r.Client.Create(ctx, p)
+		switch {
+		case err == nil || apierrors.IsAlreadyExists(err):
+		case apierrors.IsForbidden(err): // a quota, or a namespace that is being deleted
+			r.say(j, decide.Event{Reason: "PodRefused", Warning: true,
+				Text: "the cluster takes no pod now: " + err.Error()})
+			return ctrl.Result{RequeueAfter: retryAgain}, nil
+		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+			r.say(j, decide.Event{Reason: "Invalid", Warning: true,
+				Text: "spec.template makes no pod: " + err.Error()})
+			return ctrl.Result{}, r.setTemplateFault(ctx, j, err)
+		default:
+			return ctrl.Result{}, fmt.Errorf("creating pod %s: %w", p.Name, err)
+		}
+	}
+	if d.Park {
+		if err := r.Asker.Park(ctx, told.ip, token); err != nil {
+			r.say(j, decide.Event{Reason: "ParkRefused", Warning: true,
+				Text: "the job trains on, since it cannot be parked: " + err.Error()})
+			return ctrl.Result{RequeueAfter: retryAgain}, nil
+		}
+	}
+	switch d.State.Phase {
+	case decide.Starting, decide.Running, decide.Parking:
+		return ctrl.Result{RequeueAfter: lookAgain}, nil
+	}
+	return ctrl.Result{}, nil
+}
+
+// setTemplateFault sets condition Invalid because the cluster refuses a pod of the template.
+func (r *Reconciler) setTemplateFault(ctx context.Context, j *v1alpha1.ShoalJob, err error) error {
+	setInvalid(&j.Status, "spec.template: "+err.Error(), j.Generation)
+	return r.Client.Status().Update(ctx, j)
+}
+
+// say makes an event of a job, in words for people.
+func (r *Reconciler) say(j *v1alpha1.ShoalJob, e decide.Event) {
+	kind := corev1.EventTypeNormal
+	if e.Warning {
+		kind = corev1.EventTypeWarning
+	}
+	r.Events.Eventf(j, nil, kind, e.Reason, "Reconcile", "%s", e.Text)
+}
+
+// listPods returns the pods of a job.
+func listPods(ctx context.Context, from client.Reader, j *v1alpha1.ShoalJob) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	err := from.List(ctx, &list, client.InNamespace(j.Namespace),
+		client.MatchingLabels{labelJob: j.Name})
+	return list.Items, err
+}
+
+// seenPods returns pods as package decide sees them.
+func seenPods(pods []corev1.Pod) (list []decide.Pod) {
+	for i := range pods {
+		if p, ok := seen(&pods[i]); ok {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// statusToken returns with what the operator asks the pods of a job; "" = there is none yet.
+func (r *Reconciler) statusToken(ctx context.Context, j *v1alpha1.ShoalJob) (string, error) {
+	var s corev1.Secret
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(j), &s)
+	return strings.TrimSpace(string(s.Data["status-token"])), client.IgnoreNotFound(err)
+}

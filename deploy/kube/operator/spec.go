@@ -1,0 +1,116 @@
+// Package operator carries out in a Kubernetes cluster what package decide says: it reads
+// ShoalJobs and their pods, writes down what is to be, and creates and deletes pods. It asks the
+// jobs themselves how far they are.
+package operator
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// The spec of a job on its way from the ShoalJob to the pods.
+
+// wish is what a ShoalJob asks for, with all defaults.
+type wish struct {
+	job      job.Spec
+	replicas int
+	slots    int    // of each pod
+	text     []byte // the job spec for the pods, as shoal run -f reads it
+}
+
+// invalid is a fault of a ShoalJob: condition Invalid shows it.
+type invalid struct{ text string }
+
+// Error implements error.
+func (e *invalid) Error() string { return e.text }
+
+// read returns what a ShoalJob asks for. The error is an *invalid, which names the key.
+func read(j *v1alpha1.ShoalJob) (w wish, err error) {
+	w.slots = max(1, int(j.Spec.SlotsPerPod))
+	if len(j.Spec.Job.Raw) == 0 || string(j.Spec.Job.Raw) == "null" {
+		return w, &invalid{"spec.job: it is empty; put the job spec here, such as " +
+			"{command: [python3, train.py], max: 8}"}
+	}
+	spec, err := job.Parse(j.Spec.Job.Raw)
+	if err == nil {
+		if spec.Name == "" {
+			spec.Name = nameOf(j)
+		}
+		w.job, w.job.Grow = spec.WithDefaults(), true
+		err = w.job.Validate()
+	}
+	var fault *job.Error
+	switch {
+	case errors.As(err, &fault) && fault.Key != "":
+		return w, &invalid{"spec.job." + fault.Key + ": " + fault.Msg}
+	case fault != nil:
+		return w, &invalid{"spec.job: " + fault.Msg}
+	case err != nil:
+		return w, &invalid{"spec.job: " + err.Error()}
+	}
+	w.replicas = (w.job.Workers + w.slots - 1) / w.slots
+	if j.Spec.Replicas != nil {
+		w.replicas = int(*j.Spec.Replicas)
+	}
+	if err := w.check(j); err != nil {
+		return w, err
+	}
+	w.text, err = podSpec(j.Spec.Job.Raw, w)
+	return w, err
+}
+
+// nameOf returns the name of a job that its spec does not name.
+func nameOf(j *v1alpha1.ShoalJob) string {
+	const most = 50 // bytes, as package job wants it
+	return j.Name[:min(len(j.Name), most)]
+}
+
+// check returns what is wrong beyond the job spec, as an *invalid; nil = nothing.
+func (w wish) check(j *v1alpha1.ShoalJob) error {
+	room := w.replicas * w.slots
+	switch {
+	case len(j.Name) > 40:
+		return &invalid{fmt.Sprintf("metadata.name: %q is longer than the 40 letters that leave "+
+			"room for the names of pods", j.Name)}
+	case w.replicas < 1:
+		return &invalid{fmt.Sprintf("spec.replicas: %d is no number of pods to train on; give 1 "+
+			"or more, or set spec.suspend to give all pods back", w.replicas)}
+	case j.Spec.SlotsPerPod < 0:
+		return &invalid{fmt.Sprintf("spec.slotsPerPod: %d is no number of workers; give 1 or more",
+			j.Spec.SlotsPerPod)}
+	case w.job.Min > room:
+		return &invalid{fmt.Sprintf("spec.job.min: %d workers do not fit into %d pods of %d; "+
+			"raise spec.replicas, or lower min", w.job.Min, w.replicas, w.slots)}
+	case len(j.Spec.Template.Spec.Containers) == 0:
+		return &invalid{"spec.template: it has no container; the first one runs shoal and the " +
+			"training, so its image has both"}
+	case len(j.Spec.Template.Spec.Containers[0].Command) > 0 ||
+		len(j.Spec.Template.Spec.Containers[0].Args) > 0:
+		return &invalid{"spec.template: its first container has a command or args, but runs " +
+			"shoal; put what the workers run into spec.job.command"}
+	}
+	return nil
+}
+
+// podSpec returns the job spec that pods get: the job begins with the workers of its first pod, or
+// its least number, and grows as pods come.
+func podSpec(raw []byte, w wish) ([]byte, error) {
+	var keys map[string]any
+	exact := json.NewDecoder(bytes.NewReader(raw))
+	exact.UseNumber()
+	if err := exact.Decode(&keys); err != nil {
+		return nil, &invalid{"spec.job: " + err.Error()}
+	}
+	keys["name"] = w.job.Name
+	keys["workers"] = max(w.slots, w.job.Min)
+	if w.job.Max > 0 {
+		keys["workers"] = min(max(w.slots, w.job.Min), w.job.Max)
+	}
+	keys["grow"] = true
+	return json.MarshalIndent(keys, "", "  ")
+}

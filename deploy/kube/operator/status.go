@@ -1,0 +1,146 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+	"github.com/shoal-ml/shoal/deploy/kube/decide"
+)
+
+// What the operator knows of a job, and how that gets into its status.
+
+// told is what a job has said.
+type told struct {
+	live decide.Live
+	job  control.Job
+	ip   string // of the pod that has answered
+}
+
+// ask asks the pods of the newest run that run, one after the other, until that which leads the job
+// answers. That is the one which led it last, if it still does.
+func (r *Reconciler) ask(ctx context.Context, j *v1alpha1.ShoalJob, pods []corev1.Pod,
+	token string) (t told) {
+	asked, waiting := 0, 0
+	for _, first := range []bool{true, false} {
+		for i := range pods {
+			p := &pods[i]
+			if p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" ||
+				p.Labels[labelRun] != strconv.Itoa(j.Status.Run) ||
+				(p.Name == j.Status.Host) != first {
+				continue
+			}
+			answer, err := r.Asker.Ask(ctx, p.Status.PodIP, token)
+			asked++
+			if errors.Is(err, errWaiting) {
+				waiting++
+			}
+			if err != nil {
+				continue
+			}
+			return told{job: answer, ip: p.Status.PodIP, live: decide.Live{Answers: true,
+				Steps: int64(answer.Steps), ParkedBy: answer.ParkedBy, Parked: answer.Parked,
+				ParkError: answer.ParkError}}
+		}
+	}
+	t.live.Waiting = asked > 0 && waiting == asked
+	return t
+}
+
+// stateOf returns what a status has of the state of package decide.
+func stateOf(s v1alpha1.ShoalJobStatus) decide.State {
+	state := decide.State{Phase: decide.Phase(s.Phase), Run: s.Run, Begun: s.Begun,
+		Trained: s.Trained, Fruitless: s.Fruitless, Next: s.Next}
+	if s.Phase == v1alpha1.Invalid { // the spec was mended
+		state.Phase = decide.Pending
+	}
+	for _, p := range s.Pods {
+		state.Members = append(state.Members, decide.Member{Number: p.Number, Seen: p.Seen})
+	}
+	return state
+}
+
+// setStatus makes the status of a job what was decided, and what is known of it.
+func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, now time.Time) {
+	s := &j.Status
+	s.Phase, s.Run, s.Begun = v1alpha1.Phase(d.State.Phase), d.State.Run, d.State.Begun
+	s.Trained, s.Fruitless, s.Next = d.State.Trained, d.State.Fruitless, d.State.Next
+	s.Pods = nil
+	for _, m := range d.State.Members {
+		s.Pods = append(s.Pods, v1alpha1.PodStatus{Number: m.Number, Seen: m.Seen})
+	}
+	s.Selector, s.Replicas = labelJob+"="+j.Name, 0
+	for _, p := range v.Pods {
+		if !p.Ended {
+			s.Replicas++
+		}
+	}
+	if t.live.Answers {
+		s.Workers, s.Want, s.Host = t.job.Size, t.job.Want, t.job.Head
+		s.Steps, s.Generation = int64(t.job.Steps), int64(t.job.Generation)
+		if p := t.job.Pace; p != nil && p.Median > 0 {
+			s.Speed = fmt.Sprintf("%.3g", float64(p.Batch)/p.Median)
+		}
+	}
+	if d.State.Phase != decide.Running && d.State.Phase != decide.Parking {
+		s.Workers, s.Want, s.Speed, s.Host = 0, 0, "", ""
+	}
+	for _, e := range d.Events {
+		s.LastChange = e.Text
+	}
+	if !v.Deleted {
+		s.ObservedGeneration = j.Generation
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionInvalid)
+	}
+	resizing := d.State.Phase == decide.Running && (int(s.Replicas) != v.Replicas ||
+		t.live.Answers && t.job.Size != t.job.Want)
+	for _, c := range []struct {
+		kind string
+		is   bool
+	}{
+		{v1alpha1.ConditionRunning, d.State.Phase == decide.Running && t.live.Answers},
+		{v1alpha1.ConditionResizing, resizing},
+		{v1alpha1.ConditionParked, d.State.Phase == decide.Parked},
+		{v1alpha1.ConditionSucceeded, d.State.Phase == decide.Succeeded},
+		{v1alpha1.ConditionFailed, d.State.Phase == decide.Failed},
+	} {
+		status := metav1.ConditionFalse
+		if c.is {
+			status = metav1.ConditionTrue
+		}
+		message := s.LastChange
+		if c.kind == v1alpha1.ConditionRunning && t.live.ParkError != "" {
+			message = "it could not be parked: " + t.live.ParkError
+		}
+		old := meta.FindStatusCondition(s.Conditions, c.kind)
+		if old != nil && old.Status == status && !c.is {
+			continue // what does not hold says nothing new
+		}
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: c.kind, Status: status,
+			Reason: reason(d.State.Phase), Message: message, ObservedGeneration: j.Generation,
+			LastTransitionTime: metav1.NewTime(now)})
+	}
+}
+
+// reason returns a phase as the reason of a condition, which is never empty.
+func reason(p decide.Phase) string {
+	if p == decide.Pending {
+		return "Pending"
+	}
+	return string(p)
+}
+
+// setInvalid sets condition Invalid.
+func setInvalid(s *v1alpha1.ShoalJobStatus, text string, generation int64) {
+	meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: v1alpha1.ConditionInvalid,
+		Status: metav1.ConditionTrue, Reason: "SpecRefused", Message: text,
+		ObservedGeneration: generation})
+}
