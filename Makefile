@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-sched bench-plan plan-oracles plan-gaps clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak sched-kills reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-sched bench-plan plan-oracles plan-gaps clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,10 @@ sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hos
 
 sched-soak: ## play SCHEDULES=100000 random schedules of a pool of several hosts, from SEED=1 on; about 20 minutes of a processor
 	SCHEDULES=$(or $(SCHEDULES),100000) SEED=$(or $(SEED),1) go test -count=1 -timeout 0 -v -run '^TestRandomSchedules$$' ./pool
+
+sched-kills: build ## kill the head of a pool, keepers and whole hosts KILLS=100 times, where three network namespaces are the hosts: needs root; SEED=N repeats the choices; about 7 minutes
+	scripts/setup
+	.venv/bin/python bench/sched/kills.py --kills $(or $(KILLS),100) --seed $(or $(SEED),1)
 
 bench-peers: build ## measure against Gloo and MPI, which are installed if missing, and write docs/benchmarks.md; about 20 minutes
 	bench/peers/install.sh

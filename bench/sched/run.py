@@ -9,10 +9,14 @@ import collections
 import json
 import os
 import random
+import signal
+import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -32,6 +36,11 @@ JOBS = [(0.0, 150, 80, 4), (0.5, 40, 80, 4), (1.0, 40, 80, 2), (2.0, 120, 60, 4)
 JOBS += [(4.0, 60, 80, 4), (5.0, 30, 60, 2), (6.0, 100, 40, 4), (8.0, 20, 80, 2), (9.0, 40, 80, 4)]
 
 
+def pool_start(policy):
+    """The command that starts a pool of four slots."""
+    return [SHOAL, "pool", "start", "--slots", "4", "--policy", policy, "--background"]
+
+
 class Pool:
     """A pool of four slots with a policy, in folders of its own, until the end of the block."""
 
@@ -47,8 +56,7 @@ class Pool:
         os.environ["XDG_RUNTIME_DIR"] = f"{self.folder.name}/run"
         os.environ["XDG_STATE_HOME"] = f"{self.folder.name}/state"
         os.environ["PYTHONPATH"] = str(ROOT / "python")
-        start = [SHOAL, "pool", "start", "--slots", "4", "--policy", self.policy, "--background"]
-        subprocess.run(start, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(pool_start(self.policy), check=True, stdout=subprocess.DEVNULL)
         return shoal.Pool()
 
     def __exit__(self, *_):
@@ -247,11 +255,97 @@ def ends(jobs, seed):
                   f" {within:.0%} end in the interval of 80 %")
 
 
+class Client(threading.Thread):
+    """Submits jobs at given times, one after the other, on one of several threads. Their answers
+    are for after `join`.
+    """
+
+    def __init__(self, pool, jobs):
+        """Submit to a pool; `jobs` are times, names and priorities."""
+        super().__init__()
+        self.pool, self.jobs, self.answers = pool, jobs, []
+
+    def run(self):
+        """Submit, and note for each job when it should have been sent, was sent, was answered."""
+        for at, name, priority in self.jobs:
+            time.sleep(max(0, at - time.monotonic()))
+            sent = time.monotonic()
+            job = self.pool.submit([sys.executable, "-c", ""], 1, name=name, priority=priority)
+            self.answers.append((job.name, at, sent, time.monotonic()))
+
+
+def submit_many(pool, names, seconds, threads):
+    """Submit jobs of random priorities, spread evenly over so many seconds, and return their
+    answers, as a Client has them.
+    """
+    draw, begin = random.Random(1), time.monotonic() + 0.2
+    jobs = [(begin + i * seconds / len(names), name, draw.randint(0, 3))
+            for i, name in enumerate(names)]
+    clients = [Client(pool, jobs[i::threads]) for i in range(threads)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    return [answer for client in clients for answer in client.answers]
+
+
+def keeper_of(pool):
+    """The process that answers for a pool."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(f"{os.environ['XDG_RUNTIME_DIR']}/shoal/pool-{pool.name}.sock")
+        told = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return struct.unpack("3i", told)[0]
+
+
+def submits(count, waiting):
+    """Submit so many jobs in a second while others wait, and print how soon each was answered,
+    whether another keeper has them all, and whether they start in the order of the policy.
+    """
+    with Pool("fifo") as pool:
+        most = [sys.executable, "-c", "import time; time.sleep(3600)"]
+        blocker = pool.submit(most, 4, name="blocker", priority=9)
+        if not until(lambda: blocker.state == "running", 60):
+            raise SystemExit(f"blocker is {blocker.state}")
+        began = time.monotonic()
+        submit_many(pool, [f"waits-{i}" for i in range(waiting)], 0.002 * waiting, 64)
+        if waiting:
+            print(f"{waiting} jobs that wait: submitted in {time.monotonic() - began:.1f} s")
+        answers = submit_many(pool, [f"job-{i}" for i in range(count)], 1, 200)
+        waits = [1000 * (answered - at) for _, at, _, answered in answers]
+        span = max(a[3] for a in answers) - min(a[1] for a in answers)
+        late = [1000 * (sent - at) for _, at, sent, _ in answers]
+        print(f"{count} submits in a second beside {waiting} jobs that wait, load "
+              f"{os.getloadavg()}: all are answered after {span:.2f} s; from when each should be "
+              f"sent to its answer p50 {quantile(waits, 0.5):.1f}, p99 {quantile(waits, 0.99):.1f},"
+              f" max {max(waits):.1f} ms; sent late by p99 {quantile(late, 0.99):.1f} ms")
+        os.kill(keeper_of(pool), signal.SIGKILL)
+        if not until(lambda: not pool._names(), 30):
+            raise SystemExit("the keeper was killed, and answers")
+        began = time.monotonic()
+        subprocess.run(pool_start("fifo"), check=True, stdout=subprocess.DEVNULL)
+        views = {job["job"]: job for job in pool._state()["jobs"]}
+        lost = [answer[0] for answer in answers if answer[0] not in views]
+        print(f"after kill -9 the pool is back in {time.monotonic() - began:.1f} s, and has lost "
+              f"{len(lost)} of {len(answers)} jobs")
+        blocker.stop(now=True)
+        time.sleep(20)
+        jobs = [job for job in pool._state(over=True)["jobs"] if job["job"] != "blocker"]
+        right = sorted(jobs, key=lambda job: (-job["priority"], job["submitted"]))
+        started = [job for job in right if job.get("began")]
+        wrong = sum(a["began"] > b["began"] for a, b in zip(started, started[1:]))
+        wrong += right[: len(started)] != started
+        print(f"{len(started)} jobs were started in 20 s, {wrong} of them out of turn")
+        for job in pool.jobs():
+            job.stop(now=True)
+
+
 def main():
     """Measure, and print."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--urgent", type=int, default=200, help="urgent jobs; 0 = none")
     options.add_argument("--counted", type=int, default=200, help="changes of a job; 0 = none")
+    options.add_argument("--submits", type=int, default=1000, help="in a second; 0 = none")
+    options.add_argument("--waiting", type=int, default=10_000, help="jobs that wait meanwhile")
     options.add_argument("--turns", type=int, default=5, help="turns of the ten jobs; 0 = none")
     options.add_argument("--ends", type=int, default=120, help="jobs whose end is expected")
     options.add_argument("--seed", type=int, default=1, help="of the jobs of --ends")
@@ -261,6 +355,9 @@ def main():
         urgent(args.urgent)
     if args.counted:
         counted(args.counted)
+    if args.submits:
+        submits(args.submits, 0)
+        submits(args.submits, args.waiting)
     if args.ends:
         ends(args.ends, args.seed)
     ways = {
