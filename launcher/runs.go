@@ -61,20 +61,21 @@ func readRunFile(dir, name string, into any) error {
 func LedgerPath(dir string) string { return filepath.Join(dir, "events.jsonl") }
 
 // ParseLedger reads the whole lines of a ledger, or of a part of one that begins with a line, and
-// says how many bytes they take.
-func ParseLedger(text []byte) (entries []Entry, n int, err error) {
+// says how many bytes they take, and how many of them cannot be read and are left out.
+func ParseLedger(text []byte) (entries []Entry, n, damaged int) {
 	for line := range bytes.Lines(text) {
 		if line[len(line)-1] != '\n' {
 			break
 		}
+		n += len(line)
 		var e Entry
-		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, 0, fmt.Errorf("a line of the ledger is damaged: %w", err)
+		if json.Unmarshal(line, &e) != nil {
+			damaged++
+			continue
 		}
 		entries = append(entries, e)
-		n += len(line)
 	}
-	return entries, n, nil
+	return entries, n, damaged
 }
 
 // Changes returns the changes in a ledger, each as its last entry has it, in the order in which
@@ -132,9 +133,9 @@ func endKilled(dir string) error {
 	if err != nil {
 		return err
 	}
-	entries, whole, err := ParseLedger(text)
-	if err != nil || whole < len(text) {
-		return err
+	entries, whole, _ := ParseLedger(text)
+	if whole < len(text) {
+		return nil
 	}
 	for _, e := range CutShort(dir, entries) {
 		line, err := json.Marshal(e)

@@ -54,7 +54,7 @@ func Open(dir string, live *control.Job, silent error) (*Follower, error) {
 		return nil, err
 	}
 	if live == nil {
-		if err := check(dir); err != nil {
+		if err := Check(dir); err != nil {
 			return nil, err
 		}
 	}
@@ -93,10 +93,11 @@ func (f *Follower) IsPartial() bool {
 	return f.sense.partly || f.events.partly || f.metrics.partly
 }
 
-// check returns why a directory is none of a run; nil = it is, or was once.
-func check(dir string) error {
+// Check returns why a directory is none of a run; nil = it is, or was once, whatever of it is
+// damaged or missing.
+func Check(dir string) error {
 	if info, err := os.Stat(dir); err != nil {
-		return err
+		return fmt.Errorf("%s is not the directory of a run: %w", dir, err)
 	} else if !info.IsDir() {
 		return fmt.Errorf("%s is a file; name the directory of a run, which shoal run prints", dir)
 	}

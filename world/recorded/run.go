@@ -134,7 +134,8 @@ func (r *Run) readEvents(text []byte) {
 		}
 	})
 	if wrong > 0 {
-		r.missf("%s of events.jsonl cannot be read and are left out", plural.Of(wrong, "line"))
+		r.missf("%s of events.jsonl cannot be read and %s left out", plural.Of(wrong, "line"),
+			plural.Verb(wrong, "is", "are"))
 	}
 }
 

@@ -24,7 +24,7 @@ func explainChange(out io.Writer, dir string, name string, asJSON, over bool) er
 	var about []launcher.Entry // the entries about the change
 	var all []string           // the names of all changes, each once
 	seen := map[string]bool{}  // these
-	err := eachEntry(dir, over, func(e launcher.Entry) error {
+	damaged, err := eachEntry(dir, over, func(e launcher.Entry) error {
 		if e.Change == nil {
 			return nil
 		}
@@ -40,6 +40,9 @@ func explainChange(out io.Writer, dir string, name string, asJSON, over bool) er
 	switch {
 	case err != nil:
 		return err
+	case len(about) == 0 && damaged > 0:
+		return fmt.Errorf("the ledger %s has no change %s in what can be read; left out: %s",
+			launcher.LedgerPath(dir), name, plural.Of(damaged, "line"))
 	case len(about) == 0:
 		return fmt.Errorf("the ledger %s has no change %s: %s", launcher.LedgerPath(dir), name,
 			knownChanges(all))

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"strings"
 	"time"
 
@@ -90,29 +92,32 @@ run.`, cli.ExitCodes, "troubleshooting"),
 func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
 	over := live == nil && silent == nil
 	if asJSON {
-		return eachEntry(dir, over, func(e launcher.Entry) error {
+		_, err := eachEntry(dir, over, func(e launcher.Entry) error {
 			return showEntry(out, e, true)
 		})
+		return err
 	}
-	record, err := launcher.ReadRecord(dir)
+	started, err := explainRecord(out, dir)
 	if err != nil {
 		return err
 	}
-	command, err := json.Marshal(record.Spec.Command)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name,
-		plural.Of(record.Spec.Workers, "worker"), command,
-		record.Started.Local().Format(time.DateTime))
-	err = eachEntry(dir, over, func(e launcher.Entry) error {
+	damaged, err := eachEntry(dir, over, func(e launcher.Entry) error {
+		if started.IsZero() {
+			started = e.Time
+		}
 		_, err := fmt.Fprintf(out, "  %9s  %s%s\n",
-			fmt.Sprintf("+%.2f s", e.Time.Sub(record.Started).Seconds()), e.Event,
-			listMoved(e.Event))
+			fmt.Sprintf("+%.2f s", e.Time.Sub(started).Seconds()), e.Event, listMoved(e.Event))
 		return err
 	})
 	if err != nil {
 		return err
+	}
+	if _, err := os.Stat(launcher.LedgerPath(dir)); over && errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintln(out, "note: there is no events.jsonl: what happened to the job is not known")
+	}
+	if damaged > 0 {
+		fmt.Fprintf(out, "note: left out: %s of events.jsonl that cannot be read\n",
+			plural.Of(damaged, "line"))
 	}
 	if live != nil {
 		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, sizeText(live.Job),
@@ -121,11 +126,14 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 			printWaits(out, live.Job, time.Now(), true))
 	}
 	if err := printKeptWhyNot(out, dir); err != nil {
-		return err
+		fmt.Fprintf(out, "note: %v\n", err)
 	}
 	result, err := launcher.ReadResult(dir)
 	switch {
 	case err == nil:
+	case !errors.Is(err, fs.ErrNotExist):
+		_, err = fmt.Fprintf(out, "note: %v\n", err)
+		return err
 	case silent != nil:
 		return fmt.Errorf("it has no result, and may still run: %w", silent)
 	default:
@@ -136,24 +144,43 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	return err
 }
 
+// explainRecord prints what was run in dir, and returns when it began; a zero time = that is not
+// known.
+func explainRecord(out io.Writer, dir string) (started time.Time, err error) {
+	record, err := launcher.ReadRecord(dir)
+	if err != nil {
+		_, err = fmt.Fprintf(out, "note: what was run is not known: %v\n", err)
+		return started, err
+	}
+	command, err := json.Marshal(record.Spec.Command)
+	if err != nil {
+		return started, err
+	}
+	_, err = fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name,
+		plural.Of(record.Spec.Workers, "worker"), command,
+		record.Started.Local().Format(time.DateTime))
+	return record.Started, err
+}
+
 // eachEntry calls show with each entry of the ledger of the run in dir, until show fails, and of a
-// run that is over with the ends of changes that the ledger lacks.
-func eachEntry(dir string, over bool, show func(e launcher.Entry) error) error {
+// run that is over with the ends of changes that the ledger lacks. It returns how many lines it has
+// left out, because they cannot be read.
+func eachEntry(dir string, over bool, show func(e launcher.Entry) error) (damaged int, err error) {
 	var all []launcher.Entry
 	ledger := &tail{path: launcher.LedgerPath(dir)}
-	err := ledger.readEntries(func(e launcher.Entry) error {
+	err = ledger.readEntries(func(e launcher.Entry) error {
 		all = append(all, e)
 		return show(e)
 	})
 	if err != nil || !over {
-		return err
+		return ledger.damaged, err
 	}
 	for _, e := range launcher.CutShort(dir, all) {
 		if err := show(e); err != nil {
-			return err
+			return ledger.damaged, err
 		}
 	}
-	return nil
+	return ledger.damaged, nil
 }
 
 // listMoved returns the workers that an event is about, as in " (joined 3, lost 1)", or "" for

@@ -14,9 +14,13 @@ import (
 // tail reads what is appended to a file by and by. One goroutine uses it. Its methods read the file
 // and do not wait for more; nothing has to be closed.
 type tail struct {
-	path   string
-	offset int64 // number of bytes from the start that need not come again
+	path    string
+	offset  int64 // number of bytes from the start that need not come again
+	damaged int   // entries of a ledger that could not be read
 }
+
+// maxPiece is how many bytes of a file are read at once. No entry of a ledger is as long.
+const maxPiece = 256 << 10
 
 // newTail returns a tail that begins after what the file holds now. A file that does not exist
 // holds nothing.
@@ -40,7 +44,7 @@ func (t *tail) readNew(use func(piece []byte) (int, error)) error {
 		return err
 	}
 	defer f.Close()
-	buf := make([]byte, 256<<10)
+	buf := make([]byte, maxPiece)
 	for {
 		n, err := f.ReadAt(buf, t.offset)
 		taken := 0
@@ -61,14 +65,18 @@ func (t *tail) readNew(use func(piece []byte) (int, error)) error {
 }
 
 // readEntries calls show with each new entry of a ledger, until show fails. An entry that is not
-// whole yet comes again.
+// whole yet comes again. What cannot be read is counted in t.damaged, and left out.
 func (t *tail) readEntries(show func(e launcher.Entry) error) error {
-	return t.readNew(func(piece []byte) (int, error) {
-		list, n, err := launcher.ParseLedger(piece)
+	return t.readNew(func(piece []byte) (n int, err error) {
+		list, n, damaged := launcher.ParseLedger(piece)
+		t.damaged += damaged
 		for _, e := range list {
 			if err == nil {
 				err = show(e)
 			}
+		}
+		if n == 0 && len(piece) == maxPiece { // within a line that no launcher has written
+			n = len(piece)
 		}
 		return n, err
 	})

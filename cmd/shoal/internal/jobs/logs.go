@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/watch/follow"
 )
 
 // logsFlags are the flags of shoal logs.
@@ -90,8 +91,8 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 			}
 			return "", nil, nil, err
 		}
-	} else if _, err := launcher.ReadRecord(dir); err != nil {
-		return "", nil, nil, fmt.Errorf("%s is not the directory of a run: %w", dir, err)
+	} else if err := follow.Check(dir); err != nil {
+		return "", nil, nil, err
 	}
 	if hasResult(dir) {
 		return dir, nil, nil, nil
