@@ -333,6 +333,8 @@ func (l *launcher) askToLeave() {
 	leader, here := l.registry.setLeaving()
 	switch {
 	case leader == "": // followLeader asks
+	case here && l.cfg.Manager != "":
+		l.parkForManager()
 	case here:
 		if err := l.agent.Drain(leader, leader); errors.Is(err, head.ErrNotHead) {
 			l.retryLater(l.askToLeave)

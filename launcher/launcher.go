@@ -130,8 +130,10 @@ func newLauncher(cfg RunConfig, initial int) (*launcher, error) {
 		return nil, err
 	}
 	console := proc.NewConsole(cfg.Stdout, cfg.Stderr, max(initial, 1), cfg.Color)
+	supervisor := newSupervisor(cfg.nodes)
+	supervisor.shield = cfg.Manager != ""
 	return &launcher{cfg: cfg, started: time.Now(), place: place, console: console,
-		tasks: newTasks(), starts: newTasks(), supervisor: newSupervisor(cfg.nodes),
+		tasks: newTasks(), starts: newTasks(), supervisor: supervisor,
 		registry: newRegistry(host, initial),
 		reporter: newReporter(console, cfg.OnEvent)}, nil
 }
@@ -291,7 +293,7 @@ func (l *launcher) awaitVerdict(ctx context.Context, services *group.Group,
 			}
 		case <-leave:
 			leave = nil
-			l.tasks.add(l.askToLeave)
+			l.leave()
 		case <-l.registry.shutdown.asked:
 			return verdict{}, l.endOnRequest(ctx, services)
 		case <-ctx.Done():

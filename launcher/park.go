@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"syscall"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/head"
 )
 
 // A job is parked: at the end of a step its workers make a checkpoint, and when that is sealed each
@@ -124,6 +126,46 @@ func (l *launcher) reportPark() {
 	s := l.agent.Status()
 	l.onEvent(agent.Event{What: "park", Generation: s.Generation, Size: s.Size, Step: s.Steps,
 		OptimizerSteps: s.OptimizerSteps, Because: why})
+}
+
+// graceManaged is how long a host waits, which a cluster manager asks to leave, until it asks the
+// host that leads: mostly that is asked too, and parks the job.
+const graceManaged = 5 * time.Second
+
+// leave does what this host has to do that was asked to leave, and does not wait.
+func (l *launcher) leave() {
+	if l.cfg.Manager == "" || l.registry.leads() {
+		l.tasks.add(l.askToLeave)
+		return
+	}
+	l.group.Go("leave", func(ctx context.Context) error {
+		select {
+		case <-time.After(graceManaged):
+			l.tasks.add(l.askToLeave)
+		case <-ctx.Done():
+		}
+		return nil
+	})
+}
+
+// parkForManager parks the job, which is led here, since a cluster manager takes its hosts away, as
+// a task. A job that cannot be parked ends.
+func (l *launcher) parkForManager() {
+	l.registry.requestPark(l.cfg.Manager)
+	err := l.agent.Park(l.cfg.Manager)
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, head.ErrNotHead):
+		l.retryLater(l.askToLeave)
+	default:
+		l.console.Note(fmt.Sprintf("%s wants the hosts of the job, which cannot be parked: %v",
+			l.cfg.Manager, err))
+		if l.cfg.CannotLeave != nil {
+			l.cfg.CannotLeave(err)
+		}
+	}
+	l.registry.requestPark("")
 }
 
 // answerPark asks the head to park the job, and does not wait for that. It is an HTTP handler, as

@@ -54,6 +54,10 @@ type RunConfig struct {
 	Fleet *Fleet
 	// Record says where the record of the job is kept; nil = nowhere.
 	Record *RecordConfig
+	// Manager is what people call the cluster manager that asks all hosts of the job to leave at
+	// once, by SIGTERM to each of their processes: workers do not heed it, and the job is parked
+	// where it is led. "" = hosts are asked one by one.
+	Manager string
 
 	nodes []numa.Node // memory nodes that a test makes up; nil = those of this host
 }
@@ -212,6 +216,9 @@ type ServeConfig struct {
 	// has ended, if this host led the job then, or nil, whether the job goes on without it, and the
 	// error of Serve.
 	OnEnd func(result *Result, goesOn bool, err error)
+	// Manager is as in RunConfig, and CannotLeave too.
+	Manager     string
+	CannotLeave func(why error)
 }
 
 // Serve runs the workers that a job wants on this host, and blocks until the job is over, this host
@@ -224,8 +231,9 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 	}
 	l, err := newLauncher(
 		RunConfig{Dir: cfg.Dir, Kind: cfg.Kind, Stdout: cfg.Stdout, Stderr: cfg.Stderr,
-			Color: cfg.Color, Kill: ctx.Done(), OnStart: cfg.OnJob,
-			Fleet: &Fleet{Link: cfg.Link, Join: cfg.Join, Token: cfg.Token, Slots: cfg.Slots}}, 0)
+			Color: cfg.Color, Kill: ctx.Done(), OnStart: cfg.OnJob, Manager: cfg.Manager,
+			CannotLeave: cfg.CannotLeave,
+			Fleet:       &Fleet{Link: cfg.Link, Join: cfg.Join, Token: cfg.Token, Slots: cfg.Slots}}, 0)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,8 @@ type supervisor struct {
 	// newSupervisor, and not changed then.
 	nodes []numa.Node
 	homes []numa.Node // those nodes to which workers are bound; none = workers run anywhere
+	// shield says that workers begin with SIGTERM ignored; newLauncher sets it.
+	shield bool
 
 	mu        sync.Mutex // guards what follows
 	program   string     // path of the job's program; "" = the job is not known yet
@@ -82,7 +84,8 @@ func (s *supervisor) startTemplate(g *group.Group, log string, ended func(why st
 		strings.Join(spec.Prefork, ","))
 	var err error
 	s.template, err = proc.StartTemplate(g, proc.Command{Path: s.program,
-		Args: append(command, words...), Env: s.env.common(s.env.here, s.env.addr, s.env.port)},
+		Args: append(command, words...), Env: s.env.common(s.env.here, s.env.addr, s.env.port),
+		Shield: s.shield},
 		log, ended)
 	return err
 }
@@ -144,7 +147,7 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 	}
 	p := &process{worker: worker, output: out}
 	command := proc.Command{Path: program, Args: env.spec.Command, Env: env.variables(at),
-		Template: template}
+		Template: template, Shield: s.shield}
 	if home != nil {
 		command.CPUs = home.CPUs
 	}

@@ -94,7 +94,8 @@ func StartTemplate(g *group.Group, c Command, log string, ended func(why string)
 	defer output.Close()
 	t := &Template{requests: conn.(*net.UnixConn), gone: make(chan struct{})}
 	t.ctx, t.stop = context.WithCancel(context.Background())
-	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr(),
+	as := c.shielded()
+	cmd := &exec.Cmd{Path: as.Path, Args: as.Args, Env: c.Env, SysProcAttr: workerAttr(),
 		Stdout: output, Stderr: output, ExtraFiles: []*os.File{theirs}}
 	started := make(chan error, 1)
 	g.Go("wait for the template", func(context.Context) error {

@@ -22,6 +22,9 @@ func workerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: tr
 // awaitExit does nothing here: jobs need Linux.
 func awaitExit(int) {}
 
+// ignores knows nothing here: jobs need Linux.
+func ignores(int, syscall.Signal) bool { return false }
+
 // startOnCPUs runs start unbound: jobs need Linux.
 func startOnCPUs(_ []int, start func() error) (bool, error) { return false, start() }
 

@@ -26,6 +26,19 @@ type Command struct {
 
 	// Template forks the process, if it still can; nil = the process is started anew.
 	Template *Template
+	// Shield has the process begin with SIGTERM ignored, and what it starts: a cluster manager
+	// sends it to all processes of a job.
+	Shield bool
+}
+
+// shielded returns what really starts the process, which becomes that of the command.
+func (c Command) shielded() Command {
+	if c.Shield {
+		c.Args = append([]string{"sh", "-c", `trap "" TERM; exec "$@"`, "sh", c.Path},
+			c.Args[1:]...)
+		c.Path = "/bin/sh"
+	}
+	return c
 }
 
 // child is a process that ends some day. One goroutine calls await and then reap, each once.
@@ -41,6 +54,7 @@ type child interface {
 // pid, bound and streams are set before Start returns it, and not changed then.
 type Worker struct {
 	pid     int
+	shield  bool          // the process began with SIGTERM ignored
 	bound   bool          // the process began with the processors of its Command alone
 	streams []*os.File    // the launcher's ends of stdout and stderr
 	reading atomic.Int32  // streams that are still read
@@ -58,7 +72,7 @@ type Worker struct {
 // worker has ended; processes that the worker started may still run and write then (Silent,
 // StopReadingAfter).
 func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, error) {
-	w := &Worker{silent: make(chan struct{})}
+	w := &Worker{silent: make(chan struct{}), shield: c.Shield}
 	theirs, err := w.makePipes()
 	if err != nil {
 		return nil, err
@@ -87,7 +101,8 @@ func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, e
 // and stderr, and a goroutine that waits for its end and then calls ended. It returns when the
 // process runs, or with why it does not.
 func (w *Worker) startAnew(g *group.Group, c Command, pipes []*os.File, ended func(Exit)) error {
-	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr(),
+	as := c.shielded()
+	cmd := &exec.Cmd{Path: as.Path, Args: as.Args, Env: c.Env, SysProcAttr: workerAttr(),
 		Stdout: pipes[0], Stderr: pipes[1]}
 	started := make(chan error, 1)
 	g.Go(fmt.Sprintf("wait for %s", c.Args[0]), func(context.Context) error {
@@ -200,14 +215,18 @@ func (w *Worker) PID() int { return w.pid }
 // Bound reports whether the process began with the processors of its Command alone.
 func (w *Worker) Bound() bool { return w.bound }
 
-// Signal sends sig to the whole process group, unless the worker has ended. Any goroutine may call
-// it.
+// Signal sends sig to the whole process group, unless the worker has ended. One that was shielded
+// from SIGTERM, and ignores it still, gets SIGKILL in its place. Any goroutine may call it.
 func (w *Worker) Signal(sig syscall.Signal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.gone {
-		syscall.Kill(-w.pid, sig)
+	if w.gone {
+		return
 	}
+	if w.shield && sig == syscall.SIGTERM && ignores(w.pid, sig) {
+		sig = syscall.SIGKILL
+	}
+	syscall.Kill(-w.pid, sig)
 }
 
 // Silent returns a channel that is closed when neither the worker nor a process that it started can

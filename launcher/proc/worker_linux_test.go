@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -37,6 +38,13 @@ func startShell(t *testing.T, script string, env ...string) *shellRun {
 // startShellOnCPUs is startShell with the processors that the worker is to have.
 func startShellOnCPUs(t *testing.T, cpus []int, script string, env ...string) *shellRun {
 	t.Helper()
+	return startCommand(t, Command{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: env,
+		CPUs: cpus})
+}
+
+// startCommand is startShell with another command, to whose environment it adds PATH.
+func startCommand(t *testing.T, c Command) *shellRun {
+	t.Helper()
 	text := &lockedBuffer{seen: make(chan struct{}, 1)}
 	out, err := NewOutput(NewConsole(text, text, 1, false), 0, filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -44,12 +52,8 @@ func startShellOnCPUs(t *testing.T, cpus []int, script string, env ...string) *s
 	}
 	s := &shellRun{out: out, text: text, ended: make(chan Exit, 1),
 		group: group.New(context.Background())}
-	env = append(env, "PATH="+os.Getenv("PATH"))
-	s.Worker, err = Start(s.group,
-		Command{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: env, CPUs: cpus}, out,
-		func(e Exit) {
-			s.ended <- e
-		})
+	c.Env = append(c.Env, "PATH="+os.Getenv("PATH"))
+	s.Worker, err = Start(s.group, c, out, func(e Exit) { s.ended <- e })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,5 +245,33 @@ func TestWorkerOnCPUsThatAreAbsent(t *testing.T) {
 	s := startShellOnCPUs(t, []int{1023, 5000}, `exit 3`)
 	if e := <-s.ended; e.Code != 3 || s.Bound() {
 		t.Errorf("ended as %v, bound: %v", e, s.Bound())
+	}
+}
+
+// A worker that is shielded from SIGTERM goes on when somebody else sends it. The launcher ends it
+// with SIGKILL, but not one that has come to heed SIGTERM.
+func TestShieldedWorker(t *testing.T) {
+	shell := func(script string) Command {
+		return Command{Path: "/bin/sh", Args: []string{"sh", "-c", script, "name", "a b"},
+			Shield: true}
+	}
+	s := startCommand(t, shell(`kill -TERM $$; echo "goes on: $1"; exec tail -f /dev/null`))
+	s.text.awaitText("goes on: a b")
+	s.Signal(syscall.SIGTERM)
+	if e := <-s.ended; e.Signal != syscall.SIGKILL {
+		t.Errorf("it %s, and was to be killed", e)
+	}
+	// A shell cannot heed a signal that it began with ignored; Python can.
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	s = startCommand(t, Command{Path: python, Shield: true, Args: []string{"python3", "-c",
+		"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); " +
+			"print('ready', flush=True); signal.pause()"}})
+	s.text.awaitText("ready")
+	s.Signal(syscall.SIGTERM)
+	if e := <-s.ended; e.Code != 7 {
+		t.Errorf("it %s, and was to heed SIGTERM", e)
 	}
 }
