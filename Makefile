@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak sched-kills reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-sched bench-plan plan-oracles plan-gaps clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak sched-kills reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-sched bench-plan plan-oracles plan-gaps slurm-test clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -107,6 +107,11 @@ bench-sched: build ## real jobs in a pool on this machine: how soon an urgent jo
 	scripts/setup slurm
 	scripts/setup
 	.venv/bin/python bench/sched/run.py
+
+slurm-test: build ## a job on three nodes of a Slurm on this machine, which preempts it 20 times; about 8 minutes
+	scripts/setup slurm
+	scripts/setup
+	PREEMPTIONS=20 .venv/bin/python -m pytest -q python/tests/test_slurm.py
 
 bench-plan: build ## how true the predictions of shoal plan are, and what its plans bring; about 25 minutes; QUICK=1 a few cases
 	scripts/setup torch2

@@ -293,7 +293,7 @@ func (l *launcher) awaitVerdict(ctx context.Context, services *group.Group,
 			}
 		case <-leave:
 			leave = nil
-			l.leave()
+			l.leave(services)
 		case <-l.registry.shutdown.asked:
 			return verdict{}, l.endOnRequest(ctx, services)
 		case <-ctx.Done():

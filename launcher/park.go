@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 // A job is parked: at the end of a step its workers make a checkpoint, and when that is sealed each
@@ -132,13 +133,14 @@ func (l *launcher) reportPark() {
 // host that leads: mostly that is asked too, and parks the job.
 const graceManaged = 5 * time.Second
 
-// leave does what this host has to do that was asked to leave, and does not wait.
-func (l *launcher) leave() {
+// leave does what this host has to do that was asked to leave, and does not wait: a goroutine of
+// services does.
+func (l *launcher) leave(services *group.Group) {
 	if l.cfg.Manager == "" || l.registry.leads() {
 		l.tasks.add(l.askToLeave)
 		return
 	}
-	l.group.Go("leave", func(ctx context.Context) error {
+	services.Go("leave", func(ctx context.Context) error {
 		select {
 		case <-time.After(graceManaged):
 			l.tasks.add(l.askToLeave)

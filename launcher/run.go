@@ -232,8 +232,8 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 	l, err := newLauncher(
 		RunConfig{Dir: cfg.Dir, Kind: cfg.Kind, Stdout: cfg.Stdout, Stderr: cfg.Stderr,
 			Color: cfg.Color, Kill: ctx.Done(), OnStart: cfg.OnJob, Manager: cfg.Manager,
-			CannotLeave: cfg.CannotLeave,
-			Fleet:       &Fleet{Link: cfg.Link, Join: cfg.Join, Token: cfg.Token, Slots: cfg.Slots}}, 0)
+			CannotLeave: cfg.CannotLeave, Fleet: &Fleet{Link: cfg.Link, Join: cfg.Join,
+				Token: cfg.Token, Slots: cfg.Slots}}, 0)
 	if err != nil {
 		return err
 	}

@@ -65,6 +65,21 @@ func SecondSignal(ctx context.Context) <-chan struct{} {
 	return nil
 }
 
+// WithoutSecondSignal returns a context for a command that a second signal does not hurry: there
+// SecondSignal tells of none. ctx is from interruptible.
+func WithoutSecondSignal(ctx context.Context) context.Context {
+	return context.WithValue(ctx, secondKey{}, nil)
+}
+
+// SignalOf returns the signal that has ended a context from interruptible; 0 = none has.
+func SignalOf(ctx context.Context) syscall.Signal {
+	var s *stopSignal
+	if errors.As(context.Cause(ctx), &s) {
+		return s.signal
+	}
+	return 0
+}
+
 // exitKey is the key of a context under which WithExitOnSignal keeps the function that revokes it.
 type exitKey struct{}
 

@@ -35,6 +35,11 @@ type agentFlags struct {
 	job       string // name of the job that the store is asked for; "" = not by name
 	store     storeFlags
 	pod       podFlags
+
+	manager string // as launcher.ServeConfig has it
+	// onEnd is called with how the job has ended, nil where this host has not led it; nil = it is
+	// not.
+	onEnd func(r *launcher.Result)
 }
 
 // NewAgentCommand returns the command shoal agent.
@@ -101,8 +106,14 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
+	cli.WarnIfReadable(cmd.ErrOrStderr(), f.tokenFile)
+	return f.serve(cmd, token)
+}
+
+// serve joins the job at f.join with a token, and runs the agent of this host until the job ends or
+// the host leaves it. It writes to the streams of cmd.
+func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 	ctx, out, notes := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	cli.WarnIfReadable(notes, f.tokenFile)
 	asked, err := f.pod.open(cmd)
 	if err != nil {
 		return err
@@ -112,14 +123,24 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	var joined atomic.Bool // set by Link; before that there is nothing to leave
 	p := cli.NewShutdown(ctx, func(syscall.Signal) bool { return joined.Load() }, func() {
+		if f.manager != "" {
+			fmt.Fprintf(notes, "shoal: %s asks for this node: the job is parked when its step "+
+				"ends, or else this node leaves it\n", f.manager)
+			return
+		}
 		fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends; Ctrl-C again "+
 			"ends its workers at once")
 	})
 	defer p.Close()
+	var cannot func(error)
+	if f.manager != "" {
+		cannot = func(error) { p.Must() }
+	}
 	var network *tcp.Network
 	var wrote error // what has come of the file of --end-file
 	err = launcher.Serve(p.Ctx,
-		launcher.ServeConfig{Slots: f.slots, Kind: f.kind, Dir: f.logDir, Stdout: out,
+		launcher.ServeConfig{Manager: f.manager, CannotLeave: cannot,
+			Slots: f.slots, Kind: f.kind, Dir: f.logDir, Stdout: out,
 			Stderr: notes, Color: cli.WantsColor(out) && cli.WantsColor(notes), Leave: p.Asked,
 			Link: func(h fabric.Handler) (fabric.Network, error) {
 				var err error
@@ -144,6 +165,9 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 			},
 			OnEnd: func(result *launcher.Result, goesOn bool, err error) {
 				wrote = asked.ended(result, goesOn, p.Ctx.Err() != nil, err)
+				if f.onEnd != nil {
+					f.onEnd(result)
+				}
 			},
 		})
 	if wrote != nil {

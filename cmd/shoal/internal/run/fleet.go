@@ -28,15 +28,16 @@ import (
 // launcherConfig, createNetwork and invite, which run one after the other before another goroutine
 // reads them. The goroutine of the command calls all methods but updateShortage and runAgent.
 type fleet struct {
-	job       string    // name of the job
-	listen    string    // address at which other hosts join; "" = this host alone
-	tokenFile string    // file that gets the join token
-	hosts     []sshHost // hosts on which agents are started over ssh
-	slots     int       // number of workers that this host takes
-	authority []byte    // of the network; nil = a new one
-	open      bool      // whether hosts may also join by themselves
-	plain     bool      // whether tensors travel without encryption
-	notes     io.Writer // where to tell people what happens
+	job       string     // name of the job
+	listen    string     // address at which other hosts join; "" = this host alone
+	tokenFile string     // file that gets the join token
+	hosts     []sshHost  // hosts on which agents are started over ssh
+	slots     int        // number of workers that this host takes
+	authority []byte     // of the network; nil = a new one
+	open      bool       // whether hosts may also join by themselves
+	plain     bool       // whether tensors travel without encryption
+	notes     io.Writer  // where to tell people what happens
+	task      *slurmTask // the task of Slurm that begins the job; nil = none does
 
 	network *tcp.Network  // nil before createNetwork; the launcher closes it
 	ssh     *group.Group  // the goroutines of invite, for which close waits; nil = none
@@ -148,7 +149,7 @@ func (f *fleet) updateShortage(change func()) {
 // launcher calls it once, before invite, and closes the network.
 func (f *fleet) createNetwork(h fabric.Handler) (fabric.Network, error) {
 	network, err := tcp.Create(
-		tcp.Config{Job: f.job, Name: fabric.Host(cli.HostName("")), Listen: f.listen,
+		tcp.Config{Job: f.job, Name: fabric.Host(cli.HostName(f.name())), Listen: f.listen,
 			Version: version.Version, PlainData: f.plain, Authority: f.authority}, h)
 	if err != nil {
 		return nil, err
@@ -164,13 +165,26 @@ func (f *fleet) ownAddress() string {
 		host != "::" {
 		return host
 	}
+	own := "127.0.0.1"
 	addrs, _ := net.InterfaceAddrs()
 	for _, a := range addrs {
 		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() {
-			return ip.IP.String()
+			own = ip.IP.String()
+			break
 		}
 	}
-	return "127.0.0.1"
+	if f.task != nil {
+		return f.task.address(own)
+	}
+	return own
+}
+
+// name is the name of this host that somebody else has given it; "" = its own.
+func (f *fleet) name() string {
+	if f.task != nil {
+		return f.task.node
+	}
+	return ""
 }
 
 // joinAddress returns the HOST:PORT at which other hosts join; the network exists by then. Any
@@ -198,6 +212,12 @@ func (f *fleet) invite(ctx context.Context) {
 			f.ended <- struct{}{}
 			return nil
 		})
+	}
+	if f.task != nil {
+		if err := f.task.writeMeeting(slurmMeeting{Join: at, Token: token}); err != nil {
+			f.giveUp(err)
+		}
+		return
 	}
 	if len(f.hosts) > 0 {
 		return

@@ -2,6 +2,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,12 +48,19 @@ type runFlags struct {
 	dryRun  bool     // whether to print the job only
 	listen  string   // address at which other hosts join; "" = none
 	hosts   string   // hosts for agents over ssh, as parseHosts takes them; "" = none
-	slots   int      // number of workers that this host takes
-	kind    string   // of this host; "" = as defaultKind finds it
 	token   string   // file that gets the join token; "" = the usual one
 	plain   bool     // whether tensors travel without encryption
 	store   storeFlags
 	pod     podFlags
+	hostFlags
+}
+
+// hostFlags say what this host is to the job. They belong to runFlags.
+type hostFlags struct {
+	slots int        // number of workers that this host takes
+	kind  string     // of this host; "" = as defaultKind finds it
+	slurm bool       // whether srun has started this on each node
+	task  *slurmTask // what Slurm says then; spec sets it
 }
 
 // NewCommand returns the command shoal run.
@@ -76,6 +84,7 @@ A job trains in steps if its script uses shoal.torch.loader, job.steps, or clien
   hosts                           how they come
   --listen :7077                  other hosts join with the shoal agent command that is printed
   --hosts node1:4,node2:4         agents are started over ssh, in the folder of the same path
+  --slurm                         srun starts this command on each node
   --store URL or FOLDER           a record of the job, by which hosts find it; training never waits
                                   for it
 
@@ -93,6 +102,7 @@ can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well,
   shoal run -n 8 --listen :7077 -- python3 train.py
   shoal run -n 4 --listen :7077 --grow --max 16 -- python3 train.py
   shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py
+  srun --nodes 4 --ntasks-per-node 1 shoal run -f job.yaml --slurm
   shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 -- python3 train.py
   shoal run -f job.yaml -n 8 --dry-run     print the job; flags come before the file`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -103,6 +113,9 @@ can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well,
 			if f.dryRun {
 				fmt.Fprint(cmd.OutOrStdout(), spec)
 				return nil
+			}
+			if f.task != nil {
+				return f.runSlurm(cmd, spec)
 			}
 			return f.run(cmd, spec)
 		},
@@ -151,6 +164,9 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 	flags.IntVar(&f.slots, "slots", 0, "with --listen or --hosts: workers that this host takes "+
 		"(default with --listen: one a GPU, else one a core)")
 	flags.StringVar(&f.kind, "kind", "", kindUsage)
+	flags.BoolVar(&f.slurm, "slurm", false, "in a job of Slurm, where srun starts this once on "+
+		"each node: run one job on all nodes, with --grow, and park and requeue it when Slurm "+
+		"asks for them")
 	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which "+
 		"hosts join to this `FILE` (default: ~/.local/state/shoal/token)")
 	flags.BoolVar(&f.plain, "unencrypted-data", false, "with --listen or --hosts: send tensors "+
@@ -202,7 +218,13 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 		job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Grow: f.grow,
 			Command: args, Env: env, Prefork: f.prefork, FixedRoutes: f.fixed, Redundant: f.spread,
 			Auto: job.Auto(f.auto), Policies: f.policy, Budget: f.budget,
-			Price: f.price}).WithDefaults()
+			Price: f.price})
+	if f.slurm {
+		if spec, err = f.readSlurm(cmd, spec); err != nil {
+			return spec, err
+		}
+	}
+	spec = spec.WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
 	}
@@ -210,6 +232,21 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 		return spec, err
 	}
 	return spec, checkPolicies(spec)
+}
+
+// readSlurm reads what Slurm says of this task, and returns the spec as a job in Slurm has it.
+func (f *runFlags) readSlurm(cmd *cobra.Command, spec job.Spec) (job.Spec, error) {
+	if f.hosts != "" {
+		return spec, cli.Usagef("--hosts and --slurm both say which hosts there are: leave one out")
+	}
+	var err error
+	if f.task, err = readSlurmTask(os.Getenv); err != nil {
+		return spec, err
+	}
+	if !cmd.Flags().Changed("slots") {
+		f.slots = f.task.slots
+	}
+	return f.task.fill(spec, f.slots), nil
 }
 
 // checkPolicies returns what is wrong with the policies of a job, at whose files it looks; nil =
@@ -283,6 +320,8 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	switch {
 	case f.slots < 0:
 		return nil, cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
+	case f.task != nil:
+		fl.task, fl.open, fl.listen = f.task, true, cmp.Or(f.listen, ":0")
 	case f.listen == "" && f.hosts == "":
 		for _, flag := range []string{"slots", "token-file", "unencrypted-data", "grow",
 			"authority-file"} {
@@ -358,16 +397,13 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if others.listen != "" {
 		p := cli.NewShutdown(ctx, func(s syscall.Signal) bool {
 			return s == syscall.SIGTERM
-		}, func() {
-			fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends, if others "+
-				"can go on with it; a second signal ends the job at once")
-		})
+		}, func() { f.sayLeaving(notes) })
 		defer p.Close()
 		ctx, leave, cannot = p.Ctx, p.Asked, func(error) { p.Must() }
 	}
 	defer others.close()
 	result, err := launcher.Run(ctx, launcher.RunConfig{
-		Spec: spec, Dir: f.logDir, Kind: kind, Stdout: out, Stderr: notes,
+		Spec: spec, Dir: f.logDir, Kind: kind, Manager: f.manager(), Stdout: out, Stderr: notes,
 		Color: cli.WantsColor(out) && cli.WantsColor(notes), Kill: cli.SecondSignal(cmd.Context()),
 		Leave: leave, CannotLeave: cannot,
 		Fleet: others.launcherConfig(cmd.Context(), spec, giveUp), Record: record,
@@ -381,6 +417,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if wrote := asked.ended(result, false, ctx.Err() != nil, err); wrote != nil {
 		err = errors.Join(err, wrote)
 	}
+	if f.task != nil {
+		f.task.result = result
+	}
 	if cannot := new(stranded); errors.As(err, &cannot) {
 		return cannot
 	}
@@ -391,12 +430,36 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	return nil
 }
 
+// manager is what people call the manager of the hosts, as launcher.RunConfig has it.
+func (f *runFlags) manager() string {
+	if f.task != nil {
+		return slurm
+	}
+	return ""
+}
+
+// sayLeaving writes to notes what becomes of this host, which was asked to leave.
+func (f *runFlags) sayLeaving(notes io.Writer) {
+	if f.task != nil {
+		fmt.Fprintln(notes, "shoal: Slurm asks for this node: the job is parked when its step "+
+			"ends, if it is led here")
+		return
+	}
+	fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends, if others can go on "+
+		"with it; a second signal ends the job at once")
+}
+
 // sayEnd writes to notes how a run has ended that has ended well.
 func sayEnd(notes io.Writer, spec job.Spec, result *launcher.Result) {
 	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 	if result.GoesOn != "" {
 		fmt.Fprintf(notes, "shoal: this host has left job %s after %s; it goes on on host %s\n",
 			result.Job, took, result.GoesOn)
+		return
+	}
+	if result.Parked {
+		fmt.Fprintf(notes, "shoal: job %s is parked after %s; started again, it goes on with the "+
+			"next sample\n", result.Job, took)
 		return
 	}
 	by := ""
