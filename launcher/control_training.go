@@ -24,6 +24,9 @@ func (l *launcher) describeTraining(s agent.Status) api.Training {
 		t.Pace = &api.Pace{Since: since, Steps: p.Steps, Batch: p.Batch, P25: p.First,
 			Median: p.Median, P75: p.Third}
 	}
+	if sent, waits := l.agent.Traffic(); sent > 0 {
+		t.Traffic = &api.Traffic{Sent: sent, Waits: waits}
+	}
 	if l.registry.leads() {
 		t.Slow = l.agent.SlowHosts()
 	}

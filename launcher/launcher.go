@@ -85,6 +85,7 @@ type hostAgent interface {
 	WhyNot() []act.WhyNot
 	SlowHosts() []string
 	Pace() (p sense.Pace, since uint64)
+	Traffic() (sent uint64, waits float64)
 	Machines() (agent.Machines, error)
 	NoteFailure(how string)
 }

@@ -42,6 +42,7 @@ type Machine struct {
 	orders []Order          // what Take returns next
 	notes  []string         // what Notes returns next
 	memory []byte           // what the policy remembered when that was written last
+	shares bool             // whether any job may have a limit of what it sends
 }
 
 // maxOver bounds the jobs that are kept in memory after their end. The store has all of them.
@@ -66,6 +67,7 @@ type entry struct {
 	gone    int64            // when the last attempt was over
 	foreseen
 	seen
+	traffic traffic
 	speedAt int64  // when its speeds were last given to the core
 	refused uint64 // number of the last order whose refusal was taken
 	// stored are the last write that the store has confirmed and those after it. The store may
@@ -91,6 +93,7 @@ const (
 	toBegin  stream = iota // to start and to join
 	toLead                 // to the host that leads: to allot, to park, to stop
 	toInvite               // to the host that leads
+	toLimit                // to the host that leads
 	toAsk                  // to the host that leads: to hear what it says of a job that is hurt
 	toKill
 	toRecover // to one of the hosts that are stuck

@@ -161,7 +161,10 @@ type Job struct {
 	Fails  int         `json:"fails"`  // starts in a row after which it made no step
 	Asks   int         `json:"asks"`   // number of workers that a person has set; 0 = none
 	Expect Expectation `json:"expect"` // what is expected of it now
-	Dir    string      `json:"run"`    // directory of its last run on the host that leads it
+	// Share is what it may send where other jobs send too; nil = it never had a limit since it was
+	// started.
+	Share *Share `json:"share,omitempty"`
+	Dir   string `json:"run"` // directory of its last run on the host that leads it
 	// History is what the core knows of it by its own decisions.
 	History sched.History `json:"history"`
 	// Changes are the last ones, up to maxChanges, the newest last.
@@ -197,8 +200,9 @@ type Host struct {
 	Leaving bool   `json:"leaving"` // whether a person takes it out of the pool
 	Forgot  bool   `json:"forgot"`  // whether it is gone for good
 
-	Up    bool  `json:"-"` // whether its keeper is linked
-	Since int64 `json:"-"` // since when it is up, or away
+	Up    bool    `json:"-"` // whether its keeper is linked
+	Since int64   `json:"-"` // since when it is up, or away
+	Link  float64 `json:"-"` // bytes a second that its card carries each way; 0 = not known
 
 	heard   bool // whether its keeper has reported since it is up
 	foreign bool // whether processes are there that no job accounts for
@@ -218,8 +222,9 @@ const (
 	InviteRun Verb = "invite" // make a token for other hosts
 	// RecoverRun has the host go on with the job, whose other hosts that are not stuck are gone.
 	RecoverRun Verb = "recover"
-	DropRun    Verb = "drop" // forget a part that has ended
-	KillRun    Verb = "kill" // kill what is left of an earlier attempt
+	DropRun    Verb = "drop"  // forget a part that has ended
+	KillRun    Verb = "kill"  // kill what is left of an earlier attempt
+	LimitRun   Verb = "limit" // hold what each host of the job sends to a rate
 )
 
 // Order is what the keeper of a host is to do. It may come again, and is then done once.
@@ -241,6 +246,7 @@ type Order struct {
 	Token   string   `json:"token,omitempty"`   // of join: lets the host in
 	Name    string   `json:"name,omitempty"`    // of join: name of the host in the job
 	Allot   Slots    `json:"allot,omitempty"`   // of allot, by the names in the job
+	Limit   uint64   `json:"limit,omitempty"`   // of limit: bytes a second; 0 = any
 	Because string   `json:"because,omitempty"` // of allot, park and stop
 	Who     string   `json:"who,omitempty"`     // of stop
 	Now     bool     `json:"now,omitempty"`     // of stop
@@ -294,6 +300,11 @@ type Led struct {
 	Pace    float64        `json:"pace,omitempty"` // seconds of a step at this size; 0 = not known
 	Join    string         `json:"join,omitempty"`
 	Token   string         `json:"token,omitempty"` // after an order to invite
+	// Sent is how many bytes the leading host has sent to others, and Limit what it may send a
+	// second; 0 = any. Waits is the part of a step in which workers wait for the network.
+	Sent  uint64  `json:"sent,omitempty"`
+	Limit uint64  `json:"limit,omitempty"`
+	Waits float64 `json:"waits,omitempty"`
 	// Allotted is the number of the last order to allot that the job took while this host led it.
 	Allotted uint64 `json:"allotted,omitempty"`
 	Dir      string `json:"dir"`

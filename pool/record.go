@@ -370,6 +370,7 @@ func (m *Machine) restoreJob(e *entry) error {
 	for host := range e.Parts { // an earlier head may have ordered it
 		e.begun[host] = true
 	}
+	m.shares = m.shares || e.Share != nil && e.Share.Limit > 0
 	m.jobs[e.ID] = e
 	m.number = max(m.number, e.Number)
 	m.countName(e)

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -169,6 +170,7 @@ func (m *Machine) takeLed(e *entry, r Report, l *Led) {
 		e.token = l.Token
 	}
 	m.takeProgress(e, l)
+	e.traffic.watch(m.now, fmt.Sprint(e.Attempt, e.Held.places()), l)
 	m.takeWorkers(e, r, l)
 	if e.State == Starting && l.Size > 0 && l.Size >= min(e.Target.total(), l.Want) {
 		e.State = Running

@@ -30,6 +30,7 @@ func (m *Machine) Settle(now int64) {
 			m.start(e)
 		}
 	}
+	m.settleMarkets()
 	for _, e := range slices.Clone(m.busy) {
 		m.instruct(e)
 	}
@@ -154,6 +155,7 @@ func (m *Machine) start(e *entry) {
 	e.Parts, e.Names, e.Parted = map[string]int{e.Lead: 1}, map[string]string{}, 1
 	e.init()
 	e.crashed, e.Hurt, e.join, e.token, e.led, e.seen = false, false, "", "", 0, seen{}
+	e.traffic, e.Share = traffic{}, nil
 	if e.Began == 0 {
 		e.Began = m.now
 	}
@@ -284,6 +286,10 @@ func (m *Machine) instruct(e *entry) {
 		m.instructStart(e, o)
 	case Running, Resizing:
 		m.instructSize(e, o)
+		if e.Share != nil {
+			o.Verb, o.Host, o.Limit, o.Because = LimitRun, e.Lead, e.Share.Limit, ""
+			m.send(e, toLimit, o)
+		}
 	case Parking:
 		o.Verb, o.Host = ParkRun, e.Lead
 		m.send(e, toLead, o)

@@ -35,6 +35,7 @@ type JobView struct {
 	Lead      string          `json:"lead,omitempty"` // host that leads it
 	Dir       string          `json:"run,omitempty"`  // directory of its last run, there
 	Attempt   int             `json:"attempt"`
+	Share     *Share          `json:"share,omitempty"`
 	Changes   []Change        `json:"changes"`
 }
 
@@ -47,6 +48,9 @@ func (v *JobView) Why() string {
 		return v.Because + "; " + v.Waits
 	case v.Waits != "":
 		return v.Waits
+	case v.Share != nil && v.Share.Limit > 0 && !v.State.Over():
+		return fmt.Sprintf("%s; each of its hosts sends up to %s/s: %s", v.Because,
+			plural.Bytes(int64(v.Share.Limit)), v.Share.Because)
 	}
 	return v.Because
 }
@@ -60,6 +64,7 @@ type HostView struct {
 	Since   int64    `json:"since"`
 	Leaving bool     `json:"leaving"`
 	Address string   `json:"address,omitempty"`
+	Link    float64  `json:"link,omitempty"` // bytes a second that its card carries, if known
 	Head    bool     `json:"head"`
 	Jobs    []string `json:"jobs"`
 }
@@ -73,12 +78,17 @@ func (m *Machine) view(id string, t taken) (JobView, bool) {
 	if e == nil {
 		return JobView{}, false
 	}
-	s := e.Submission
+	s, share := e.Submission, e.Share
+	if share != nil {
+		now := *share
+		share = &now
+	}
 	return JobView{ID: e.ID, State: e.State, Workers: e.Held.total(), Want: e.Want.total(),
 		Min: s.Min, Max: s.Max, Priority: s.Priority, Hosts: e.Held.clone(), Steps: e.Steps,
 		Goal: e.Goal, Because: e.Because, Waits: m.waitsFor(e, t), ParkedBy: e.ParkBy,
 		Submitted: e.Submitted, Began: e.Began, Over: e.Over, Expect: m.expectNow(e),
 		Speeds: maps.Clone(e.Speeds), Error: e.Error, Lead: e.Lead, Dir: e.Dir, Attempt: e.Attempt,
+		Share:   share,
 		Changes: slices.Clone(e.Changes)}, true
 }
 
@@ -143,7 +153,8 @@ func (m *Machine) Hosts(head string) (list []HostView) {
 			continue
 		}
 		v := HostView{Name: name, Slots: h.Slots, Free: m.free(name), Up: h.Up, Since: h.Since,
-			Leaving: h.Leaving, Address: h.Address, Head: name == head, Jobs: []string{}}
+			Leaving: h.Leaving, Address: h.Address, Link: h.Link, Head: name == head,
+			Jobs: []string{}}
 		for _, e := range m.busy {
 			if e.Held[name] > 0 {
 				v.Jobs = append(v.Jobs, e.ID)
@@ -231,6 +242,8 @@ func (m *Machine) Check() error {
 		e := m.jobs[id]
 		_, busy := slices.BinarySearchFunc(m.busy, e, bySubmission)
 		switch {
+		case e.Share != nil && e.Share.Limit > 0 && (!e.started() || len(e.Held) < 2):
+			return fmt.Errorf("job %s is %s on %v and has a limit", id, e.State, e.Held)
 		case e.State.Over():
 			return fmt.Errorf("job %s is over and among those that are not", id)
 		case e.isBusy() && !busy:

@@ -77,6 +77,7 @@ type worldRun struct {
 	over    bool // whether it has ended
 	steps   uint64
 	goal    uint64
+	limit   uint64 // of what it sends
 }
 
 // newWorld returns a world whose events follow from a seed.
@@ -138,6 +139,7 @@ func (w *world) pick(f func(*worldHost) bool) *worldHost {
 func (w *world) link(h *worldHost) {
 	h.linked, h.in, h.out, h.acked = true, nil, nil, 0
 	w.m.HostUp(w.now, h.name, h.slots, h.name+":1")
+	w.m.SetLink(w.now, h.name, float64(w.now%4)*1e6)
 }
 
 // unlink ends the link with a keeper; what is under way is lost.
@@ -276,6 +278,10 @@ func (w *world) carryOut(h *worldHost) {
 			run.stuck = false
 			w.handOver(o.Job)
 		}
+	case LimitRun:
+		if p != nil && p.live && mine && run.lead == h.name {
+			run.limit = o.Limit
+		}
 	case ParkRun:
 		if p == nil || !p.live || !mine || run.lead != h.name {
 			break
@@ -384,7 +390,8 @@ func (w *world) say(h *worldHost) Report {
 			!run.over && !run.stuck {
 			l := &Led{Host: run.names[h.name], Allotted: p.allotted, Workers: map[string]int{},
 				Elastic: run.elastic && run.steps > 0,
-				Steps:   run.steps, Goal: run.goal, Join: "addr", Dir: "/run"}
+				Steps:   run.steps, Goal: run.goal, Join: "addr", Dir: "/run",
+				Sent: 1000 * run.steps * uint64(len(run.names)-1), Limit: run.limit}
 			for host, n := range run.workers {
 				l.Workers[run.names[host]] = n
 				l.Size += n

@@ -95,6 +95,19 @@ func (s *Signals) Memory(host string, workers int) (bytes float64) {
 	return bytes
 }
 
+// Waits returns the part of a step, from 0 to 1, in which all workers of the job, which is in a
+// state, wait for the network, on the head; 0 = that is not known.
+func (s *Signals) Waits(known head.State) float64 {
+	if known.Data == nil {
+		return 0
+	}
+	x := s.job.Split(uint64(known.View.Generation), sense.DealOf(known.Data.Shares))
+	if !(x.Seconds > 0) {
+		return 0
+	}
+	return min(max(x.Exposed/x.Seconds, 0), 1)
+}
+
 // SlowHosts says in words for which hosts of the job, which is in a state, others wait, and why, on
 // the head.
 func (s *Signals) SlowHosts(known head.State) []string {

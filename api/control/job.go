@@ -126,9 +126,21 @@ type Training struct {
 	WhyNot []WhyNot `json:"why_not,omitempty"`
 	// Pace is what steps take lately; absent where no step has shown that yet.
 	Pace *Pace `json:"pace,omitempty"`
+	// Traffic is what the job sends between hosts; absent where it has sent nothing.
+	Traffic *Traffic `json:"traffic,omitempty"`
 	// Slow says in words for which hosts the others wait in each step, and what of their machines
 	// is at its limit. It is absent where nobody is slow, and where the job is not led.
 	Slow []string `json:"slow,omitempty"`
+}
+
+// Traffic is what a job sends between hosts.
+type Traffic struct {
+	// Sent is how many bytes of data the host that answers has sent to the others over the links
+	// that there are now.
+	Sent uint64 `json:"sent"`
+	// Waits is the part of a step in which all workers wait for the network, from 0 to 1, lately;
+	// absent where the host that answers does not lead the job, or it is not known.
+	Waits float64 `json:"waits,omitempty"`
 }
 
 // Pace is what the steps of a job take, in seconds from commit to commit: of the newest ones that

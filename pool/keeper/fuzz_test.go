@@ -167,13 +167,16 @@ func FuzzAnswers(f *testing.F) {
 // it was read, or is refused.
 func FuzzMessages(f *testing.F) {
 	for _, m := range []message{
-		{Hello: &hello{"node2", "5f0c27a9d1e4", 4, "127.0.0.1:7070"}}, {Welcome: &welcome{"lab"}},
+		{Hello: &hello{"node2", "5f0c27a9d1e4", 4, "127.0.0.1:7070", 25e6}},
+		{Welcome: &welcome{"lab"}},
 		{Refused: &refused{"it is another machine"}},
 		{Report: &pool.Report{Host: "node2", Jobs: []pool.JobReport{{Job: "one", Attempt: 1,
 			Part: 1, Live: true, Led: &pool.Led{Host: "here", Size: 2, Want: 2, Pace: 0.1,
+				Sent: 70, Waits: 0.5, Limit: 9,
 				Workers: map[string]int{"here": 2}}}}}},
 		{Order: &pool.Order{Seq: 1, Host: "node2", Verb: pool.JoinRun, Job: "one", Attempt: 1,
 			Part: 1, Slots: 2, Join: "127.0.0.1:1", Token: "t", Name: "node2-1-2"}},
+		{Order: &pool.Order{Seq: 2, Host: "node2", Verb: pool.LimitRun, Job: "one", Limit: 9}},
 		{Ask: &forwarded{1, PathJob + "?name=one", nil}},
 		{Ask: &forwarded{2, PathSubmit, json.RawMessage(`{"spec":"x"}`)}},
 		{Answer: &answered{1, 200, json.RawMessage(`{}`)}},

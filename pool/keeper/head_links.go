@@ -172,6 +172,7 @@ func (k *keeper) admit(from fabric.Host, h *hello) {
 	k.links[h.Host], k.peers[from] = from, h.Host
 	_ = send(k.network, from, &message{Welcome: &welcome{k.Name}})
 	k.m.HostUp(now(), h.Host, h.Slots, h.Address)
+	k.m.SetLink(now(), h.Host, h.Link)
 }
 
 // order hands an order to the keeper of its host.

@@ -217,7 +217,7 @@ func (s *session) open(network *tcp.Network) {
 func (s *session) hello(peer fabric.Host) {
 	g := s.guest
 	_ = send(s.network, peer, &message{Hello: &hello{g.Host, g.Machine, g.Slots,
-		s.network.Addr()}}) // a short one
+		s.network.Addr(), g.Link}}) // a short one
 }
 
 // Up implements fabric.Handler.

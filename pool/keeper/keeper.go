@@ -28,10 +28,12 @@ import (
 
 // Config is what a keeper needs.
 type Config struct {
-	Name    string // of the pool
-	Policy  string // name of the policy that decides; "" = the usual one
-	Host    string // name of this host
-	Slots   int    // workers for which it has room
+	Name   string // of the pool
+	Policy string // name of the policy that decides; "" = the usual one
+	Host   string // name of this host
+	Slots  int    // workers for which it has room
+	// Link is how many bytes a second its card carries in each direction; 0 = not known.
+	Link    float64
 	Dir     string // folder of the files of the pool, which is there
 	Program string // the shoal that starts jobs
 	Store   store.Store
@@ -211,6 +213,7 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 			return err
 		}
 		k.m.HostUp(now(), c.Host, c.Slots, k.address())
+		k.m.SetLink(now(), c.Host, c.Link)
 		started(len(k.m.Jobs(false)))
 		return k.loop(ctx)
 	})

@@ -37,6 +37,8 @@ type hello struct {
 	Machine string `json:"machine"` // a random text that is kept on the machine
 	Slots   int    `json:"slots"`
 	Address string `json:"address"` // where the keeper listens
+	// Link is how many bytes a second its card carries in each direction; absent = not known.
+	Link float64 `json:"link,omitempty"`
 }
 
 // welcome takes a keeper into the pool.
@@ -117,6 +119,9 @@ func decodeMessage(b []byte) (*message, error) {
 	return m, nil
 }
 
+// MaxLink bounds what a card carries, in bytes a second.
+const MaxLink = 1 << 50
+
 // check returns what is wrong with a hello; nil = nothing.
 func (h *hello) check() error {
 	switch {
@@ -124,6 +129,8 @@ func (h *hello) check() error {
 		return errors.New("the machine is not known")
 	case h.Slots < 1 || h.Slots > job.MaxWorkers:
 		return fmt.Errorf("%d slots are not 1 to %d", h.Slots, job.MaxWorkers)
+	case !(h.Link >= 0 && h.Link <= MaxLink):
+		return fmt.Errorf("a card cannot carry %g bytes a second", h.Link)
 	case len(h.Address) > 300:
 		return errors.New("the address is too long")
 	}
@@ -162,7 +169,8 @@ func checkJob(name string) error {
 // checkOrder returns what is wrong with an order; nil = nothing.
 func checkOrder(o *pool.Order) error {
 	verbs := []pool.Verb{pool.StartRun, pool.JoinRun, pool.AllotRun, pool.ParkRun, pool.StopRun,
-		pool.InviteRun, pool.RecoverRun, pool.DropRun, pool.KillRun}
+		pool.InviteRun, pool.RecoverRun, pool.LimitRun, pool.DropRun,
+		pool.KillRun}
 	switch {
 	case !slices.Contains(verbs, o.Verb):
 		return fmt.Errorf("nobody can %.20q a job", o.Verb)
@@ -192,7 +200,7 @@ func checkReport(r *pool.Report) error {
 		if l := j.Led; l != nil {
 			counts := append(slices.Collect(maps.Values(l.Workers)), l.Size, l.Want)
 			if slices.ContainsFunc(counts, func(n int) bool { return n < 0 || n > 1<<20 }) ||
-				!(l.Pace >= 0) {
+				!(l.Pace >= 0) || !(l.Waits >= 0 && l.Waits <= 1) {
 				return fmt.Errorf("what is said of job %s cannot be", j.Job)
 			}
 		}

@@ -126,10 +126,12 @@ func (p *part) carryOut(ctx context.Context) {
 		if !any {
 			return
 		}
-		p.parking = false
+		p.parking = p.parking && o.Verb == pool.LimitRun
 		err := p.do(ctx, o)
 		var no *control.Refusal
 		switch {
+		case o.Verb == pool.LimitRun && (err == nil || errors.As(err, &no)):
+			// what the last order came to stays
 		case errors.As(err, &no):
 			p.refused = no.Reason
 		case err != nil && !errors.Is(err, control.ErrEnded):
@@ -207,6 +209,8 @@ func (p *part) do(ctx context.Context, o pool.Order) error {
 			return nil // somebody leads, after all
 		}
 		return err
+	case pool.LimitRun:
+		return p.job.Limit(ctx, o.Limit, by)
 	case pool.InviteRun:
 		i, err := p.job.Invite(ctx, inviteLife, by)
 		if err == nil {

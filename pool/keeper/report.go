@@ -131,5 +131,9 @@ func led(j *control.Job) *pool.Led {
 			l.Pace /= float64(j.Setting.Round)
 		}
 	}
+	l.Limit = j.Job.Limit
+	if t := j.Traffic; t != nil {
+		l.Sent, l.Waits = t.Sent, min(max(t.Waits, 0), 1)
+	}
 	return l
 }

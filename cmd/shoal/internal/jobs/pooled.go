@@ -96,7 +96,23 @@ func pooledText(j keeper.Job) string {
 	default:
 		fmt.Fprintf(&b, "it is %s in %s: %s\n", v.State, plural.Of(v.Workers, "slot"), v.Why())
 	}
+	if x := v.Share; x != nil && x.Expected > 0 {
+		fmt.Fprintf(&b, "%s\n", shareText(x))
+	}
 	return b.String()
+}
+
+// shareText says what a limit of what a job sends was to bring, and what it has brought.
+func shareText(x *pool.Share) string {
+	text := fmt.Sprintf("a limit of what its hosts send: steps of %s expected, %s before",
+		plural.Seconds(x.Expected), plural.Seconds(x.Before))
+	if x.Measured > 0 {
+		text += ", " + plural.Seconds(x.Measured) + " with it"
+	}
+	if x.Limit == 0 {
+		text += "; it has ended: " + x.Because
+	}
+	return text
 }
 
 // poolChangeText says one decision of a pool about a job: what and why, what was expected, and what

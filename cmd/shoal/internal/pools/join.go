@@ -100,6 +100,7 @@ type joinFlags struct {
 	join       string // HOST:PORT of a keeper; "" = as the last time
 	tokenFile  string // "-" = standard input; "" = this host has joined before
 	listen     string
+	bandwidth  cli.Rate // of the card of this host; 0 = not known
 	background bool
 }
 
@@ -149,6 +150,7 @@ it is back.`, cli.ExitCodes, "pool"),
 		"wrote; - reads it from standard input")
 	flags.IntVar(&f.slots, "slots", 0, slotsUsage)
 	flags.StringVar(&f.host, "name", "", "name of this host (default: its own)")
+	addBandwidth(cmd, &f.bandwidth)
 	flags.StringVar(&f.listen, "listen", ":0", "address on which the other keepers reach this one")
 	flags.BoolVar(&f.background, "background", false, "return when the pool has taken this host, "+
 		"and keep it on")
@@ -166,7 +168,7 @@ func (f *joinFlags) keep(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	c.Listen, c.Join = f.listen, f.join
+	c.Listen, c.Join, c.Link = f.listen, f.join, min(float64(f.bandwidth), keeper.MaxLink)
 	if c.Join == "" {
 		text, err := os.ReadFile(filepath.Join(dir, joinFile))
 		if err != nil {
@@ -211,6 +213,7 @@ func (f *joinFlags) inBackground(cmd *cobra.Command, name string) error {
 	if f.host != "" {
 		args = append(args, "--name", f.host)
 	}
+	args = append(args, bandwidthArgs(f.bandwidth)...)
 	token := ""
 	if f.tokenFile != "" {
 		text, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile)

@@ -80,12 +80,13 @@ func call(ctx context.Context, name, path string, body, into any) error {
 
 // startFlags are the flags of shoal pool start. One goroutine uses them, that of the command.
 type startFlags struct {
-	slots      int    // workers for which this host has room
-	host       string // name of this host; "" = its own
-	policy     string // who gets how many slots; "" = the usual policy
-	background bool   // whether to return when the pool answers
-	listen     string // HOST:PORT where other hosts join; "" = nowhere
-	token      string // file that gets the token; "" = the usual one
+	slots      int      // workers for which this host has room
+	host       string   // name of this host; "" = its own
+	policy     string   // who gets how many slots; "" = the usual policy
+	background bool     // whether to return when the pool answers
+	listen     string   // HOST:PORT where other hosts join; "" = nowhere
+	token      string   // file that gets the token; "" = the usual one
+	bandwidth  cli.Rate // of the card of this host; 0 = not known
 }
 
 // policyTable returns a table of all policies, for the help.
@@ -148,12 +149,27 @@ was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions(sched.Names(),
 		cobra.ShellCompDirectiveNoFileComp))
 	flags.StringVar(&f.host, "name", "", "name of this host (default: its own)")
+	addBandwidth(cmd, &f.bandwidth)
 	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` at which other hosts join, such as :7070")
 	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which hosts "+
 		"join to this `FILE` (default: token in the folder of the pool)")
 	flags.BoolVar(&f.background, "background", false, "return when the pool answers, "+
 		"and keep it on")
 	return cmd
+}
+
+// addBandwidth adds the flag --bandwidth.
+func addBandwidth(cmd *cobra.Command, rate *cli.Rate) {
+	cmd.Flags().Var(rate, "bandwidth", "`RATE` that the network card of this host carries, such "+
+		"as 10Gbit/s, for jobs on several hosts that share it (default: not known)")
+}
+
+// bandwidthArgs returns the arguments of a command line that give a rate; 0 = none.
+func bandwidthArgs(rate cli.Rate) []string {
+	if rate == 0 {
+		return nil
+	}
+	return []string{"--bandwidth", fmt.Sprintf("%.0fB/s", max(float64(rate), 1))}
 }
 
 // slotsUsage is the help of the flag --slots.
@@ -241,6 +257,7 @@ func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) err
 		return err
 	}
 	c, err := keeperConfig(dir, name, f.host, f.slots, notes)
+	c.Link = min(float64(f.bandwidth), keeper.MaxLink)
 	if err != nil {
 		return err
 	}
@@ -284,6 +301,7 @@ func (f *startFlags) inBackground(cmd *cobra.Command, name string) error {
 	if f.token != "" {
 		args = append(args, "--token-file", f.token)
 	}
+	args = append(args, bandwidthArgs(f.bandwidth)...)
 	s, path, err := inSession(cmd, name, "", args)
 	if err != nil {
 		return err
