@@ -144,7 +144,7 @@ class Watch(threading.Thread):
 
     def run(self):
         """Look until the end."""
-        while not self._end.wait(0.1):
+        while not self._end.wait(0.03):
             first = self.hosts[0].ask("/v1/queue?all")
             there = workers_now(self.hosts)
             second = self.hosts[0].ask("/v1/queue?all")
@@ -159,8 +159,9 @@ class Watch(threading.Thread):
                 for job, n in jobs.items():
                     says = [x.get(job, {}).get(host, 0) for x in held]
                     if n > max(says):
+                        changes = [j["changes"] for j in second["jobs"] if j["job"] == job]
                         self.faults.append(f"Q1: at {time.time()} {n} of {job} live on {host}, "
-                                           f"held are {says}")
+                                           f"held are {says}: {changes}")
 
     def end(self):
         """Look no more, and return what was wrong."""
@@ -287,6 +288,7 @@ class Trial:
             job = now[name]
             if job["state"] in ("failed", "stopped"):
                 self.wrong.append(f"Q7: {label}: {name} has {job['state']}: {job.get('error')}")
+            self.kept -= {name} if job["state"] in ("failed", "stopped") else set()  # said once
             if name in JOBS and job["state"] == "ended":
                 self.wrong.append(f"Q7: {label}: {name} has ended")
             if kind == "host" or name not in JOBS or before[name]["state"] != "running":
@@ -328,7 +330,7 @@ class Trial:
                     steps[line[0]][line[2]].append(line)
         return steps
 
-    def audit(self, name):
+    def audit(self, name, job):
         """See whether a job has made each step and each sample once, and return a text: steps,
         those that were made again, and the longest pauses.
         """
@@ -361,10 +363,11 @@ class Trial:
             if counter != collections.Counter(range(997)):
                 lost, most = 997 - len(counter), counter.most_common(2)
                 self.wrong.append(f"{name}: epoch {epoch}: {lost} missing, most: {most}")
-        lost = [gone for kind, _, _, gone in self.kills if kind == "host"]
+        lost = [(since, gone) for kind, _, since, gone in self.kills if kind == "host"]
+        lost += [(change["at"] / 1000,) * 2 for change in job["changes"]]
         pauses = [max((g for g, a, b in gaps if a <= gone + 2 and b >= since), default=0)
                   for kind, _, since, gone in self.kills
-                  if kind != "host" and not any(since - 15 < x < gone + 2 for x in lost)]
+                  if kind != "host" and not any(since - 15 < b and a < gone + 2 for a, b in lost)]
         text = f"{name}: {len(steps)} steps, {len(epochs)} epochs, {again} steps made again"
         if pauses and gaps:
             usual = statistics.median(g for g, _, _ in gaps)
@@ -397,7 +400,7 @@ def main():
             trial.wrong.append(str(error))
             jobs = trial.queue() or {}
         trial.wrong += watch.end() if watch else []
-        texts = [trial.audit(name) for name in JOBS]
+        texts = [trial.audit(name, jobs[name]) for name in JOBS if name in jobs]
     finally:
         for host in hosts:
             if host.keeper:

@@ -203,6 +203,34 @@ func TestFoundOnDisk(t *testing.T) {
 	}
 }
 
+// A launcher that was killed with its keeper before it had begun tells nothing, and its job is
+// started again. One that has said what is wrong has failed.
+func TestKilledWithItsKeeper(t *testing.T) {
+	for said, final := range map[string]bool{"": false, "shoal: there is no such thing\n": true} {
+		h := newHost1(t)
+		for suffix, text := range map[string]string{logSuffix: said,
+			partSuffix: `{"attempt":1,"part":1,"pid":4194305,"run":""}`} {
+			path := filepath.Join(h.dir, "one"+suffix)
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		g := group.New(ctx)
+		host := newHost(Config{Name: "lab", Host: "here", Slots: 2, Dir: h.dir}, g)
+		host.find(ctx)
+		h.until("the end of it", func() bool { return !host.report().Jobs[0].Live })
+		if x := host.report().Jobs[0].End; x == nil || x.Final != final ||
+			final && x.Error != "there is no such thing" {
+			t.Errorf("it has said %q: %+v", said, x)
+		}
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Jobs whose launcher cannot be started, or ends before there is a run, have failed, and say why.
 func TestCannotStart(t *testing.T) {
 	h := newHost1(t)

@@ -74,8 +74,10 @@ func (p *part) end() *pool.End {
 	text, _ := os.ReadFile(p.host.path(p.name, logSuffix))
 	x := &pool.End{Dir: p.saved.Run}
 	if p.saved.Run == "" { // it has not begun
-		if p.saved.PID > 0 && (p.exit == nil || !p.exit.Signaled()) {
-			x.Final, x.Error = !p.saved.Joins, lastLine(string(text))
+		said := lastLine(string(text))
+		ended := p.exit != nil && !p.exit.Signaled() // else it may have been killed
+		if p.saved.PID > 0 && (ended || p.exit == nil && said != "") {
+			x.Final, x.Error = !p.saved.Joins, said
 		}
 		return x
 	}
