@@ -115,6 +115,9 @@ func (c *Cluster) checkAllots() {
 	view := c.newestRecord().View
 	c.allot(nil)
 	c.Stabilize(2)
+	for i := 0; i < 2 && c.newestRecord().Allotment != nil; i++ {
+		c.Stabilize(1) // another generation was under way
+	}
 	now, stay := c.newestRecord(), slices.Equal[[]topo.Member]
 	if now.Growth == member.GrowOn { // who takes every slot may have workers for others meanwhile
 		stay = containsAll
