@@ -47,6 +47,9 @@ func (m *Machine) byGrant() []*entry {
 // takeGrants makes what the core grants what jobs want.
 func (m *Machine) takeGrants() {
 	grants := m.core.Ready()
+	for _, fault := range m.core.Faults() {
+		m.notef("%s", fault)
+	}
 	m.writeMemory()
 	for _, g := range grants {
 		e := m.jobs[string(g.Job)]

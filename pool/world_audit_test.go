@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"strings"
 )
 
 // audit checks that a head that starts from the record has the history of all jobs and the memory
@@ -71,6 +72,8 @@ func (w *world) auditDecisions(old, restored *Machine) {
 		for _, name := range w.names() {
 			if h := w.hosts[name]; !h.lost {
 				m.HostUp(w.now, name, h.slots, "")
+			} else if known := m.hosts[name]; known != nil && !known.Forgot {
+				m.coreHost(known) // so that both decide now
 			}
 		}
 		m.Settle(w.now)
@@ -82,5 +85,21 @@ func (w *world) auditDecisions(old, restored *Machine) {
 	}
 	if know != "" {
 		w.fail("a head that starts again and the one before differ:\n%s", know)
+	}
+}
+
+// settle has the machine decide, and takes what it wants done.
+func (w *world) settle() {
+	w.m.Settle(w.now)
+	for _, note := range w.m.TakeNotes() {
+		if strings.HasPrefix(note, "policy ") {
+			w.fail("%s", note)
+		}
+	}
+	w.writes = append(w.writes, w.m.TakeWrites()...)
+	for _, o := range w.m.TakeOrders() {
+		if h := w.hosts[o.Host]; h.linked {
+			h.in = append(h.in, o)
+		}
 	}
 }

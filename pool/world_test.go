@@ -150,18 +150,6 @@ func (w *world) unlink(h *worldHost) {
 	}
 }
 
-// settle has the machine decide, and takes what it wants done.
-func (w *world) settle() {
-	w.m.Settle(w.now)
-	w.m.TakeNotes()
-	w.writes = append(w.writes, w.m.TakeWrites()...)
-	for _, o := range w.m.TakeOrders() {
-		if h := w.hosts[o.Host]; h.linked {
-			h.in = append(h.in, o)
-		}
-	}
-}
-
 // write lets the store take the oldest write.
 func (w *world) write() {
 	if len(w.writes) == 0 {

@@ -186,6 +186,30 @@ func TestAgeing(t *testing.T) {
 	}
 }
 
+// TestHostThatGotSmaller has a host get fewer slots than are taken there: who is parked on it frees
+// none for others, under a policy that preempts.
+func TestHostThatGotSmaller(t *testing.T) {
+	m := newMachine(t, "srsf", 2)
+	submit(t, m, rigid("long", 0, 2, 1000))
+	m.Ready()
+	if err := m.Host(sched.Host{Name: "other", Slots: 2}); err != nil {
+		t.Fatal(err)
+	}
+	submit(t, m, rigid("short", 0, 2, 100))
+	m.Ready()
+	if err := m.Host(sched.Host{Name: "h", Slots: 0}); err != nil { // where long runs
+		t.Fatal(err)
+	}
+	submit(t, m, rigid("shortest", 0, 2, 10))
+	m.Ready()
+	if faults := m.Faults(); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	if got := slotsOf(m); got != "long0 short0 shortest2" {
+		t.Error(got)
+	}
+}
+
 // TestHosts has hosts go: one that is lost takes its workers with it, and what a job lost it gets
 // back; from one that leaves jobs move as soon as there is room.
 func TestHosts(t *testing.T) {

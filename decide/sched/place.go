@@ -173,6 +173,17 @@ func (p *placement) staying(has []Place) []Place {
 	return slices.DeleteFunc(slices.Clone(has), func(x Place) bool { return p.leaves(x.Host) == 1 })
 }
 
+// excess returns how many more slots of hosts that are not leaving are taken than there are: where
+// a host has got smaller, those who give up their slots there free none until it fits.
+func (p *placement) excess() (n int) {
+	for _, s := range p.hosts {
+		if !s.Leaving {
+			n += max(-s.free, 0)
+		}
+	}
+	return n
+}
+
 // room returns how many slots of each host are free or had by a job, and the indexes of the hosts
 // that are not leaving, that with the most room first.
 func (p *placement) room(has []Place) (room, order []int) {

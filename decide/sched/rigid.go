@@ -66,7 +66,7 @@ func (m *Machine) startWhatFits(free int, because func(e *entry) string) {
 // preempt gives all slots anew to who comes first, whether it waits or runs. A job that runs keeps
 // its slots if it is among those, and is parked if not.
 func (m *Machine) preempt() {
-	free := m.place.free
+	free := m.place.free - m.place.excess()
 	list := m.sortRunning()
 	for _, e := range list {
 		free += countSlots(m.place.staying(e.job.Has))
