@@ -280,7 +280,7 @@ func (m *Machine) instruct(e *entry) {
 		return // the store comes first
 	}
 	o := Order{Job: e.ID, Attempt: e.Attempt, Because: e.Because}
-	if host := m.stuckAt(e); host != "" && e.State != Starting {
+	if host := m.stuckAt(e); host != "" {
 		o.Verb, o.Host, o.Because = RecoverRun, host, ""
 		m.send(e, toRecover, o)
 	}
