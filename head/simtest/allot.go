@@ -127,6 +127,9 @@ func (c *Cluster) checkAllots() {
 		c.invariants.fail("nobody allots slots any more, and after step %d %v became %+v", before,
 			view, now)
 	}
+	if c.isGrowing() {
+		c.awaitGrown("after slots were allotted")
+	}
 }
 
 // containsAll reports whether all of some are among others.

@@ -32,19 +32,20 @@ func (c *Cluster) isGrowing() bool {
 // and fails where that does not come; how says what has happened to it.
 func (c *Cluster) awaitGrown(how string) {
 	size := func() (want, is int) {
-		r := c.newestRecord()
+		r, on := c.newestRecord(), map[string]int{}
+		for _, m := range r.View.Members {
+			if w := c.memberOnHost(m); w != nil && w.in {
+				on[m.Host]++
+				is++
+			}
+		}
 		for _, h := range r.Hosts {
 			if at := c.findHost(h.Name); at != nil && at.alive && !h.Draining {
-				want += max(h.Slots, 0)
+				want += max(h.Slots, on[h.Name]) // it may have been allotted more
 			}
 		}
 		if r.Max > 0 {
 			want = min(want, r.Max)
-		}
-		for _, m := range r.View.Members {
-			if w := c.memberOnHost(m); w != nil && w.in {
-				is++
-			}
 		}
 		return want, is
 	}
