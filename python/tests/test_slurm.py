@@ -73,8 +73,9 @@ class Preempted:
         self.until(lambda: self.state()["Restarts"] == str(restarts), "put back into the queue")
         assert self.state()["JobState"] not in ("COMPLETED", "FAILED"), self.said()
         self.until(lambda: self.slurm.state(urgent)["JobState"] == "COMPLETED", "preempted")
-        # Slurm waits for two minutes with a job that was put back.
-        self.slurm.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+        # Slurm waits for two minutes with a job that was put back. At once would be too early: the
+        # end of its first start would count for the next one.
+        self.slurm.call("scontrol", "update", f"JobId={self.number}", "StartTime=now+5")
         self.until(lambda: self.state()["JobState"] == "RUNNING", "started again")
 
 
