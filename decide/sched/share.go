@@ -25,7 +25,7 @@ func (m *Machine) decideByShare() {
 		return d.Because(i)
 	}
 	want := m.guard(v, d.Want, d.Need)
-	reasons := make([]string, len(entries))
+	reasons := map[int]string{}
 	for i, e := range entries {
 		if want[i] != e.slots {
 			reasons[i] = because(i)

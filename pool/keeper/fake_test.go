@@ -65,7 +65,7 @@ func fakeRun(args []string, what string) int {
 }
 
 // starts returns how often a job was started in a folder.
-func starts(t *testing.T, dir, name string) int {
+func starts(t testing.TB, dir, name string) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "starts-"+name))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -77,7 +77,7 @@ func starts(t *testing.T, dir, name string) int {
 // host1 is one host on which keepers of a pool come and go, with the store and the folders that
 // outlive them.
 type host1 struct {
-	t      *testing.T
+	t      testing.TB
 	record store.Store
 	dir    string // of the pool
 	work   string // of the jobs
@@ -85,7 +85,7 @@ type host1 struct {
 }
 
 // newHost1 returns a host without a keeper. What jobs it has left over by the end of the test ends.
-func newHost1(t *testing.T) *host1 {
+func newHost1(t testing.TB) *host1 {
 	t.Helper()
 	runtime, err := os.MkdirTemp("", "k") // paths of sockets are short
 	if err != nil {

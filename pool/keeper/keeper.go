@@ -304,26 +304,34 @@ func (k *keeper) retire() {
 	_ = k.writer.write(ctx, k.headValue(k.writer.id, k.writer.since, now()))
 }
 
-// loop does one thing after the other until ctx ends.
+// loop does one thing after the other until ctx ends. It settles at most a quarter of the time:
+// where many jobs wait, and a decision takes as long as several submissions, the next decision is
+// about all that have come meanwhile.
 func (k *keeper) loop(ctx context.Context) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
+		began := time.Now()
 		k.settle()
-		select {
-		case f := <-k.events:
-			f()
-			for len(k.events) > 0 {
-				(<-k.events)()
+		rest := time.NewTimer(3 * time.Since(began))
+		for rested, happened := false, false; !rested || !happened; {
+			select {
+			case f := <-k.events:
+				f()
+				happened = true
+			case w := <-k.writer.done:
+				if err := k.written(w); err != nil {
+					return err
+				}
+				happened = true
+			case <-ticker.C:
+				k.m.Tick(now())
+				happened = true
+			case <-rest.C:
+				rested = true
+			case <-ctx.Done():
+				return nil
 			}
-		case w := <-k.writer.done:
-			if err := k.written(w); err != nil {
-				return err
-			}
-		case <-ticker.C:
-			k.m.Tick(now())
-		case <-ctx.Done():
-			return nil
 		}
 	}
 }
