@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak sched-kills reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-sched bench-plan plan-oracles plan-gaps slurm-test clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak sched-kills reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-sched bench-plan plan-oracles plan-gaps slurm-test kube-test clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -112,6 +112,14 @@ slurm-test: build ## a job on three nodes of a Slurm on this machine, which pree
 	scripts/setup slurm
 	scripts/setup
 	PREEMPTIONS=20 .venv/bin/python -m pytest -q python/tests/test_slurm.py
+
+kube-test: build ## a job on Kubernetes, TIMES=1 times: apply, scale 2 to 4 to 1, a lost node, suspend, resume, done, with pods as processes and a real API server, which is built if missing (ten minutes of a processor, once); KUBE=memory takes one in memory
+ifneq ($(KUBE),memory)
+	scripts/setup kube
+endif
+	scripts/setup
+	cd deploy/kube && CGO_ENABLED=0 go build -trimpath -o ../../build/tools/shoal-operator .
+	cd deploy/kube && KUBE=$(or $(KUBE),server) go test -count=$(or $(TIMES),1) -timeout 0 -v ./kubelet
 
 bench-plan: build ## how true the predictions of shoal plan are, and what its plans bring; about 25 minutes; QUICK=1 a few cases
 	scripts/setup torch2

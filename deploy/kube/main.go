@@ -26,16 +26,18 @@ func main() {
 	metrics := flag.String("metrics", ":8080", "`ADDRESS` of GET /metrics for Prometheus; 0 = none")
 	health := flag.String("health", ":8081", "`ADDRESS` of GET /healthz and /readyz")
 	elect := flag.Bool("elect", true, "of several operators let one act, which holds a lease")
+	lease := flag.String("lease-namespace", "", "`NAMESPACE` of that lease; the default is the "+
+		"operator's own")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
-	if err := run(*metrics, *health, *elect); err != nil {
+	if err := run(*metrics, *health, *lease, *elect); err != nil {
 		fmt.Fprintln(os.Stderr, "shoal-operator:", err)
 		os.Exit(1)
 	}
 }
 
 // run runs the operator until it is asked to stop.
-func run(metrics, health string, elect bool) error {
+func run(metrics, health, lease string, elect bool) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgo.AddToScheme,
 		v1alpha1.AddToScheme} {
@@ -50,7 +52,7 @@ func run(metrics, health string, elect bool) error {
 	manager, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme,
 		Metrics: server.Options{BindAddress: metrics}, HealthProbeBindAddress: health,
 		LeaderElection: elect, LeaderElectionID: "operator.shoal-ml.github.io",
-		LeaderElectionReleaseOnCancel: true})
+		LeaderElectionNamespace: lease, LeaderElectionReleaseOnCancel: true})
 	if err != nil {
 		return err
 	}

@@ -47,12 +47,20 @@ func (r *Reconciler) ask(ctx context.Context, j *v1alpha1.ShoalJob, pods []corev
 				continue
 			}
 			return told{job: answer, ip: p.Status.PodIP, live: decide.Live{Answers: true,
-				Steps: int64(answer.Steps), ParkedBy: answer.ParkedBy, Parked: answer.Parked,
+				Steps: int64(stepsOf(answer)), ParkedBy: answer.ParkedBy, Parked: answer.Parked,
 				ParkError: answer.ParkError}}
 		}
 	}
 	t.live.Waiting = asked > 0 && waiting == asked
 	return t
+}
+
+// stepsOf returns how many steps of its training a job has made, those before a checkpoint too.
+func stepsOf(j control.Job) uint64 {
+	if j.Steps == 0 {
+		return 0
+	}
+	return max(j.Steps, j.OptimizerSteps)
 }
 
 // stateOf returns what a status has of the state of package decide.
@@ -85,7 +93,10 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 	}
 	if t.live.Answers {
 		s.Workers, s.Want, s.Host = t.job.Size, t.job.Want, t.job.Head
-		s.Steps, s.Generation = int64(t.job.Steps), int64(t.job.Generation)
+		s.Generation = int64(t.job.Generation)
+		if t.live.Steps > 0 { // one that goes on has not read its checkpoint before
+			s.Steps = t.live.Steps
+		}
 		if p := t.job.Pace; p != nil && p.Median > 0 {
 			s.Speed = fmt.Sprintf("%.3g", float64(p.Batch)/p.Median)
 		}

@@ -1,0 +1,336 @@
+// Package kubelet runs the pods of an API server as processes of this machine, for tests: each has
+// an address of its own on the loopback device, and its Secrets and empty folders as files. It does
+// what a kubelet does of the life of a pod: it starts the first container, reports how it is and
+// how it has ended, sends SIGTERM when the pod is to be deleted, and confirms when it has gone.
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Kubelet runs pods. New makes one, and Run has it work until a context ends.
+type Kubelet struct {
+	api  client.Client
+	dir  string
+	env  []string
+	bind func(ctx context.Context, p *corev1.Pod) error
+
+	// only Run uses these
+	pods map[string]*process // by UID
+	next int                 // number of the next pod
+	ends *group.Group
+
+	mu      sync.Mutex // guards stuck
+	lost    map[string]bool
+	refused error
+}
+
+// process is a pod whose process was started.
+type process struct {
+	pod  *corev1.Pod // as it was when it was started
+	ip   string
+	end  string        // path of its termination message
+	cmd  *exec.Cmd     // of the first container
+	done chan struct{} // closed when it has ended
+	term time.Time     // when it was asked to end; zero = it was not
+}
+
+// New returns a kubelet that keeps files in a folder, and starts processes with additions to the
+// environment. bind tells the API server on which node a pod is.
+func New(api client.Client, dir string, env []string,
+	bind func(ctx context.Context, p *corev1.Pod) error) *Kubelet {
+	return &Kubelet{api: api, dir: dir, env: env, bind: bind, pods: map[string]*process{},
+		lost: map[string]bool{}}
+}
+
+// pause is how long the kubelet waits before it looks at all pods again.
+const pause = 50 * time.Millisecond
+
+// Run looks at the pods until ctx ends, and then kills all processes and waits for them.
+func (k *Kubelet) Run(ctx context.Context) error {
+	k.ends = group.New(context.WithoutCancel(ctx))
+	for ctx.Err() == nil {
+		if err := k.look(ctx); err != nil && ctx.Err() == nil {
+			k.mu.Lock()
+			k.refused = err // the next look may do better
+			k.mu.Unlock()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	for _, p := range k.pods {
+		p.signal(syscall.SIGKILL)
+	}
+	return k.ends.Wait()
+}
+
+// Err returns what the API server has refused last; nil = nothing.
+func (k *Kubelet) Err() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.refused
+}
+
+// Lose has the process of a pod vanish as with the node that it is on: at once, and nobody reports
+// it. Whoever calls it then takes the pod from the API server.
+func (k *Kubelet) Lose(uid string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lost[uid] = true
+}
+
+// look brings processes to what the API server has of their pods.
+func (k *Kubelet) look(ctx context.Context) error {
+	var list corev1.PodList
+	if err := k.api.List(ctx, &list); err != nil {
+		return err
+	}
+	var errs []error
+	known := map[string]bool{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		known[string(p.UID)] = true
+		errs = append(errs, k.advance(ctx, p))
+	}
+	for uid, p := range k.pods {
+		if !known[uid] { // somebody has taken it away by force
+			p.signal(syscall.SIGKILL)
+			if p.hasEnded() {
+				delete(k.pods, uid)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// advance does the next thing for one pod.
+func (k *Kubelet) advance(ctx context.Context, p *corev1.Pod) error {
+	uid := string(p.UID)
+	run := k.pods[uid]
+	k.mu.Lock()
+	lost := k.lost[uid]
+	k.mu.Unlock()
+	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	switch {
+	case lost:
+		if run != nil {
+			run.signal(syscall.SIGKILL)
+		}
+		return nil
+	case p.DeletionTimestamp != nil && (run == nil || run.hasEnded()):
+		if run != nil && !ended {
+			if err := k.reportEnd(ctx, p, run); err != nil {
+				return err
+			}
+		}
+		now := int64(0)
+		return client.IgnoreNotFound(k.api.Delete(ctx, p,
+			&client.DeleteOptions{GracePeriodSeconds: &now}))
+	case p.DeletionTimestamp != nil:
+		run.ask(p)
+		return nil
+	case run == nil && !ended:
+		return k.start(ctx, p)
+	case run != nil && run.hasEnded() && !ended:
+		return k.reportEnd(ctx, p, run)
+	}
+	return nil
+}
+
+// ask asks a process to end, and kills it when its time is over.
+func (p *process) ask(pod *corev1.Pod) {
+	if p.term.IsZero() {
+		p.term = time.Now()
+		p.signal(syscall.SIGTERM)
+	}
+	if g := pod.DeletionGracePeriodSeconds; g != nil &&
+		time.Since(p.term) > time.Duration(*g)*time.Second {
+		p.signal(syscall.SIGKILL)
+	}
+}
+
+// signal sends a signal to a process that has not ended.
+func (p *process) signal(s syscall.Signal) {
+	if !p.hasEnded() {
+		_ = p.cmd.Process.Signal(s)
+	}
+}
+
+// hasEnded reports whether a process has ended.
+func (p *process) hasEnded() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// start binds a pod to the node of this kubelet and starts its process.
+func (k *Kubelet) start(ctx context.Context, p *corev1.Pod) error {
+	if p.Spec.NodeName == "" {
+		if err := k.bind(ctx, p); err != nil {
+			return err
+		}
+	}
+	number := k.next
+	k.next++
+	run := &process{pod: p.DeepCopy(), ip: fmt.Sprintf("127.1.%d.%d", number/200, number%200+1),
+		done: make(chan struct{})}
+	replace, err := k.mount(ctx, p, run)
+	if err != nil {
+		return err
+	}
+	c := p.Spec.Containers[0]
+	env := map[string]string{}
+	for _, v := range c.Env {
+		switch {
+		case v.ValueFrom == nil || v.ValueFrom.FieldRef == nil:
+			env[v.Name] = replace(v.Value)
+		case v.ValueFrom.FieldRef.FieldPath == "metadata.name":
+			env[v.Name] = p.Name
+		case v.ValueFrom.FieldRef.FieldPath == "status.podIP":
+			env[v.Name] = run.ip
+		}
+	}
+	var words []string
+	for _, word := range append(append([]string{}, c.Command...), c.Args...) {
+		word = os.Expand(variable.ReplaceAllString(word, "$${$1}"), func(name string) string {
+			return env[name]
+		})
+		words = append(words, k.resolve(replace(word), run))
+	}
+	run.cmd = exec.Command(words[0], words[1:]...)
+	run.cmd.Env = append(os.Environ(), k.env...)
+	for name, value := range env {
+		run.cmd.Env = append(run.cmd.Env, name+"="+value)
+	}
+	return k.launch(ctx, p, run)
+}
+
+// launch starts the process of a pod with its output in a file, and reports that.
+func (k *Kubelet) launch(ctx context.Context, p *corev1.Pod, run *process) error {
+	log, err := os.Create(filepath.Join(k.dir, p.Name+".log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	run.cmd.Stdout, run.cmd.Stderr = log, log
+	run.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := run.cmd.Start(); err != nil {
+		p.Status.Phase, p.Status.Message = corev1.PodFailed, err.Error()
+		return k.api.Status().Update(ctx, p)
+	}
+	k.pods[string(p.UID)] = run
+	k.ends.Go("pod "+p.Name, func(context.Context) error {
+		defer close(run.done)
+		_ = run.cmd.Wait() // reportEnd looks at its state
+		return nil
+	})
+	p.Status.Phase, p.Status.PodIP = corev1.PodRunning, run.ip
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name,
+		Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{
+			StartedAt: metav1.Now()}}}}
+	return k.api.Status().Update(ctx, p)
+}
+
+// variable finds what Kubernetes replaces in arguments.
+var variable = regexp.MustCompile(`\$\(([A-Za-z0-9_]+)\)`)
+
+// mount writes the Secrets of a pod into files and makes its empty folders. It returns how paths in
+// the container become paths here.
+func (k *Kubelet) mount(ctx context.Context, p *corev1.Pod, run *process) (func(string) string,
+	error) {
+	root := filepath.Join(k.dir, p.Name)
+	c := p.Spec.Containers[0]
+	run.end = filepath.Join(root, c.TerminationMessagePath)
+	paths := []string{c.TerminationMessagePath, run.end}
+	if err := os.MkdirAll(filepath.Dir(run.end), 0o700); err != nil {
+		return nil, err
+	}
+	for _, m := range c.VolumeMounts {
+		for _, v := range p.Spec.Volumes {
+			if v.Name != m.Name || v.Secret == nil && v.EmptyDir == nil {
+				continue
+			}
+			at := filepath.Join(root, m.MountPath)
+			paths = append(paths, m.MountPath, at)
+			if err := os.MkdirAll(at, 0o700); err != nil {
+				return nil, err
+			}
+			if v.Secret == nil {
+				continue
+			}
+			var s corev1.Secret
+			if err := k.api.Get(ctx, client.ObjectKey{Namespace: p.Namespace,
+				Name: v.Secret.SecretName}, &s); err != nil {
+				return nil, err
+			}
+			for name, text := range s.Data {
+				if err := os.WriteFile(filepath.Join(at, name), text, 0o600); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return strings.NewReplacer(paths...).Replace, nil
+}
+
+// service finds the name of a Service in an argument.
+var service = regexp.MustCompile(`^([a-z0-9-]+)\.([a-z0-9-]+)\.svc(:[0-9]+)$`)
+
+// resolve does for an argument what the DNS of a cluster does: the name of a Service becomes the
+// address of a pod of the job that runs.
+func (k *Kubelet) resolve(word string, asks *process) string {
+	m := service.FindStringSubmatch(word)
+	if m == nil {
+		return word
+	}
+	var best *process
+	for _, p := range k.pods {
+		if p.hasEnded() || !p.term.IsZero() || p.pod.Namespace != m[2] ||
+			p.pod.Labels["shoal-ml.github.io/job"] != m[1] || p == asks {
+			continue
+		}
+		if best == nil || p.pod.CreationTimestamp.Before(&best.pod.CreationTimestamp) {
+			best = p
+		}
+	}
+	if best == nil {
+		return word
+	}
+	return best.ip + m[3]
+}
+
+// reportEnd reports how the process of a pod has ended.
+func (k *Kubelet) reportEnd(ctx context.Context, p *corev1.Pod, run *process) error {
+	text, _ := os.ReadFile(run.end) // one that was killed has written nothing
+	code := run.cmd.ProcessState.ExitCode()
+	p.Status.Phase = corev1.PodSucceeded
+	if code != 0 {
+		p.Status.Phase = corev1.PodFailed
+	}
+	p.Status.PodIP = run.ip
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: int32(code), Message: string(text), FinishedAt: metav1.Now()}}}}
+	return client.IgnoreNotFound(k.api.Status().Update(ctx, p))
+}
