@@ -338,9 +338,9 @@ func (w *world) abandon(run *worldRun, id string) {
 			continue
 		}
 		if w.r.IntN(3) == 0 { // it hears it later
-			p.workers = run.workers[host]
+			p.workers = max(p.workers, run.workers[host])
 		} else {
-			p.live, p.end = false, &End{Error: "the head is lost"}
+			p.live, p.workers, p.end = false, 0, &End{Error: "the head is lost"}
 		}
 	}
 	run.workers, run.agents = map[string]int{}, map[string]bool{}
