@@ -256,6 +256,10 @@ func TestMarketEnds(t *testing.T) {
 	if w.run(60); limits(w)[0] == 0 || limits(w)[1] == 0 {
 		t.Errorf("another head does not limit again: %v", limits(w))
 	}
+	w.restart(0)
+	if w.run(2); limits(w) != [2]uint64{} {
+		t.Errorf("a head that is told of no card goes on with limits: %v", limits(w))
+	}
 	w = begin(25e6)
 	w.jobs["b"].silent = true
 	if w.run(60); w.orders > 0 {
