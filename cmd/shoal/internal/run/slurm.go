@@ -223,7 +223,7 @@ func (t *slurmTask) scontrol(ctx context.Context, args ...string) (string, error
 // joinSlurm waits for task 0, and lends this node to the job that it begins.
 func (f *runFlags) joinSlurm(cmd *cobra.Command) error {
 	t := f.task
-	m, err := t.awaitMeeting(cmd.Context(), cmd.ErrOrStderr())
+	m, err := t.awaitMeeting(cmd.Context(), cmd.ErrOrStderr(), meetingPatience)
 	if err != nil {
 		return err
 	}

@@ -115,8 +115,10 @@ func (t *slurmTask) readMeeting() (*slurmMeeting, error) {
 	return m, nil
 }
 
-// awaitMeeting waits until task 0 has written the file, and tells notes now and then that it does.
-func (t *slurmTask) awaitMeeting(ctx context.Context, notes io.Writer) (*slurmMeeting, error) {
+// awaitMeeting waits until task 0 has written the file, for patience at most, and tells notes now
+// and then that it does.
+func (t *slurmTask) awaitMeeting(ctx context.Context, notes io.Writer,
+	patience time.Duration) (*slurmMeeting, error) {
 	began, say := time.Now(), 2*time.Second
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		// A folder on a network shows a file that is new on another node when it is listed anew.
@@ -131,7 +133,7 @@ func (t *slurmTask) awaitMeeting(ctx context.Context, notes io.Writer) (*slurmMe
 			return m, nil
 		}
 		waited := time.Since(began).Round(time.Second)
-		if waited >= meetingPatience {
+		if waited >= patience {
 			return nil, fmt.Errorf("task 0 on %s has not written %s within %v: see what it says, "+
 				"and whether all nodes share that folder; submit the job from one that they do",
 				t.nodes[0], t.meetingPath(), waited)

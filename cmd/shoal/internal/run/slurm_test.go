@@ -141,7 +141,7 @@ func TestSlurmMeeting(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	met, g := make(chan *slurmMeeting), group.New(t.Context())
 	g.Go("wait for task 0", func(context.Context) error {
-		m, err := again.awaitMeeting(ctx, t.Output())
+		m, err := again.awaitMeeting(ctx, t.Output(), meetingPatience)
 		met <- m
 		return err
 	})
@@ -161,9 +161,15 @@ func TestSlurmMeeting(t *testing.T) {
 		t.Errorf("the file is left behind: %v", err)
 	}
 	now.leaveMeeting(errors.New("no port is free"))
-	if _, err := again.awaitMeeting(ctx, t.Output()); err == nil ||
+	if _, err := again.awaitMeeting(ctx, t.Output(), meetingPatience); err == nil ||
 		!strings.Contains(err.Error(), "task 0 on n1 has not begun the job: no port is free") {
 		t.Errorf("a task 0 that failed: %v", err)
+	}
+	killed := again // before it has written anything
+	killed.restart = "2"
+	if _, err := killed.awaitMeeting(ctx, t.Output(), 0); err == nil || !strings.Contains(
+		err.Error(), "task 0 on n1 has not written "+killed.meetingPath()+" within 0s") {
+		t.Errorf("a task 0 that was killed: %v", err)
 	}
 	cancel(errors.New("SIGTERM"))
 	for what, spoil := range map[string]func(path string) error{
@@ -181,7 +187,7 @@ func TestSlurmMeeting(t *testing.T) {
 		if err := spoil(filepath.Join(task.dir, ".shoal-17")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := task.awaitMeeting(ctx, t.Output()); err == nil ||
+		if _, err := task.awaitMeeting(ctx, t.Output(), meetingPatience); err == nil ||
 			!strings.Contains(err.Error(), what) {
 			t.Errorf("want %q: %v", what, err)
 		}
