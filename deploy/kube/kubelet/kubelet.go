@@ -103,20 +103,19 @@ func (k *Kubelet) look(ctx context.Context) error {
 	if err := k.api.List(ctx, &list); err != nil {
 		return err
 	}
-	var errs []error
 	known := map[string]bool{}
 	for i := range list.Items {
-		p := &list.Items[i]
-		known[string(p.UID)] = true
-		errs = append(errs, k.advance(ctx, p))
+		known[string(list.Items[i].UID)] = true
 	}
 	for uid, p := range k.pods {
 		if !known[uid] { // somebody has taken it away by force
 			p.signal(syscall.SIGKILL)
-			if p.hasEnded() {
-				delete(k.pods, uid)
-			}
+			delete(k.pods, uid)
 		}
+	}
+	var errs []error
+	for i := range list.Items {
+		errs = append(errs, k.advance(ctx, &list.Items[i]))
 	}
 	return errors.Join(errs...)
 }
@@ -133,6 +132,7 @@ func (k *Kubelet) advance(ctx context.Context, p *corev1.Pod) error {
 	case lost:
 		if run != nil {
 			run.signal(syscall.SIGKILL)
+			delete(k.pods, uid) // others must not find it any more
 		}
 		return nil
 	case p.DeletionTimestamp != nil && (run == nil || run.hasEnded()):
