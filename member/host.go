@@ -90,6 +90,8 @@ func (m *Machine) orderMinimum(host string) {
 // there are spares, refill orders what is missing; where slots are allotted, workers are ordered
 // for all of them.
 func (m *Machine) AllReported() {
+	m.restored = false
+	m.placeWorkers(m.because) // in the places of those that were lost with the head before
 	if m.cfg.Allotment != nil && m.cfg.Spares == 0 && m.replenishes() {
 		m.because = Because(m.head + " leads, and the job lacks workers")
 		m.orderWorkers(m.countMissing()-m.countOutside(), m.because)
@@ -387,9 +389,10 @@ func (m *Machine) Hosts() (list []Host) {
 
 // placeWorkers orders the workers that are wanted on the hosts, as far as there is room: each goes
 // where the fewest are, among hosts of a kind that is preferred if there are such. The workers of a
-// host get numbers in a row, so that they become neighbours in rank.
+// host get numbers in a row, so that they become neighbours in rank. A head that has just come to
+// lead does not know all numbers that the one before gave, and places nobody until AllReported.
 func (m *Machine) placeWorkers(why Because) {
-	if m.over {
+	if m.over || m.restored {
 		return
 	}
 	if m.isAlone() {

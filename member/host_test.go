@@ -272,6 +272,7 @@ func (f *fleet) takeOver(host string) {
 			f.m.WorkerStarted(w, f.alive[w])
 		}
 	}
+	f.m.AllReported()
 }
 
 // sortedKeys lists the keys of a map in order.

@@ -102,7 +102,7 @@ type Machine struct {
 	hosts      []*Host                // the hosts, in the order in which they came
 	ordered    orders                 // workers that were ordered and are not started yet
 	unplaced   int                    // workers that are wanted and that no host has room for
-	next       topo.WorkerID          // the number of the next new worker
+	numbers                           // of new workers
 	because    Because                // why the size was last changed
 	news       []string               // why members are gone, since the last proposal
 	boundary   bool                   // whether the data plane stands between two steps
@@ -120,6 +120,12 @@ type Machine struct {
 	arranged []topo.WorkerID
 	over     bool     // whether the job is over: nothing is decided any more
 	out      []Action // orders since the last Ready
+}
+
+// numbers says which numbers new workers get.
+type numbers struct {
+	next     topo.WorkerID // the number of the next one
+	restored bool          // not all hosts have told this head of theirs; see AllReported
 }
 
 // proposal is a generation that waits for a decision.

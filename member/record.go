@@ -86,7 +86,7 @@ func Restore(r Record, self string, gone ...Gone) *Machine {
 	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Sized: r.Sized,
 		Hosts: r.Hosts, Allotment: r.Allotment, Growth: r.Growth})
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
-	m.because = Because(self + " leads")
+	m.because, m.restored = Because(self+" leads"), true
 	for _, x := range r.View.Members {
 		m.workers.put(&worker{x.Worker, x.Host, active, true})
 	}
