@@ -193,8 +193,9 @@ func (k *Kubelet) start(ctx context.Context, p *corev1.Pod) error {
 	}
 	number := k.next
 	k.next++
-	run := &process{pod: p.DeepCopy(), ip: fmt.Sprintf("127.1.%d.%d", number/200, number%200+1),
-		done: make(chan struct{})}
+	// so that tests of several processes do not meet
+	ip := fmt.Sprintf("127.%d.%d.%d", 1+os.Getpid()%250, number/200, number%200+1)
+	run := &process{pod: p.DeepCopy(), ip: ip, done: make(chan struct{})}
 	replace, err := k.mount(ctx, p, run)
 	if err != nil {
 		return err

@@ -63,6 +63,14 @@ func stepsOf(j control.Job) uint64 {
 	return max(j.Steps, j.OptimizerSteps)
 }
 
+// samplesText returns a number of samples a second in three digits, or all those before the point.
+func samplesText(n float64) string {
+	if n >= 100 {
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.3g", n)
+}
+
 // stateOf returns what a status has of the state of package decide.
 func stateOf(s v1alpha1.ShoalJobStatus) decide.State {
 	state := decide.State{Phase: decide.Phase(s.Phase), Run: s.Run, Begun: s.Begun,
@@ -98,7 +106,7 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 			s.Steps = t.live.Steps
 		}
 		if p := t.job.Pace; p != nil && p.Median > 0 {
-			s.Speed = fmt.Sprintf("%.3g", float64(p.Batch)/p.Median)
+			s.Speed = samplesText(float64(p.Batch) / p.Median)
 		}
 	}
 	if d.State.Phase != decide.Running && d.State.Phase != decide.Parking {
