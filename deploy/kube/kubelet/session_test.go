@@ -219,7 +219,11 @@ func TestSession(t *testing.T) {
 	s.until("one worker trains", workers(1))
 	s.change(`{"spec":{"replicas":3}}`)
 	j := s.until("three workers train", workers(3))
-	before := j.Status.Steps
+	before := j.Status.Steps // the state may still be on the way to those that have come
+	j = s.until("three workers have the state", func(st v1alpha1.ShoalJobStatus) bool {
+		return workers(3)(st) && st.Steps > before+1
+	})
+	before = j.Status.Steps
 	s.lose(j.Status.Host, j.Status.Run) // that of the pod that leads
 	s.until("the others train on", func(st v1alpha1.ShoalJobStatus) bool {
 		return st.Steps > before && st.Host != j.Status.Host && st.Host != ""
