@@ -227,7 +227,8 @@ func (m *Machine) coreKeep(e *entry, why string) {
 			m.waitAgain(o, why)
 		case o.started() && !o.Want.equal(o.Target) && o.Target.total() > 0:
 			o.Want = o.Target.clone()
-			if c := o.change(); c != nil {
+			starts := o.State == Starting // and its start is still to come
+			if c := o.change(); c != nil && !(starts && c.From == 0) {
 				c.Outcome = why
 			}
 			_ = m.core.Undo(jobID(o), o.Want.places(), false)

@@ -111,6 +111,7 @@ type sent struct {
 	verb  Verb
 	text  string // what it says, without its number
 	slots Slots  // of allot, by host
+	done  bool   // of recover: the host is stuck after it has carried it out
 }
 
 // Write is a value that is to be written into the store. It replaces what the key held.

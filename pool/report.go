@@ -67,12 +67,7 @@ func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 		m.kill(e, r.Host, j)
 		return
 	}
-	if j.Stuck {
-		e.stuck[r.Host] = true
-	} else {
-		delete(e.stuck, r.Host)
-		delete(e.sent, sentKey{r.Host, toRecover}) // another loss is another matter
-	}
+	m.takeStuck(e, r, j.Stuck)
 	if j.Led != nil {
 		m.takeLed(e, r, j.Led)
 	}
@@ -80,6 +75,26 @@ func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 		r.Acked >= s.seq {
 		e.refused = s.seq
 		m.takeRefusal(e, j)
+	}
+}
+
+// takeStuck takes whether the part of a job on a host waits to be told that others are gone.
+func (m *Machine) takeStuck(e *entry, r Report, stuck bool) {
+	key := sentKey{r.Host, toRecover}
+	s, told := e.sent[key]
+	switch {
+	case !stuck:
+		delete(e.stuck, r.Host)
+		delete(e.sent, key) // another loss is another matter
+		if told {
+			e.alone = m.now // it is soon to say that it leads
+		}
+	case told && r.Acked >= s.seq:
+		s.done = true
+		e.sent[key] = s
+		fallthrough
+	default:
+		e.stuck[r.Host] = true
 	}
 }
 

@@ -195,6 +195,9 @@ func (m *Machine) advanceStarting(e *entry) {
 		if h := m.hosts[host]; h == nil || !h.Up || !h.heard {
 			return // it may lead
 		}
+		if s, told := e.sent[sentKey{host, toRecover}]; told && !s.done {
+			return // it is to lead
+		}
 	}
 	m.giveUp(e, "its hosts did not come together")
 }

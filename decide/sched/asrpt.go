@@ -49,8 +49,8 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 		}
 	}
 	for i := len(v.Jobs) - 1; i >= 0 && free < 0; i-- { // a host is leaving: the youngest give way
-		if n := want[i]; n > 0 && v.Jobs[i].kept() == 0 {
-			want[i], free = 0, free+n
+		if n, keeps := want[i], v.Jobs[i].kept(); n > keeps {
+			want[i], free = keeps, free+n-keeps
 		}
 	}
 	for i, j := range v.Jobs {

@@ -210,6 +210,50 @@ func TestHostThatGotSmaller(t *testing.T) {
 	}
 }
 
+// TestHostThatIsNotThere has a job come that runs on a host that is gone, as a head that starts
+// again may hand it over: to park it frees no slots, under a policy that preempts.
+func TestHostThatIsNotThere(t *testing.T) {
+	m := newMachine(t, "srsf", 2)
+	long := rigid("long", 0, 2, 1000)
+	long.Has = []sched.Place{{Host: "gone", Slots: 2}}
+	submit(t, m, long, rigid("short", 0, 2, 100))
+	m.Ready()
+	submit(t, m, rigid("shorter", 0, 2, 50))
+	m.Ready()
+	if faults := m.Faults(); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	if got := slotsOf(m); got != "long0 short0 shorter2" && got != "long2 short0 shorter2" {
+		t.Error(got)
+	}
+}
+
+// TestLeavingUnderASRPT has a host leave on which a job runs that can get smaller and not be
+// parked: it gets as small as it can, and the policy gives away no more than there is.
+func TestLeavingUnderASRPT(t *testing.T) {
+	m := newMachine(t, "asrpt", 2)
+	if err := m.Host(sched.Host{Name: "other", Slots: 2}); err != nil {
+		t.Fatal(err)
+	}
+	j := elasticJob("a", 1000)
+	j.Park = sched.ParkShrink
+	submit(t, m, j)
+	m.Ready()
+	if got := slotsOf(m); got != "a4" {
+		t.Fatal(got)
+	}
+	if err := m.Host(sched.Host{Name: "other", Slots: 2, Leaving: true}); err != nil {
+		t.Fatal(err)
+	}
+	m.Ready()
+	if faults := m.Faults(); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	if got := slotsOf(m); got != "a1" {
+		t.Error(got)
+	}
+}
+
 // TestHosts has hosts go: one that is lost takes its workers with it, and what a job lost it gets
 // back; from one that leaves jobs move as soon as there is room.
 func TestHosts(t *testing.T) {

@@ -165,12 +165,13 @@ func (p *placement) leaves(name string) int {
 	return 1
 }
 
-// staying returns those of some places that are on hosts that are not leaving.
+// staying returns those of some places that are on hosts that are there and not leaving.
 func (p *placement) staying(has []Place) []Place {
-	if !p.leaving {
+	goes := func(x Place) bool { return p.leaves(x.Host) == 1 }
+	if !slices.ContainsFunc(has, goes) {
 		return has
 	}
-	return slices.DeleteFunc(slices.Clone(has), func(x Place) bool { return p.leaves(x.Host) == 1 })
+	return slices.DeleteFunc(slices.Clone(has), goes)
 }
 
 // excess returns how many more slots of hosts that are not leaving are taken than there are: where
