@@ -122,6 +122,9 @@ func FuzzParse(f *testing.F) {
 	jump := fmt.Appendf(nil, diskFile, 0, 84972658, uint64(1)<<60, 0)
 	f.Add(files.Stat, files.MemInfo, files.NetDev, jump, files.CPUPressure,
 		files.Processes[0].Stat, files.Processes[0].Status)
+	huge := []byte("17 (x) R" + strings.Repeat(" 1", 20) + " 1844674407370955161 1 1")
+	f.Add(files.Stat, files.MemInfo, files.NetDev, files.DiskStats, files.CPUPressure, huge,
+		files.Processes[0].Status)
 	f.Fuzz(func(t *testing.T, stat, memory, nets, disks, pressure, process, status []byte) {
 		files := machine.Files{Stat: stat, MemInfo: memory, NetDev: nets, DiskStats: disks,
 			CPUPressure: pressure, MemoryPressure: pressure, DiskPressure: pressure,

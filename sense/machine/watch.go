@@ -44,9 +44,12 @@ func (n Note) Valid() bool {
 func NewNote(from, to Reading, seconds, samples float64, device *Memory) Note {
 	n := Note{Usage: Between(from, to, seconds)}
 	n.Usage.round()
-	if to.workers > 0 && samples > 0 && to.room > 0 && to.peak > 0 {
-		n.Memory = append(n.Memory, Memory{Used: to.peak / float64(to.workers), Samples: samples,
-			Room: min(to.room-to.memory+to.resident, to.room)})
+	if to.workers > 0 {
+		m := Memory{Used: to.peak / float64(to.workers), Samples: samples,
+			Room: min(to.room-to.memory+to.resident, to.room)}
+		if m.Valid() {
+			n.Memory = append(n.Memory, m)
+		}
 	}
 	if device != nil && device.Valid() {
 		n.Memory = append(n.Memory, *device)
