@@ -17,13 +17,13 @@ import (
 	"github.com/shoal-ml/shoal/agent/checkpoints"
 	"github.com/shoal-ml/shoal/agent/lanes"
 	"github.com/shoal-ml/shoal/agent/loop"
-	"github.com/shoal-ml/shoal/agent/reshape"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/member"
@@ -171,7 +171,7 @@ func (a *Agent) makeDriver() error {
 		batches: batches{running: map[head.BatchID]*batch{}},
 		initial: len(a.cfg.Tokens),
 		routes:  routes{fixed: a.cfg.Fixed, chosen: map[cost.Class]collective.Route{}},
-		planner: reshape.Planner{Redundant: a.cfg.Redundant}}
+		planner: meshes.Planner{Redundant: a.cfg.Redundant}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Kind: a.cfg.Kind,
 		Route: a.driver.routes.choose, Arrange: a.driver.planner.Arrange}
 	if a.cfg.Size > 0 {

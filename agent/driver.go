@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/reshape"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/stall"
@@ -39,7 +39,7 @@ type driver struct {
 	asking   map[topo.WorkerID][]chan<- head.Grouped // sessions that wait for a group
 	batches  batches
 	routes   routes
-	planner  reshape.Planner
+	planner  meshes.Planner
 	stalls   *stall.Detector
 	began    time.Time // time 0 of the clock of stalls and transfers; New sets it
 

@@ -4,17 +4,17 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-ml/shoal/agent/reshape"
 	"github.com/shoal-ml/shoal/format/ranks"
 	"github.com/shoal-ml/shoal/head"
-	statereshape "github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/head/meshes"
+	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // placement is where a worker is on a mesh that stays. It is made on the engine's thread; its
 // methods look at all tensors, and run on the session's goroutine. A nil placement has no answers.
 type placement struct {
-	layout *statereshape.Layout
+	layout *reshape.Layout
 	rank   int // rank of the worker; -1 = the mesh does not need it
 	// domain is the failure domain of each rank, a host or a worker by number, which is lost as
 	// one; nil = the worker of some rank is lost already.
@@ -31,10 +31,10 @@ func (d *driver) placementOf(shape *head.Shape, w topo.WorkerID) (*placement, er
 	if err != nil {
 		return nil, err
 	}
-	at, hosts := reshape.Locate(shape, d.head.State().View)
+	at, hosts := meshes.Locate(shape, d.head.State().View)
 	s := &placement{layout: l, rank: slices.Index(shape.Workers, w), placed: shape.Redundant}
 	switch {
-	case slices.Contains(at.Ranks, statereshape.Lost):
+	case slices.Contains(at.Ranks, reshape.Lost):
 	case len(hosts) > 1:
 		s.domainKind = "host"
 		for _, w := range at.Ranks {

@@ -3,11 +3,11 @@ package agent
 import (
 	"slices"
 
-	"github.com/shoal-ml/shoal/agent/reshape"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/state/digest"
-	statereshape "github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -19,12 +19,12 @@ import (
 // reshapeStep is a reshape that this host takes part in. The engine's thread makes it, and has the
 // lanes compute its proof.
 type reshapeStep struct {
-	*statereshape.Change // nil = the state comes from a checkpoint, and nothing is moved
-	shape                *head.Shape
-	calls                []*collective.Posted // calls of the part, of all hosts
-	transfer             *transfer
-	key                  *digest.Key  // key of the fingerprints, the same on all hosts
-	proof                digest.Proof // fingerprints that were added up so far
+	*reshape.Change // nil = the state comes from a checkpoint, and nothing is moved
+	shape           *head.Shape
+	calls           []*collective.Posted // calls of the part, of all hosts
+	transfer        *transfer
+	key             *digest.Key  // key of the fingerprints, the same on all hosts
+	proof           digest.Proof // fingerprints that were added up so far
 }
 
 // newReshapeStep works out the reshape that the calls of a part of a batch make, by the plan that
@@ -58,7 +58,7 @@ func (p *reshapeStep) fillSchedule(s *collective.Schedule, sites collective.Site
 		s.Moves, s.Bytes = s.Moves[:0], 0
 		return nil
 	}
-	return reshape.Schedule(s, p.Change, p.callsOf(p.shape.Workers), p.callsOf(p.shape.Order),
+	return meshes.Schedule(s, p.Change, p.callsOf(p.shape.Workers), p.callsOf(p.shape.Order),
 		sites)
 }
 

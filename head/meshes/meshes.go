@@ -1,6 +1,6 @@
-// Package meshes has which part of the state of a job with a mesh is on which worker, and on which
-// kinds of hosts its ranks are to be. These are values: nothing here changes what it is given, or
-// does I/O, so any goroutine may call it.
+// Package meshes has which part of the state of a job with a mesh is on which worker, and plans how
+// the job goes to another mesh: who takes which rank, what moves between their memories, and in
+// which turns. Nothing here does I/O.
 package meshes
 
 import (
@@ -12,8 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Shape is which part of the state of a job is on which worker. It is not changed: another shape is
-// another value.
+// Shape is which part of the state of a job is on which worker, and on which kinds of hosts its
+// ranks are to be. It is not changed: another shape is another value. Any goroutine may call the
+// functions of this file, which do not change what they are given.
 type Shape struct {
 	// State names the catalogue and the rules that the workers have stated.
 	State string
@@ -87,9 +88,10 @@ func (s *Shape) RankCount() int {
 }
 
 // Arrange decides which members take the ranks of a mesh: "" asks for the one that these members
-// can hold. The agent calls it on its own thread, and waits for it. Those on hosts that are Leaving
-// take none. With a *StateLost it returns them as well: there the job can go on, with the state of
-// a checkpoint. A *layout.KindError says that members lack on hosts of a kind that the mesh names.
+// can hold. The head calls it on the thread of its agent, and waits for it. Those on hosts that are
+// Leaving take none. With a *StateLost it returns them as well: there the job can go on, with the
+// state of a checkpoint. A *layout.KindError says that members lack on hosts of a kind that the
+// mesh names.
 type Arrange func(s Shape, mesh string, members topo.View) (Arranged, error)
 
 // Arranged is a mesh, and who takes its ranks.

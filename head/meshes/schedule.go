@@ -1,4 +1,4 @@
-package reshape
+package meshes
 
 import (
 	"encoding/binary"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/state/plan"
-	statereshape "github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/state/reshape"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 // Schedule fills s in with the moves of a plan. old and new are the members of a collective that
 // have the ranks of the two meshes; -1 = one that does not take part. Short runs from one worker to
 // the same others are one move: each on its own would cost more on the way than its bytes do.
-func Schedule(s *collective.Schedule, c *statereshape.Change, old, new []int,
+func Schedule(s *collective.Schedule, c *reshape.Change, old, new []int,
 	sites collective.Sites) error {
 	s.Moves, s.Bytes = s.Moves[:0], 0
 	together, way, offs := map[string]int{}, []byte(nil), []int(nil)

@@ -1,8 +1,4 @@
-// Package reshape plans how a job with a mesh goes to another one: which workers take which ranks,
-// what moves between their memories, and in which turns. Every agent of the job computes the same
-// from the same shape and members. A plan is made once: when the head arranges the reshape, or when
-// another agent hears of it. It is kept until the reshape is executed.
-package reshape
+package meshes
 
 import (
 	"errors"
@@ -10,46 +6,46 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/plan"
-	statereshape "github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // Planner knows the layout of a job's state, as workers have stated it, and owns the plan of the
-// reshape that comes. The zero value knows no layout. It does no I/O, and is not safe for
-// concurrent use: the agent calls it on its engine's thread. Callers must not alter what its
-// methods return.
+// reshape that comes. It is made once, when the head arranges the reshape or another agent hears of
+// it, and kept until the reshape is executed. Every agent of the job plans the same from the same
+// shape and members. The zero value knows no layout. A Planner does no I/O, and is not safe for
+// concurrent use: the agent and the head call it on the engine's thread. Callers must not alter
+// what its methods return.
 type Planner struct {
 	// Redundant says that the job asks for replicas on two hosts, on a host with workers of the
 	// job.
 	Redundant bool
 
-	state   *statereshape.State             // nil = no layout is known
-	layouts map[string]*statereshape.Layout // by mesh
-	newest  planned                         // the plan that was made last
+	state   *reshape.State             // nil = no layout is known
+	layouts map[string]*reshape.Layout // by mesh
+	newest  planned                    // the plan that was made last
 }
 
 // planned is a plan, with the arguments that it was made from.
 type planned struct {
-	old, new *statereshape.Layout
-	at       statereshape.Placement // where the workers are
-	change   *statereshape.Change   // nil = there is no plan
+	old, new *reshape.Layout
+	at       reshape.Placement // where the workers are
+	change   *reshape.Change   // nil = there is no plan
 }
 
 // State is the state whose layout is known; nil = none is.
-func (p *Planner) State() *statereshape.State { return p.state }
+func (p *Planner) State() *reshape.State { return p.state }
 
 // Learn keeps a state, whose layout is then known, and forgets the layouts of the state before it.
-func (p *Planner) Learn(state *statereshape.State) {
-	p.state, p.layouts = state, map[string]*statereshape.Layout{}
+func (p *Planner) Learn(state *reshape.State) {
+	p.state, p.layouts = state, map[string]*reshape.Layout{}
 }
 
 // Layout places the state on a mesh, and keeps the layouts that were asked for last. It is an error
 // if no layout is known, or the state does not fit the mesh.
-func (p *Planner) Layout(mesh string) (*statereshape.Layout, error) {
+func (p *Planner) Layout(mesh string) (*reshape.Layout, error) {
 	if p.state == nil {
 		return nil, errors.New("no worker of this host has stated the layout: ask on a host " +
 			"that has workers of the job")
@@ -70,14 +66,14 @@ func (p *Planner) Layout(mesh string) (*statereshape.Layout, error) {
 
 // PreparePlan returns the plan of the reshape that takes a shape to its next mesh, and keeps it as
 // the newest.
-func (p *Planner) PreparePlan(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
+func (p *Planner) PreparePlan(shape *Shape, members topo.View) (*reshape.Change, error) {
 	at, _ := Locate(shape, members)
 	return p.planTo(shape, shape.Next, at)
 }
 
 // TakePlan is PreparePlan for the agent that executes the plan now; the planner forgets the plan.
 // It is an error if the head has arranged another order of the workers.
-func (p *Planner) TakePlan(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
+func (p *Planner) TakePlan(shape *Shape, members topo.View) (*reshape.Change, error) {
 	change, err := p.PreparePlan(shape, members)
 	p.newest = planned{}
 	if err != nil {
@@ -93,8 +89,8 @@ func (p *Planner) TakePlan(shape *head.Shape, members topo.View) (*statereshape.
 // PlanBoth plans what a reshape to a mesh would do, and the contrary: what it would do if the job
 // were redundant where it is not, or were not where it is. The shape has the kinds of hosts. The
 // newest plan, of a reshape that comes, is not touched.
-func (p *Planner) PlanBoth(shape *head.Shape, members topo.View, to *statereshape.Layout) (change,
-	contrary *statereshape.Change, err error) {
+func (p *Planner) PlanBoth(shape *Shape, members topo.View, to *reshape.Layout) (change,
+	contrary *reshape.Change, err error) {
 	old, err := p.Layout(shape.Mesh)
 	if err != nil {
 		return nil, nil, err
@@ -106,17 +102,17 @@ func (p *Planner) PlanBoth(shape *head.Shape, members topo.View, to *statereshap
 		}
 	}
 	addWorkers(&at, to, len(hosts))
-	if change, err = statereshape.PlanChange(old, to, at); err != nil {
+	if change, err = reshape.PlanChange(old, to, at); err != nil {
 		return nil, nil, err
 	}
 	at.Redundant = !at.Redundant
-	contrary, err = statereshape.PlanChange(old, to, at)
+	contrary, err = reshape.PlanChange(old, to, at)
 	return change, contrary, err
 }
 
 // addWorkers adds the workers to a placement that a mesh takes more, each on the host with the
 // fewest: one of a kind that the mesh names and that lacks workers, if there is one.
-func addWorkers(at *statereshape.Placement, to *statereshape.Layout, hosts int) {
+func addWorkers(at *reshape.Placement, to *reshape.Layout, hosts int) {
 	need := to.Mesh.Kinds()
 	for {
 		have, best, lacks := at.CountKinds(), 0, false
@@ -143,9 +139,8 @@ func addWorkers(at *statereshape.Placement, to *statereshape.Layout, hosts int) 
 
 // planTo plans the way from the mesh of a shape to another, and keeps the plan as the newest. The
 // same arguments as in the call before give the same plan.
-func (p *Planner) planTo(shape *head.Shape, mesh string,
-	at statereshape.Placement) (*statereshape.Change,
-	error) {
+func (p *Planner) planTo(shape *Shape, mesh string,
+	at reshape.Placement) (*reshape.Change, error) {
 	old, err := p.Layout(shape.Mesh)
 	if err != nil {
 		return nil, err
@@ -158,7 +153,7 @@ func (p *Planner) planTo(shape *head.Shape, mesh string,
 		reflect.DeepEqual(n.at, at) {
 		return n.change, nil
 	}
-	change, err := statereshape.PlanChange(old, new, at)
+	change, err := reshape.PlanChange(old, new, at)
 	if err != nil {
 		return nil, err
 	}
@@ -166,12 +161,12 @@ func (p *Planner) planTo(shape *head.Shape, mesh string,
 	return change, nil
 }
 
-// Arrange is head.Config.Arrange: it decides on the mesh that comes next and on the workers of its
+// Arrange is an Arrange of a head: it decides on the mesh that comes next and on the workers of its
 // ranks, and keeps the plan for PreparePlan and TakePlan. With mesh "" the next mesh is the largest
 // that the workers can hold, preferably by fewer ranks of the data parallel axis, which is called
 // dp: that is at no loss. It says nothing of kinds of hosts where the workers are not on them. With
-// a *meshes.StateLost as the error the results hold, and the state must come from a checkpoint.
-func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (to meshes.Arranged,
+// a *StateLost as the error the results hold, and the state must come from a checkpoint.
+func (p *Planner) Arrange(shape Shape, mesh string, members topo.View) (to Arranged,
 	err error) {
 	next, why := mesh, shape.Lost
 	at, _ := Locate(&shape, members)
@@ -183,7 +178,7 @@ func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (to 
 	}
 	if next == "" {
 		var ok bool
-		if next, ok = statereshape.LargestMesh(shape.Mesh, "dp", len(takers),
+		if next, ok = reshape.LargestMesh(shape.Mesh, "dp", len(takers),
 			func(mesh string) bool {
 				_, err := p.Layout(mesh)
 				return err == nil
@@ -225,11 +220,11 @@ func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (to 
 		}
 		to.Order = workersByRank(change, members)
 	}
-	return to, &meshes.StateLost{Why: why}
+	return to, &StateLost{Why: why}
 }
 
 // workersByRank lists the workers that take the new ranks, by rank.
-func workersByRank(c *statereshape.Change, members topo.View) (order []topo.WorkerID) {
+func workersByRank(c *reshape.Change, members topo.View) (order []topo.WorkerID) {
 	for _, i := range c.Workers {
 		order = append(order, members.Members[i].Worker)
 	}
@@ -238,7 +233,7 @@ func workersByRank(c *statereshape.Change, members topo.View) (order []topo.Work
 
 // Locate finds the workers of a shape among the members, by position. hosts are the names of the
 // members' hosts, sorted; at counts hosts from 0 in that order.
-func Locate(s *head.Shape, members topo.View) (at statereshape.Placement, hosts []string) {
+func Locate(s *Shape, members topo.View) (at reshape.Placement, hosts []string) {
 	for _, m := range members.Members {
 		hosts = append(hosts, m.Host)
 	}
@@ -249,7 +244,7 @@ func Locate(s *head.Shape, members topo.View) (at statereshape.Placement, hosts 
 	}
 	for _, w := range s.Workers {
 		i := slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w })
-		at.Ranks = append(at.Ranks, i) // statereshape.Gone where it is no member
+		at.Ranks = append(at.Ranks, i) // reshape.Lost where it is no member
 	}
 	for i, host := range hosts {
 		if slices.Contains(s.Leaving, host) {

@@ -1,4 +1,4 @@
-package reshape
+package meshes
 
 import (
 	"math/rand/v2"

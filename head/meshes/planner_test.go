@@ -1,4 +1,4 @@
-package reshape
+package meshes
 
 import (
 	"errors"
@@ -6,23 +6,21 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/state/layout"
-	statereshape "github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // Where only a checkpoint has all of the state, a redundant job has its ranks on two hosts all the
 // same: nothing is there that would have to move.
 func TestArrangeForACheckpoint(t *testing.T) {
-	said := statereshape.Statement{
+	said := reshape.Statement{
 		Layout: `{"shoal": "layout/1", "mesh": "pp=1,dp=1", "rules": [{"match": "layers.#", "place": "pp=spread(1,2)"}]}`, Mesh: "pp=2,dp=4"}
 	for l := range 2 {
 		said.Tensors = append(said.Tensors,
-			statereshape.Tensor{Name: fmt.Sprint("layers.", l), DType: "f32", Shape: []int{4}})
+			reshape.Tensor{Name: fmt.Sprint("layers.", l), DType: "f32", Shape: []int{4}})
 	}
-	state, err := statereshape.NewState(&said)
+	state, err := reshape.NewState(&said)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,11 +30,11 @@ func TestArrangeForACheckpoint(t *testing.T) {
 		Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "a"},
 			{Worker: 6, Host: "b"}, {Worker: 7, Host: "b"}}}
 	for redundant, want := range map[bool][]topo.WorkerID{false: {4, 5, 6, 7}, true: {4, 6, 5, 7}} {
-		shape := head.Shape{Mesh: said.Mesh, Workers: []topo.WorkerID{0, 1, 2, 3, 4, 5, 6, 7},
+		shape := Shape{Mesh: said.Mesh, Workers: []topo.WorkerID{0, 1, 2, 3, 4, 5, 6, 7},
 			Redundant: redundant}
 		to, err := s.Arrange(shape, "", left)
 		next, order := to.Mesh, to.Order
-		if lost := new(meshes.StateLost); !errors.As(err, &lost) || next != "pp=2,dp=2" ||
+		if lost := new(StateLost); !errors.As(err, &lost) || next != "pp=2,dp=2" ||
 			!slices.Equal(order, want) {
 			t.Errorf("redundant %v: mesh %s on %v, not on %v; %v", redundant, next, order, want,
 				err)
@@ -44,11 +42,11 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	}
 	// A host that is to be left has no rank, whether the state is there or not.
 	for _, lost := range []string{"", "the state is lost"} {
-		shape := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.WorkerID{4, 5, 6, 7},
+		shape := Shape{Mesh: "pp=2,dp=2", Workers: []topo.WorkerID{4, 5, 6, 7},
 			Leaving: []string{"a"}, Redundant: true, Lost: lost}
 		to, err := s.Arrange(shape, "", left)
 		next, order := to.Mesh, to.Order
-		if gone := new(meshes.StateLost); errors.As(err, &gone) != (lost != "") ||
+		if gone := new(StateLost); errors.As(err, &gone) != (lost != "") ||
 			next != "pp=2,dp=1" || !slices.Equal(order, []topo.WorkerID{6, 7}) {
 			t.Errorf("host a is left, lost %q: mesh %s on %v; %v", lost, next, order, err)
 		}
@@ -57,7 +55,7 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	for i, host := range []string{"b", "b", "a", "a"} {
 		left.Members[i].Host = host
 	}
-	begun := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.WorkerID{4, 5, 6, 7}, Redundant: true}
+	begun := Shape{Mesh: "pp=2,dp=2", Workers: []topo.WorkerID{4, 5, 6, 7}, Redundant: true}
 	if to, err := s.Arrange(begun, begun.Mesh, left); err != nil ||
 		!slices.Equal(to.Order, []topo.WorkerID{4, 6, 5, 7}) {
 		t.Errorf("on hosts whose names are in another order than their ranks: %v; %v", to.Order,
@@ -68,9 +66,9 @@ func TestArrangeForACheckpoint(t *testing.T) {
 // The plan that the head arranges is the one that is prepared and executed, whatever people ask
 // meanwhile. Who executes it has agreed on the workers of all ranks.
 func TestAPlanIsMadeOnce(t *testing.T) {
-	state, err := statereshape.NewState(&statereshape.Statement{Mesh: "dp=2",
+	state, err := reshape.NewState(&reshape.Statement{Mesh: "dp=2",
 		Layout:  `{"shoal": "layout/1", "mesh": "dp=1", "rules": [{"match": "w", "place": ""}]}`,
-		Tensors: []statereshape.Tensor{{Name: "w", DType: "f32", Shape: []int{4}}}})
+		Tensors: []reshape.Tensor{{Name: "w", DType: "f32", Shape: []int{4}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +76,7 @@ func TestAPlanIsMadeOnce(t *testing.T) {
 	p.Learn(state)
 	members := topo.View{Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "b"},
 		{Worker: 6, Host: "b"}}}
-	shape := head.Shape{Mesh: "dp=2", Workers: []topo.WorkerID{4, 5}}
+	shape := Shape{Mesh: "dp=2", Workers: []topo.WorkerID{4, 5}}
 	next, err := p.Arrange(shape, "dp=3", members)
 	if err != nil {
 		t.Fatal(err)
@@ -109,15 +107,15 @@ func TestAPlanIsMadeOnce(t *testing.T) {
 // Ranks are on hosts of the kinds that a mesh names. Where a lost host leaves too few workers of a
 // kind, the degrees are kept, and ranks can be anywhere; a mesh that somebody asks for is refused.
 func TestArrangeByKind(t *testing.T) {
-	state, err := statereshape.NewState(&statereshape.Statement{Mesh: "dp=2",
+	state, err := reshape.NewState(&reshape.Statement{Mesh: "dp=2",
 		Layout:  `{"shoal": "layout/1", "mesh": "dp=1,tp=1", "rules": [{"match": "w", "place": ""}]}`,
-		Tensors: []statereshape.Tensor{{Name: "w", DType: "f32", Shape: []int{4}}}})
+		Tensors: []reshape.Tensor{{Name: "w", DType: "f32", Shape: []int{4}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	members := topo.View{Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "b"},
 		{Worker: 6, Host: "c"}}}
-	kinds := []meshes.HostKind{{Host: "a", Kind: "v100"}, {Host: "b", Kind: "a100"},
+	kinds := []HostKind{{Host: "a", Kind: "v100"}, {Host: "b", Kind: "a100"},
 		{Host: "c", Kind: "a100"}, {Host: "d", Kind: "v100"}}
 	for _, x := range []struct {
 		mesh, ask, next string
@@ -134,7 +132,7 @@ func TestArrangeByKind(t *testing.T) {
 	} {
 		p := Planner{}
 		p.Learn(state)
-		shape := head.Shape{Mesh: x.mesh, Workers: []topo.WorkerID{4, 5, 6, 7}, Lost: x.lost,
+		shape := Shape{Mesh: x.mesh, Workers: []topo.WorkerID{4, 5, 6, 7}, Lost: x.lost,
 			Kinds: kinds}
 		l, err := p.Layout(x.mesh)
 		if err != nil {
@@ -142,7 +140,7 @@ func TestArrangeByKind(t *testing.T) {
 		}
 		shape.Workers = shape.Workers[:l.Ranks]
 		to, err := p.Arrange(shape, x.ask, members)
-		lost, unfit := new(meshes.StateLost), new(layout.KindError)
+		lost, unfit := new(StateLost), new(layout.KindError)
 		if errors.As(err, &lost) != (x.lost != "") || errors.As(err, &unfit) != (x.next == "") ||
 			to.Mesh != x.next || !slices.Equal(to.Order, x.want) {
 			t.Errorf("from %s to %q: mesh %s on %v, want %s on %v; %v", x.mesh, x.ask, to.Mesh,
@@ -152,12 +150,12 @@ func TestArrangeByKind(t *testing.T) {
 			t.Errorf("from %s to %q: the note %q", x.mesh, x.ask, to.Note)
 		}
 	}
-	to, err := (&Planner{state: state, layouts: map[string]*statereshape.Layout{}}).Layout(
+	to, err := (&Planner{state: state, layouts: map[string]*reshape.Layout{}}).Layout(
 		"dp=4(on=v100/v100/a100/a100)")
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, hosts := Locate(&head.Shape{Workers: []topo.WorkerID{4, 5, 6}, Kinds: kinds}, members)
+	at, hosts := Locate(&Shape{Workers: []topo.WorkerID{4, 5, 6}, Kinds: kinds}, members)
 	at.Kinds = append(at.Kinds, "v100")
 	if addWorkers(&at, to, len(hosts)+1); !slices.Equal(at.Hosts, []int{0, 1, 2, 3}) {
 		t.Errorf("a worker more is planned on host %v", at.Hosts)
