@@ -17,6 +17,9 @@ import (
 )
 
 // What a keeper answers tools, in HTTP on a Unix socket: docs/formats/pool.md has the requests.
+// Each handler runs on the goroutine of its request, and reads and changes the pool with keeper.do,
+// on that of loop. Tools call Call, FindJob and Find on a goroutine of their own, and wait for the
+// answer.
 
 // The paths of the requests.
 const (
@@ -136,7 +139,8 @@ func endHandler(g *group.Group) http.HandlerFunc {
 	}
 }
 
-// submit answers PathSubmit: when the store has the job.
+// submit answers PathSubmit, on the goroutine of the request, which waits until the store has the
+// job.
 func (k *keeper) submit(w http.ResponseWriter, r *http.Request) {
 	var q Request
 	err := read(r, &q)
@@ -173,7 +177,8 @@ func (k *keeper) submit(w http.ResponseWriter, r *http.Request) {
 // maxRequest bounds the body of a request, in bytes.
 const maxRequest = 1 << 20
 
-// read reads the body of a request.
+// read reads the body of a request as JSON into a value, which is a pointer. A body that is too
+// long, or no such JSON, is a *pool.UsageError.
 func read(r *http.Request, into any) error {
 	d := json.NewDecoder(io.LimitReader(r.Body, maxRequest))
 	d.DisallowUnknownFields()
@@ -195,7 +200,7 @@ func refusalText(why string) []byte {
 	return text
 }
 
-// answer sends v, or an error.
+// answer sends v as JSON with status 200, or else err as a Refusal with status 409.
 func answer(w http.ResponseWriter, v any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {

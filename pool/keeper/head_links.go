@@ -16,7 +16,9 @@ import (
 )
 
 // The links of the head of a pool with the keepers of other hosts. They are those of the agents of
-// a job, with the same tokens.
+// a job, with the same tokens. Run calls listen before other goroutines know the keeper. unlink,
+// admit and order run on the goroutine of keeper.loop; the other functions may be called on any
+// goroutine.
 
 // linkName returns the name under which the keepers of a pool are linked.
 func linkName(pool string) string { return "pool-" + pool }
@@ -62,7 +64,7 @@ func (k *keeper) listen() error {
 	return k.Invite(network.Addr(), network.Token(tokenLife))
 }
 
-// renew makes a new token now and then, until ctx ends.
+// renew makes a new token now and then, until ctx ends. Run starts it on a goroutine of its own.
 func (k *keeper) renew(ctx context.Context) error {
 	ticker := time.NewTicker(renewToken)
 	defer ticker.Stop()
@@ -109,7 +111,8 @@ func send(network *tcp.Network, to fabric.Host, m *message) error {
 	return err
 }
 
-// headHandler is told what other hosts send to the head.
+// headHandler is told what other hosts send to the head. Goroutines of the network call its
+// methods, which leave what follows to the goroutine of loop, and wait where much is to be done.
 type headHandler struct{ k *keeper }
 
 // Up implements fabric.Handler. Who has a link says next who it is.
@@ -226,7 +229,8 @@ func (k *keeper) answerFor(from fabric.Host, f *forwarded) {
 	})
 }
 
-// recorder keeps the answer to a request.
+// recorder keeps the answer to a request, as the http.ResponseWriter of answerFor. Only the
+// goroutine that answers the request uses it.
 type recorder struct {
 	status int
 	header http.Header

@@ -21,7 +21,9 @@ import (
 // The keeper of a host that has joined a pool: it carries out the orders of the head for its host,
 // and hands on what tools ask. When the head is away, its jobs go on.
 
-// guest is such a keeper. mu guards what stands below it.
+// guest is the keeper of a host that has joined. Its first goroutine runs keep, and in it one
+// session after the other; a second one calls report, and forward and ask run on the goroutine of a
+// tool's request. mu guards what stands below it, and is not held while the head is waited for.
 type guest struct {
 	Config
 	host  *host
@@ -117,7 +119,8 @@ func (g *guest) keep(ctx context.Context, started func()) error {
 // welcomeTime is how long the head may take to answer to a keeper that has joined.
 const welcomeTime = 20 * time.Second
 
-// session is one link with the head, from the joining to its end, whose reason it returns.
+// session is one link with the head, from the joining to its end, for which it waits, and whose
+// reason it returns; nil where ctx has ended.
 func (g *guest) session(ctx context.Context, welcomed func()) error {
 	token := g.Token
 	var err error
@@ -188,7 +191,8 @@ func (g *guest) leave() {
 	}
 }
 
-// session is told what the other keepers send on one link of a guest.
+// session is told what the other keepers send on one link of a guest: the network calls the methods
+// of fabric.Handler on its goroutines. Where a method takes both locks, it is one after the other.
 type session struct {
 	guest   *guest
 	ready   chan struct{} // closed when network is set
@@ -201,7 +205,8 @@ type session struct {
 	linked  int           // peers that are linked
 }
 
-// open sets the network of a session, and says hello to all who are linked.
+// open sets the network of a session, and says hello to all who are linked. guest.session calls it
+// once.
 func (s *session) open(network *tcp.Network) {
 	s.mu.Lock()
 	s.network = network
@@ -286,7 +291,7 @@ func (s *session) Down(peer fabric.Host, err error) {
 	}
 }
 
-// end has the session end.
+// end has the session end, with the first reason that it is given. It does not wait.
 func (s *session) end(err error) {
 	select {
 	case s.over <- err:
@@ -335,7 +340,8 @@ func (g *guest) forward(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ask sends a request to the head, and returns what gets its answer.
+// ask sends a request to the head, and returns the channel that gets its answer, or that of leave.
+// It does not wait; an error where no head is linked, or the request is too long for a link.
 func (g *guest) ask(f forwarded) (<-chan answered, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -26,6 +26,10 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
+// The functions without a receiver in this file find the pools of this host by their sockets. They
+// keep nothing, and wait for nobody but a keeper that is connected to; commands and keepers call
+// them on any goroutine.
+
 // Config is what a keeper needs.
 type Config struct {
 	Name   string // of the pool
@@ -59,8 +63,10 @@ type Links struct {
 // tick is how often the machine is told the time when nothing happens.
 const tick = time.Second
 
-// keeper is the head of a pool, and the keeper of the host that it is on. Everything but Config
-// belongs to the goroutine of loop.
+// keeper is the head of a pool, and the keeper of the host that it is on. Run sets its fields
+// before it starts goroutines, and calls restore, lead, listen and, after their end, retire. While
+// they run, m, waiting and what writer and headLinks say belong to the goroutine of loop, which
+// alone calls settle, written and reply; others have it do something with do and post.
 type keeper struct {
 	Config
 	m       *pool.Machine
@@ -187,6 +193,7 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	if err := k.lead(ctx); err != nil {
 		return err
 	}
+	k.tools = k.handler() // before another host can ask
 	if err := k.listen(); err != nil {
 		return err
 	}
@@ -196,7 +203,6 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	}
 	k.host = newHost(c, k.group)
 	k.host.jobsAt = hostOf(k.address())
-	k.tools = k.handler()
 	if err := serveTools(k.group, c.Name, k.tools); err != nil {
 		return err
 	}

@@ -18,7 +18,8 @@ import (
 )
 
 // What the keepers of a pool send each other: one JSON object a message of the links, of which one
-// field is set. docs/design/pool.md has what follows what.
+// field is set. docs/design/pool.md has what follows what. The functions in this file are pure, so
+// the goroutines of the network and of loop may call them.
 
 // message is one message.
 type message struct {

@@ -20,6 +20,9 @@ import (
 	"github.com/shoal-ml/shoal/pool"
 )
 
+// The methods of part in this file run on the goroutine of watch; next and done take the mutex of
+// the host. The host calls parseSaved and newPart before it starts that goroutine.
+
 // part is one start of a job on this host, or one join of the host: a launcher or an agent in a
 // session of its own. orders, link, seen and over are guarded by the mutex of the host; the rest
 // belongs to the goroutine of watch.

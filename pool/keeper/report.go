@@ -14,7 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/pool"
 )
 
-// What a keeper reports of a part, of its job, and of how it has ended.
+// What a keeper reports of a part, of its job, and of how it has ended. The methods of part run on
+// the goroutine of part.watch, and read files of the part and of its run; the functions keep
+// nothing.
 
 // report says how a part is; gone says that its processes are gone.
 func (p *part) report(gone bool) pool.JobReport {

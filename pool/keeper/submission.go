@@ -12,6 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/pool"
 )
 
+// What the machine of a pool must know of a job, made from the request of a tool, on the goroutine
+// of that request. The functions in this file are pure.
+
 // submission returns what the machine must know of a job that somebody asks for. The error is a
 // *job.Error or a *pool.UsageError.
 func (q *Request) submission() (pool.Submission, error) {
