@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/sense/probe"
 )
 
-// newClock returns a clock that begins at 0 now, for probes that measure this host. Any goroutine
-// may make and read one.
+// newClock returns a clock that begins at 0 now, for the probes by which the agent measures this
+// host. Any goroutine may make and read one.
 func newClock() probe.Clock {
 	start := time.Now()
 	return func() sense.Duration { return sense.Duration(time.Since(start)) }

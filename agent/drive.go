@@ -20,6 +20,8 @@ import (
 )
 
 // What the loop that decides about a job sees of it, and does to it, and what is kept of its steps.
+// The methods of Agent and loopJob may be called on any goroutine but the engine's thread; those of
+// driver run on that thread.
 
 // Drive has policies decide about the job, where this agent leads it: those of shoal, and those
 // that users starts when this agent leads for the first time; nil = none. It is called once at
@@ -38,7 +40,8 @@ func (a *Agent) NoteFailure(how string) { a.loop.Lost(how) }
 // that decide.
 func (a *Agent) WhyNot() []act.WhyNot { return a.loop.WhyNots() }
 
-// loopJob is the job of an Agent for its loop.Loop.
+// loopJob is the job of an Agent, as its loop.Loop looks at it and changes it, on the loop's
+// goroutine or on that of a request.
 type loopJob struct{ *Agent }
 
 // Look implements loop.Job. It waits for the engine's thread, which goes on while the noise of
@@ -59,7 +62,7 @@ func (a loopJob) Change(next setting.Setting, c setting.Change) error {
 	return a.askHead(func() error { return a.driver.head.Change(next, c) })
 }
 
-// Tell implements loop.Job.
+// Tell implements loop.Job: the launcher gets the line as an event. It does not wait.
 func (a loopJob) Tell(line string) {
 	_ = a.engine.runLater(func() { // a stopped engine tells nobody
 		known := a.driver.head.State()
@@ -127,7 +130,8 @@ func (a *Agent) keepRows(context.Context) error {
 	return nil
 }
 
-// newGauge returns what reads how busy the machine of this host is.
+// newGauge returns what reads how busy the machine of this host is, for Run, which gives it a
+// goroutine. That calls workerPIDs and Tell.
 func (a *Agent) newGauge() *gauge.Gauge {
 	return &gauge.Gauge{Root: os.DirFS("/"), Workers: a.workerPIDs,
 		Tell: func(from, to machine.Reading, seconds float64) {
@@ -135,7 +139,7 @@ func (a *Agent) newGauge() *gauge.Gauge {
 		}}
 }
 
-// workerPIDs returns the processes of the workers of this host, in no order.
+// workerPIDs returns the processes of the workers of this host, in no order. It locks a.mu.
 func (a *Agent) workerPIDs() (list []int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,6 +163,7 @@ func (a *Agent) SlowHosts() (lines []string) {
 }
 
 // tellDevice takes in what a worker of this host needs of the memory of its GPU, and does not wait.
+// It runs on the goroutine of the worker's session.
 func (a *Agent) tellDevice(w topo.WorkerID, r *api.MemoryRequest) {
 	_ = a.engine.runLater(func() {
 		a.engine.signals.AddDevice(w, a.driver.head.State(), float64(r.Peak), float64(r.Room))

@@ -6,7 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 )
 
-// The memory nodes (NUMA) of a host, on which the agent places what it gives workers.
+// The memory nodes (NUMA) of a host, on which the agent places what it gives workers. The functions
+// change nothing, so any goroutine may call them.
 
 // memoryNodes lists the memory nodes on which a worker's memory is to lie: the node that its
 // process is bound to, by whomever, else all nodes in turns. The list is empty where the host

@@ -15,7 +15,8 @@ const maxProblem = 1 << 10
 
 // Park has the members make a checkpoint when their step ends, and then wait for their end, on the
 // head; elsewhere it returns head.ErrNotHead. Config.OnPark tells what has come of it, on the hosts
-// of the workers. who wants that is what people read.
+// of the workers. who wants that is what people read. Any goroutine but the engine's thread, for
+// which it waits, may call it.
 func (a *Agent) Park(who string) error {
 	return a.askHead(func() error { return a.driver.head.Park(who) })
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// Changes of how the job trains, for people, workers and the launcher.
+// Changes of how the job trains, for people, workers and the launcher. Any goroutine but the
+// engine's thread may call the methods of Agent in this file.
 
 // Set asks for another setting, such as "batch=512", on the head; elsewhere it returns
 // head.ErrNotHead. The job has it when a step ends; Status tells. who asks is part of the reason
@@ -71,7 +72,8 @@ func (s *session) serveSetting() error {
 }
 
 // serveStay has the setting of the job go back to how workers synchronise, where this agent leads
-// or comes to lead; all workers tell the same. It does not wait.
+// or comes to lead; all workers tell the same. It runs on the session's goroutine, and does not
+// wait.
 func (s *session) serveStay(r *api.StayRequest) error {
 	if err := (setting.Setting{Sync: r.Sync}).Validate(); err != nil || r.Sync == "" {
 		return &collective.FieldError{Field: "sync",

@@ -3,7 +3,9 @@ package fabric
 import "sync"
 
 // Calls makes the calls to a Handler about one peer and keeps what Handler promises: Up first, Down
-// once and last, and no memory of the handler touched after Down. A Network has one for each link.
+// once and last, and no memory of the handler touched after Down. A Network has one for each link,
+// whose goroutines call the methods: any of them may, unless a method says more. The methods take
+// c.mu themselves, and those that call the handler block as long as it does.
 type Calls struct {
 	handler  Handler   // is called without mu held
 	peer     Host      // the host at the other end of the link
@@ -19,8 +21,7 @@ type Calls struct {
 }
 
 // NewCalls returns the Calls of a link that is complete; call Up next. All links of a network have
-// the same Payloads. Any goroutine may call the methods, which take c.mu themselves; those that
-// call the handler block as long as it does.
+// the same Payloads.
 func NewCalls(h Handler, peer Host, payloads *Payloads) *Calls {
 	c := &Calls{handler: h, peer: peer, payloads: payloads}
 	c.idle.L = &c.mu

@@ -13,6 +13,8 @@ import (
 )
 
 // What a planner must know of the hosts of a running job and of the links between them.
+// answerCluster calls the other functions of this file, on the goroutine of its request; they
+// change nothing but what they return.
 
 // cpuKind is the kind of a host that has not said which it is.
 const cpuKind = "cpu"

@@ -12,8 +12,11 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// answerAllot asks the head for so many workers on each host. It is an HTTP handler, as those in
-// control.go.
+// The part of the control socket that is about slots by host, which a pool gives a job. The methods
+// run on the goroutine of a request to that socket.
+
+// answerAllot asks the head for so many workers on each host, and waits for the engine's thread. It
+// is an HTTP handler, as those in control.go.
 func (l *launcher) answerAllot(w http.ResponseWriter, r *http.Request) {
 	var ask api.Allot
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {

@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// The limit of what this host sends to the other hosts of the job, which a request to the control
+// socket sets, here or on the host that leads.
+
 // limit is how many bytes of data a second this host may send to the others of the job. Any
 // goroutine may call its methods. Zero = there is no limit.
 type limit struct{ bytes atomic.Uint64 }
@@ -20,7 +23,8 @@ func (x *limit) get() uint64 { return x.bytes.Load() }
 const maxLimit = 1 << 50
 
 // answerLimit holds what this host sends to the others to a rate, and tells the others. It is an
-// HTTP handler, as those in control.go.
+// HTTP handler, as those in control.go: it runs on the goroutine of its request, and waits for the
+// engine's thread.
 func (l *launcher) answerLimit(w http.ResponseWriter, r *http.Request) {
 	var ask api.Limit
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {

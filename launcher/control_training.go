@@ -8,8 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// describeTraining returns how a job trains in the status s, for tools. It waits for policies that
-// decide.
+// describeTraining returns how a job trains in the status s, as the control socket tells tools. It
+// runs on the goroutine of a request to that socket, and waits for policies that decide and for the
+// engine's thread.
 func (l *launcher) describeTraining(s agent.Status) api.Training {
 	spec := l.registry.jobSpec()
 	t := api.Training{Steps: s.Steps, OptimizerSteps: s.OptimizerSteps,

@@ -14,6 +14,10 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
+// The variables that the launcher gives the workers of this host. The supervisor asks for them on
+// the goroutine on which it starts workers. But for freePort, the functions and methods of this
+// file are pure.
+
 // masterPort is torch's customary port. firstPort to lastPort are ports that neither Linux gives to
 // programs that ask for any port, nor Kubernetes to its services.
 const masterPort, firstPort, lastPort = 29500, 20000, 29999

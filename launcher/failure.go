@@ -13,6 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// How a job that has failed is reported. Run makes the report, on its goroutine, when the job is
+// over. But for failureLine, the functions of this file are pure.
+
 // maxReportLine cuts an output line in a report, so that the report stays one screen.
 const maxReportLine = 240
 

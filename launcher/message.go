@@ -15,9 +15,12 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// What the launchers of the hosts of a job say to each other, and its bytes; hosts.go sends and
+// receives it. The functions of this file are pure, but for sanitize, which changes its message.
+
 // message is what the launchers of two hosts say to each other, as docs/formats/hosts.md lists it.
 // Exactly one field is set. One side is the host that leads; a new head is told again what it must
-// know. One goroutine uses it at a time, and its methods do no I/O; only sanitize changes it.
+// know. One goroutine uses it at a time.
 type message struct {
 	// messages to the host that leads
 	Offer   *offerMessage   `json:"offer,omitempty"`

@@ -18,6 +18,10 @@ import (
 // host ends its own, which wait for that. So nothing behind their loops runs, and the job goes on
 // with the next sample when it is started again. Where the checkpoint is not sealed, training goes
 // on. All workers have agreed on which it is, so no host that is lost then can change it.
+//
+// Any goroutine may call the methods of registry in this file, which lock its mutex for a moment
+// unless they say that it is held. A task is a function in the queue l.tasks, whose one goroutine
+// may wait for the engine's thread.
 
 // graceParked is how long a parked worker may take to end, after its checkpoint is sealed.
 const graceParked = 10 * time.Second
@@ -150,8 +154,8 @@ func (l *launcher) leave(services *group.Group) {
 	})
 }
 
-// parkForManager parks the job, which is led here, since a cluster manager takes its hosts away, as
-// a task. A job that cannot be parked ends.
+// parkForManager parks the job, which is led here, since a cluster manager takes its hosts away. A
+// job that cannot be parked ends. It is a task, and waits for the engine's thread.
 func (l *launcher) parkForManager() {
 	l.registry.requestPark(l.cfg.Manager)
 	err := l.agent.Park(l.cfg.Manager)
@@ -170,8 +174,8 @@ func (l *launcher) parkForManager() {
 	l.registry.requestPark("")
 }
 
-// answerPark asks the head to park the job, and does not wait for that. It is an HTTP handler, as
-// those in control.go.
+// answerPark asks the head to park the job, and does not wait until that is done. It is an HTTP
+// handler, as those in control.go: it runs on the goroutine of its request.
 func (l *launcher) answerPark(w http.ResponseWriter, r *http.Request) {
 	var ask api.Park
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {

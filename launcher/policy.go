@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
+// The policies that decide about the job of a launcher. run calls drive where the job begins here,
+// and a task where this host joins; the agent has the policies started when it comes to lead.
+
 // drive has policies decide about the job, if its spec says so. It does not wait.
 func (l *launcher) drive(spec job.Spec) {
 	modes := map[job.Auto]act.Mode{job.AutoAct: act.Auto, job.AutoWatch: act.Watch}

@@ -7,6 +7,9 @@ import (
 	"unicode"
 )
 
+// Text from elsewhere, as it may be shown on a terminal: of messages of other hosts, and of events.
+// The functions are pure.
+
 // colors matches what gives text a color on a terminal.
 var colors = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 

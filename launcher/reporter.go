@@ -225,7 +225,8 @@ func (r *reporter) appendMetrics(worker int, metrics map[string]float64) {
 }
 
 // onRow writes what is kept of some steps of the job, and why policies have left things as they
-// are, and tells people once if it cannot write the former. It waits for policies that decide.
+// are, and tells people once if it cannot write the former. It runs on the goroutine on which the
+// agent gives rows to the launcher, and waits for policies that decide.
 func (l *launcher) onRow(row history.Row, now time.Time) {
 	if dir := l.reporter.directory(); dir != nil {
 		if err := dir.sense.Append(row, now); err != nil {

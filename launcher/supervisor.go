@@ -240,7 +240,8 @@ func (s *supervisor) takeFaults(stopping bool) []ending {
 }
 
 // workerEnvironment is what the environments of this host's workers have in common in job j. It
-// reads the environment of this process, and no state that is guarded.
+// reads the environment of this process, and no state that is guarded. setJob calls it, before
+// workers are started.
 func (l *launcher) workerEnvironment(j jobMessage) environment {
 	here := j.Spec.Workers
 	if f := l.cfg.Fleet; f != nil {
@@ -262,7 +263,7 @@ func (l *launcher) signalWorker(w workerRecord, sig syscall.Signal) {
 }
 
 // signalWorkers sends a signal to all workers that this host answers for, as signalWorker does:
-// those of all hosts where the job is led.
+// those of all hosts where the job is led. It runs on the goroutine of Run or Serve.
 func (l *launcher) signalWorkers(sig syscall.Signal) {
 	for _, w := range l.registry.living() {
 		l.signalWorker(w, sig)

@@ -10,6 +10,10 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
+// The reasons why policies leave things as they are, as tools ask for them and as the directory of
+// the run keeps them. The methods of launcher in this file may be called on any goroutine but the
+// engine's thread; they hold the lock of l.reasons for a moment, or while they write.
+
 // keptWhyNots is how many reasons of a policy are kept, the newest.
 const keptWhyNots = 3
 
@@ -74,7 +78,8 @@ func (l *launcher) keepWhyNots() error {
 	return l.writeWhyNots(list)
 }
 
-// takeWhyNots takes in what the host that leads says of its policies. It writes a file.
+// takeWhyNots takes in what the host that leads says of its policies, and writes it into the
+// directory of the run. receive calls it, on the goroutine of the queue l.tasks.
 func (l *launcher) takeWhyNots(list []api.WhyNot) error {
 	l.reasons.mu.Lock()
 	l.reasons.before = newestWhyNots(nil, list)
@@ -82,7 +87,8 @@ func (l *launcher) takeWhyNots(list []api.WhyNot) error {
 	return l.writeWhyNots(list)
 }
 
-// writeWhyNots writes reasons into the directory of the run, in place of those that are there.
+// writeWhyNots writes reasons into the directory of the run, if there is one, in place of those
+// that are there. It locks l.reasons.
 func (l *launcher) writeWhyNots(list []api.WhyNot) error {
 	dir := l.reporter.directory()
 	if dir == nil {

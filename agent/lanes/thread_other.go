@@ -2,6 +2,9 @@
 
 package lanes
 
+// What the threads of lanes do on Linux and need not do elsewhere, where no jobs run. The functions
+// do nothing, so any goroutine may call them.
+
 // thread is the thread of a lane.
 type thread struct{}
 

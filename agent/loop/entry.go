@@ -8,6 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// What package act is told of a job, made of what the head knows. The function is pure.
+
 // NewEntry returns how the job trains in a state, for package act. change is what begins or ends
 // with it; nil = none does.
 func NewEntry(s head.State, change *setting.Change, leads bool) act.Entry {

@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// How busy the machines of the job are, and how much of their memory its workers need.
+// How busy the machines of the job are, and how much of their memory its workers need. The methods
+// of Signals in this file run on the engine's thread, and change nothing but what Signals keep.
 
 // machines is what a host knows of its machine, and on the head of those of all hosts.
 type machines struct {

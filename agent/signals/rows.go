@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/sense/noise"
 )
 
-// What is kept of the steps of a job, on the host that leads.
+// What is kept of the steps of a job, on the host that leads. The functions run on the engine's
+// thread, but for TakeRow, which a goroutine of the agent calls.
 
 // rows are what is kept of the steps, on its way to the launcher. The engine's thread puts them,
 // and keepRows takes them.

@@ -142,7 +142,8 @@ func (s *Signals) isMeasured(c *collective.Call) bool {
 	return isGradient(c) && (c.Tag == arena.Sample || !s.drifts)
 }
 
-// Measure has an Executor or a Relay measure a part of a gradient that it is prepared for.
+// Measure has an Executor or a Relay, whichever reduces the tensors of c, measure the part of a
+// gradient that c is, as far as that is to be measured in this step.
 func (s *Signals) Measure(c *collective.Call, by interface{ Measure(every, turn int) }) {
 	if s.every > 0 && s.Senses() && s.isMeasured(c) {
 		by.Measure(s.every, s.turn)

@@ -104,5 +104,5 @@ func (d *Detector[D]) Suspect(now D) bool {
 	return d.Phi(now) >= Threshold && d.Silence(now) > pauseFactor*d.pause
 }
 
-// seconds returns a number of nanoseconds in seconds, as time.Duration does.
+// seconds returns a number of nanoseconds in seconds, as time.Duration does. It is pure.
 func seconds[D ~int64](d D) float64 { return float64(d/1e9) + float64(d%1e9)/1e9 }

@@ -8,6 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// How a worker and its agent wake each other. The functions that make a bell make a system call,
+// which does not wait; any goroutine may call them.
+
 // Bell wakes a parked thread, of this process or another one: an eventfd. Any goroutine may call
 // Ring and FD, one at a time Wait or WaitOrHangUp; Close is for the owner, when nobody uses the
 // bell.

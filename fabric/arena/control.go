@@ -8,6 +8,9 @@ import (
 	"unsafe"
 )
 
+// The control block of a worker. The functions without a receiver are for the one goroutine that
+// makes or opens the block, before others know it, or are pure.
+
 // Control is a control block: the slots of one worker, mapped by the worker and by the agent. Both
 // sides use it at the same time; words that both watch are atomic. A method says which side calls
 // it, else both may. One goroutine of a side at a time calls the methods that write anything about

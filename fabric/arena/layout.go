@@ -11,6 +11,9 @@ import (
 	"math"
 )
 
+// What lies where in a control block, and the values that stand there: constants and values without
+// a lock, for both sides of an arena.
+
 // Protocol is the version of the format that this package speaks.
 const Protocol = 2
 
@@ -159,7 +162,7 @@ func (d *Descriptor) Encode(slot []byte) {
 }
 
 // Decode sets d to the descriptor in a private copy of the first bytes of a slot. It checks
-// nothing.
+// nothing: the agent does, when it has copied the slot.
 func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
 	le := binary.LittleEndian
 	d.Ticket = le.Uint64(b[0:])

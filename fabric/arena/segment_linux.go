@@ -13,6 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/cgroup"
 )
 
+// The memory of an arena. The functions without a receiver may be called on any goroutine: they
+// make system calls, which take long where many pages are made, and keep nothing.
+
 const pageBytes = 4096
 
 // Segment is shared memory with a fixed size. Any goroutine may call Fill and FD; Close is for the

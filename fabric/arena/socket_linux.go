@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The control socket on which a worker and its agent speak. The functions without a receiver keep
+// nothing, so any goroutine may call them; only Dial blocks.
+
 // MaxMessage is the largest message on the control socket, in bytes.
 const MaxMessage = 64 << 10
 

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// View is what a worker is told when the members of its job change.
+// View is what a worker is told when the members of its job change. It is a value; SetView and
+// Control.View copy it into and out of the control block.
 type View struct {
 	Generation uint64 // number of the membership
 	Rank, Size int    // this worker's rank, and the number of members
@@ -31,9 +32,9 @@ const (
 	viewPark     = 16
 )
 
-// SetView writes a view into the control block. The agent does so before it completes the call that
-// tells the worker to look. A cursor of more than MaxCursor bytes is refused, and nothing is
-// written.
+// SetView writes a view into the control block. The agent does so, on its engine's thread, before
+// it completes the call that tells the worker to look. A cursor of more than MaxCursor bytes is
+// refused, and nothing is written.
 func (c *Control) SetView(v View) error {
 	if len(v.Cursor) > MaxCursor {
 		return fmt.Errorf("arena: a cursor of %d bytes; a view has room for %d", len(v.Cursor),

@@ -6,6 +6,10 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
+// The test of limits of what is sent, one of the suite of Run. It runs on the goroutine of its
+// test, waits on Recorders, and fails the test where the network does otherwise than the comment
+// says.
+
 // limited holds the pieces to a peer so that the second one would take years: it does not come
 // before the limit is gone, while messages and what goes to others are not held. A limit of all
 // peers together holds what goes to each of them, and its end may come with pieces held.

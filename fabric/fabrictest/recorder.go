@@ -10,6 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
+// What the tests of networks see of one. The network calls the methods of fabric.Handler on its
+// goroutines, and the test calls the Wait methods and check on its own; but for seen and expect,
+// which say that it is held, all methods take r.mu themselves.
+
 // patience is how long a test waits for what must come before it says what is missing. Nothing
 // depends on it that passes.
 const patience = time.Minute

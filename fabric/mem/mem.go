@@ -15,6 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// Networks are linked when both have come to the Hub; link.go has what goes over a link.
+
 // Hub is where the networks of hosts find each other. Any goroutine may call its methods, which do
 // not wait for handlers.
 type Hub struct {

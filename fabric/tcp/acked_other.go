@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
+// What acked_linux.go asks the kernel about TCP is not known on other systems. Any goroutine may
+// call the functions, which do nothing.
+
 // timeSinceAck would return for how long the peer's kernel has acknowledged nothing. That is not
 // known here, so ok is false: a peer is judged by what its process says alone.
 func timeSinceAck(*net.TCPConn) (ago time.Duration, ok bool) { return 0, false }

@@ -5,6 +5,10 @@ import (
 	"strconv"
 )
 
+// The addresses by which other agents reach this one. Create and join call these functions before
+// the first connection is served, so the fields of Network that they set need no lock; the
+// functions without a receiver are pure, but for localIP, which asks the kernel.
+
 // port returns the port at which this agent listens.
 func (m *Network) port() int { return m.listener.Addr().(*net.TCPAddr).Port }
 

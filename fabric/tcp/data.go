@@ -11,7 +11,8 @@ import (
 // while others on its processors have not heard of the transfer yet.
 const mostUnsent = 512 << 10
 
-// outgoing is a piece that waits to be sent.
+// outgoing is a piece that waits to be sent. One goroutine has it at a time: who puts it into the
+// queue of a link, and then the one that sends it.
 type outgoing struct {
 	fabric.Piece
 	payload []byte // the memory of whoever called SendPiece, which is only read
@@ -105,10 +106,11 @@ func (l *link) transmitPieces(i int) error {
 	}
 }
 
-// isLimited reports whether there is a limit of what may be sent.
+// isLimited reports whether there is a limit of what may be sent. Any goroutine may call it.
 func (l *link) isLimited() bool { return l.limit.isSet() || l.network.limit.isSet() }
 
-// hold waits until n bytes may be sent on stream i by both limits; false: the link has ended.
+// hold blocks until n bytes may be sent on stream i by both limits; false: the link has ended. The
+// goroutine that sends on the stream calls it.
 func (l *link) hold(i, n int) bool {
 	if !l.isLimited() {
 		return true

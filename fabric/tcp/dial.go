@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// This file is the side of a link that dials; accept.go is the other one. Any goroutine may call
+// the methods of Network, which take m.mu themselves; those that dial wait for the other agent.
+
 // connectTime is how long one attempt to reach an address may take: a lost first packet is sent
 // again after a second.
 const connectTime = 2 * time.Second

@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
+// The frames of the streams between agents, as bytes. The functions without a receiver are pure.
+
 // kind says what a frame is. docs/formats/link.md has them byte by byte.
 type kind uint8
 

@@ -14,6 +14,10 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
+// What agents say to each other first on a connection, whatever that is for. The functions run on
+// the goroutine that has the connection; those that take one, or its frames, wait for the other
+// agent until the connection's deadline, and the others are pure.
+
 // Protocol is the version of the link protocol, and of the messages that links carry. Agents of
 // different versions do not talk. In version 2 the messages of every step became bytes in place of
 // JSON; in version 3 the names in the messages of package head changed; in version 4 the log of a
@@ -224,7 +228,8 @@ func sanitize(text string) string {
 }
 
 // CheckName returns an error for host names that a terminal, a shell or a file system takes for
-// something else: ".." is a folder, and "-rf" a flag.
+// something else: ".." is a folder, and "-rf" a flag. It is pure: packages that take names of hosts
+// from elsewhere call it too.
 func CheckName(name fabric.Host) error {
 	ok := len(name) > 0 && len(name) <= 64 && !strings.ContainsRune("._-", rune(name[0]))
 	for _, r := range name {

@@ -11,7 +11,8 @@ import (
 )
 
 // This file finds out over which network interfaces two agents reach each other, so that the
-// streams of data of a link use them all.
+// streams of data of a link use them all. Functions here change nothing. Only ownInterfaces asks
+// the kernel, and dataPaths other agents, on the goroutine that makes the link.
 
 // nic is a network interface of this host.
 type nic struct {

@@ -10,7 +10,7 @@ import (
 
 var _ fabric.Limiter = (*Network)(nil)
 
-// Limit implements fabric.Limiter.
+// Limit implements fabric.Limiter. Any goroutine may call it, and it does not wait.
 func (m *Network) Limit(peer fabric.Host, bytesPerSecond float64) {
 	if peer == "" {
 		m.limit.set(bytesPerSecond)

@@ -31,7 +31,8 @@ type stream struct {
 }
 
 // newStream returns a stream over a wire that carries its frames in c: the wire itself, or TLS on
-// it.
+// it. The goroutine that has opened or accepted the connection calls it, before others know the
+// stream.
 func newStream(w *wire, c net.Conn) *stream {
 	return &stream{Conn: c, raw: w, frames: frames{from: c}}
 }

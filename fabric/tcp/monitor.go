@@ -96,7 +96,7 @@ type otherPath struct {
 }
 
 // isDead records in a.silence what is owed now, and reports whether the other interface is dead.
-// Now is sinceStart, and passed the time since the last call.
+// Now is sinceStart, and passed the time since the last call. The goroutine of monitor calls it.
 func (a *otherPath) isDead(now, passed time.Duration) bool {
 	if passed > standstill {
 		a.silence.Excuse(passed)

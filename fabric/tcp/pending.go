@@ -18,7 +18,8 @@ const maxPending = 256
 const reservedShare = 4
 
 // pending counts the connections that are in the handshake, from the moment they are accepted until
-// their descriptor is closed or they have shown who they are.
+// their descriptor is closed or they have shown who they are. Any goroutine may call its methods,
+// which lock mu for a moment; only enter waits.
 type pending struct {
 	// slots has an entry for each connection that is counted; its capacity is the bound.
 	slots chan struct{}
@@ -35,7 +36,7 @@ type pendingConn struct {
 }
 
 // newPending returns a pending with room for as many connections as a process may have that is
-// allowed so many descriptors; 0 = the number is not known. Any goroutine may call its methods.
+// allowed so many descriptors; 0 = the number is not known.
 func newPending(descriptors uint64) *pending {
 	bound := uint64(maxPending)
 	if descriptors > 0 {

@@ -9,7 +9,7 @@ import (
 
 // The race detector sees nothing of raw system calls: it is told here what package syscall tells it
 // of others. What one end writes happens before the other end, which may be in the same process,
-// reads it.
+// reads it. The goroutine that makes the system call calls these functions, which do not wait.
 
 // allSockets stands for all sockets of the process.
 var allSockets byte

@@ -91,5 +91,6 @@ func (p *sendQueue) wake() {
 	}
 }
 
-// maxStreams returns how many streams may carry a piece.
+// maxStreams returns how many streams may carry a piece. It changes nothing; the methods of
+// sendQueue call it with its lock held.
 func (o *outgoing) maxStreams() int { return min(max(int(o.Streams), 1), fabric.MaxStreams) }

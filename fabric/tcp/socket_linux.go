@@ -9,6 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// How streams of data read and write without the scheduler of Go. The functions without a receiver
+// keep nothing, so any goroutine may call them.
+
 // socket is a TCP connection that does not tell Go's scheduler of its system calls. They never
 // block, and each one that the scheduler is told of wakes the thread that looks for those which do:
 // between hosts that took a sixth of all that an agent did.

@@ -14,6 +14,9 @@ import (
 	"time"
 )
 
+// The tokens with which newcomers join. Nothing changes a token or an authority once it is made,
+// and nothing here does I/O, so any goroutine may call the functions and methods.
+
 // token lets its holder into a job until it expires: it names the job's authority, so that the
 // newcomer knows whom to believe, and holds a secret that every agent can compute from the
 // authority's key, so that any of them can let the newcomer in.

@@ -15,6 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
+// Whom an agent believes: the authority of its job, and certificates. The functions without a
+// receiver keep nothing and wait for nobody, so any goroutine may call them.
+
 // authority is the certificate authority of one job. Every agent has its key, so that any of them
 // can let newcomers in; it is in memory only and ends with the job, unless somebody keeps it who
 // begins the job again. It is never changed, so any goroutine may call its methods, which do no

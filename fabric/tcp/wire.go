@@ -8,6 +8,8 @@ import (
 	"time"
 )
 
+// A TCP connection below TLS, for the streams of links.
+
 // wire is a TCP connection as TLS sees it. It reads much at a time, notes when something came, and
 // gathers what TLS writes record by record until Flush, because a system call for each record of 16
 // KiB costs more than its encryption. One goroutine may read while others call Write and Flush;
@@ -35,17 +37,20 @@ const (
 // start is where sinceStart begins.
 var start = time.Now()
 
-// sinceStart returns the time since this process began, by a clock that never goes back.
+// sinceStart returns the time since this process began, by a clock that never goes back. Any
+// goroutine may call it.
 func sinceStart() time.Duration { return time.Since(start) }
 
-// newWire returns a wire that takes over a connection.
+// newWire returns a wire that takes over a connection. It is made before other goroutines know the
+// connection.
 func newWire(c *net.TCPConn) *wire {
 	w := &wire{socket: newSocket(c)}
 	w.in = bufio.NewReaderSize((*source)(w), readAhead)
 	return w
 }
 
-// source is a wire as its buffer reads it: from the socket, noting when something came.
+// source is a wire as its buffer reads it: from the socket, noting when something came. Only the
+// goroutine that reads from the wire uses it.
 type source wire
 
 // Read reads from the socket, blocks where nothing is there, and stores in s.heard when something

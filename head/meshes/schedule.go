@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
+// The moves of a plan as the schedule of a collective, which is how the agents of a job execute the
+// plan. The functions are pure; the agent calls Schedule on its engine's thread.
+
 const (
 	// shortRun is how many bytes of a run are worth a move of their own, which is sent from where
 	// it lies.

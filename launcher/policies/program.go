@@ -26,6 +26,9 @@ import (
 	"github.com/shoal-ml/shoal/sense"
 )
 
+// The functions without a receiver in this file are for any goroutine: commands look at policies
+// before a job begins, and the launcher starts them on the host that leads.
+
 const (
 	// AnswerTime is how long a decision may take beside a job that runs.
 	AnswerTime = 50 * time.Millisecond

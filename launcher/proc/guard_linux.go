@@ -10,6 +10,9 @@ import (
 	"syscall"
 )
 
+// The guard of a run: a process that waits until the launcher is gone, and ends what is left of the
+// run. It is this program, started under another name.
+
 // guardName is the name of a guard in process listings, by which this program knows that it was
 // started as a guard.
 const guardName = "shoal-guard"

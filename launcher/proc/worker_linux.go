@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// What Worker needs of Linux. The functions keep nothing, so any goroutine may call them; only
+// awaitExit blocks.
+
 // workerAttr gives a worker a process group of its own, and has it killed when the thread that
 // starts it ends.
 func workerAttr() *syscall.SysProcAttr {
