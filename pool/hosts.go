@@ -116,6 +116,7 @@ func (m *Machine) Forget(now int64, name string) error {
 			continue
 		}
 		delete(e.Want, name)
+		e.lost = true
 		m.partGone(e, name)
 		m.checkGone(e)
 	}

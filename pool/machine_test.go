@@ -63,10 +63,15 @@ func play(seed uint64, events int) (w *world) {
 			w.killHead()
 		case k < 96:
 			if h := w.pick(func(h *worldHost) bool { return h.keeper }); h != nil {
-				if w.r.IntN(2) == 0 {
+				switch w.r.IntN(4) {
+				case 0:
+					w.note("all that runs on %s is killed", h.name)
+					h.keeper = false
+					w.killAll(h)
+				case 1:
 					w.note("the keeper of %s dies", h.name)
 					h.keeper = false
-				} else {
+				default:
 					w.note("the link of %s breaks", h.name)
 				}
 				w.unlink(h)

@@ -158,7 +158,7 @@ type Job struct {
 	StopNow bool            `json:"stop_now"`
 	// ParkBy is who wants that it gets no slots until somebody resumes it; "" = nobody.
 	ParkBy string      `json:"park_by,omitempty"`
-	Fails  int         `json:"fails"`  // starts in a row after which it made no step
+	Fails  int         `json:"fails"`  // starts in a row that ended by themselves before a step
 	Asks   int         `json:"asks"`   // number of workers that a person has set; 0 = none
 	Expect Expectation `json:"expect"` // what is expected of it now
 	// Share is what it may send where other jobs send too; nil = it never had a limit since it was
@@ -280,8 +280,11 @@ type JobReport struct {
 // End is how the part of a job on a host has ended.
 type End struct {
 	// Final says that the job has ended with it, and not only this host's part.
-	Final   bool   `json:"final"`
-	OK      bool   `json:"ok"`
+	Final bool `json:"final"`
+	OK    bool `json:"ok"`
+	// Lost says that it was killed with its keeper, or has ended because other hosts were lost: its
+	// program is not to blame for it.
+	Lost    bool   `json:"lost,omitempty"`
 	Parked  bool   `json:"parked,omitempty"`
 	Stopped string `json:"stopped,omitempty"` // who asked for the end
 	Error   string `json:"error,omitempty"`

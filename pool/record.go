@@ -366,7 +366,7 @@ func (m *Machine) restoreJob(e *entry) error {
 	e.init()
 	e.version, e.written = 1, 1
 	e.stored = []Write{{Version: 1, held: e.Held.clone()}}
-	e.gone, e.alone = m.now, m.now
+	e.gone, e.alone, e.lost = m.now, m.now, e.Hurt
 	for host := range e.Parts { // an earlier head may have ordered it
 		e.begun[host] = true
 	}

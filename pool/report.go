@@ -47,7 +47,9 @@ func (e *entry) isPart(host string, j JobReport) bool {
 func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 	e.begun[r.Host] = true
 	if !j.Live {
-		e.crashed = e.crashed || e.started() && j.End != nil
+		if x := j.End; x != nil && e.started() {
+			e.crashed, e.lost = e.crashed || !x.Lost, e.lost || x.Lost
+		}
 		if j.Led != nil { // its last words
 			e.Steps = max(e.Steps, j.Led.Steps)
 		}
@@ -114,7 +116,8 @@ func (m *Machine) takeAbsence(e *entry, r Report) {
 	case !told && !e.begun[r.Host] && e.Target[r.Host] > 0 && e.started():
 		return // the order is still to come
 	}
-	m.partGone(e, r.Host) // the order was lost with its link, or the part with its host
+	e.lost = true // the order with its link, or the part with its host
+	m.partGone(e, r.Host)
 	m.checkGone(e)
 }
 

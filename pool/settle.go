@@ -85,10 +85,12 @@ func (m *Machine) takeGrants() {
 		m.recordChange(e, want.total(), g.Because, x)
 		e.Want, e.Because, e.Expect = want.clone(), g.Because, x
 		e.intent = e.version
-		if e.Want.total() == 0 {
+		m.engage(e)
+	}
+	for _, g := range grants { // after all, since a job may be parked and get slots elsewhere
+		if e := m.jobs[string(g.Job)]; e != nil && !e.State.Over() && e.Want.total() == 0 {
 			_ = m.coreUpdate(e) // it can have other sizes when it starts again
 		}
-		m.engage(e)
 	}
 	m.undoAway()
 }
@@ -157,7 +159,8 @@ func (m *Machine) start(e *entry) {
 	e.Held, e.Target = e.Want.clone(), e.Want.clone()
 	e.Parts, e.Names, e.Parted = map[string]int{e.Lead: 1}, map[string]string{}, 1
 	e.init()
-	e.crashed, e.Hurt, e.join, e.token, e.led, e.seen = false, false, "", "", 0, seen{}
+	e.crashed, e.lost, e.Hurt, e.seen = false, false, false, seen{}
+	e.join, e.token, e.led = "", "", 0
 	e.traffic, e.Share = traffic{}, nil
 	if e.Began == 0 {
 		e.Began = m.now
@@ -448,11 +451,12 @@ func (m *Machine) checkEnding(e *entry) {
 	}
 }
 
-// requeue puts a job whose attempt has ended among those that wait. It fails a job that was started
-// several times and made no step.
+// requeue puts a job whose attempt has ended among those that wait. It fails a job of which several
+// starts in a row have ended by themselves before a step. A start of which a host or a keeper was
+// lost does not count.
 func (m *Machine) requeue(e *entry, state State, why string) {
 	const most = 3 // starts without a step
-	if state == Waiting && e.crashed {
+	if state == Waiting && e.crashed && !e.lost {
 		e.Fails++
 	}
 	if e.Fails >= most {

@@ -225,10 +225,9 @@ func (m *Machine) Answered(id string, before map[string]Move) Answer {
 // event.
 func (m *Machine) Check() error {
 	for name, h := range m.hosts {
-		held, want := 0, 0
+		held := 0
 		for _, id := range m.order {
 			held += m.jobs[id].Held[name]
-			want += m.jobs[id].Want[name]
 		}
 		for id := range m.ending {
 			held += m.jobs[id].Held[name]
@@ -241,7 +240,11 @@ func (m *Machine) Check() error {
 	for _, id := range m.order {
 		e := m.jobs[id]
 		_, busy := slices.BinarySearchFunc(m.busy, e, bySubmission)
+		known, _ := m.core.Job(jobID(e))
 		switch {
+		case !slices.Equal(known.Has, e.Want.places()):
+			return fmt.Errorf("job %s is to have %v, and the core has it on %v", id, e.Want,
+				known.Has)
 		case e.Share != nil && e.Share.Limit > 0 && (!e.started() || len(e.Held) < 2):
 			return fmt.Errorf("job %s is %s on %v and has a limit", id, e.State, e.Held)
 		case e.State.Over():

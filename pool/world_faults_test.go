@@ -20,6 +20,16 @@ func (w *world) lose(h *worldHost) {
 	h.parts = map[string]*part{}
 }
 
+// killAll kills all that runs on a host, with its keeper.
+func (w *world) killAll(h *worldHost) {
+	for _, id := range w.jobIDs() {
+		if p := h.parts[id]; p != nil && p.live {
+			w.killOn(id, h.name, p.attempt)
+			p.end.Lost = true
+		}
+	}
+}
+
 // person has a person do something that is seldom done.
 func (w *world) person() {
 	switch k := w.r.IntN(11); {
@@ -61,6 +71,7 @@ func (w *world) mishap() {
 		for _, id := range w.jobIDs() {
 			if p := h.parts[id]; p != nil && p.live && w.r.IntN(2) == 0 {
 				w.note("the agent of %s on %s is killed", id, h.name)
+				w.faults[id]++
 				w.killOn(id, h.name, p.attempt)
 			}
 		}
@@ -154,6 +165,10 @@ func (w *world) check() {
 		}
 	}
 	for id, e := range w.m.jobs {
+		if e.Fails > w.faults[id] {
+			w.fail("job %s is said to have ended by itself %d times, and has %d times", id, e.Fails,
+				w.faults[id])
+		}
 		if e.ParkBy != "" && !e.State.Over() && e.Want.total() > 0 {
 			w.fail("job %s is to have slots, and %s has parked it", id, e.ParkBy)
 		}

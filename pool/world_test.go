@@ -21,6 +21,7 @@ type world struct {
 	hosts  map[string]*worldHost
 	runs   map[string]*worldRun // by job
 	kept   map[string]bool      // ids of jobs that were accepted, and which the store has
+	faults map[string]int       // by job, how often processes of it have ended by themselves
 	forgot map[string]bool      // hosts that were ever forgotten
 	asked  []string             // ids whose submission is not yet answered
 	writes []Write              // under way
@@ -84,7 +85,7 @@ type worldRun struct {
 func newWorld(seed uint64) *world {
 	w := &world{r: rand.New(rand.NewPCG(seed, 1)), now: 1_000_000, store: map[string][]byte{},
 		hosts: map[string]*worldHost{}, runs: map[string]*worldRun{}, kept: map[string]bool{},
-		forgot: map[string]bool{}}
+		faults: map[string]int{}, forgot: map[string]bool{}}
 	policies := policyNames()
 	w.cfg = Config{Name: "lab", Policy: policies[w.r.IntN(len(policies))]}
 	if w.r.IntN(2) == 0 {
@@ -340,7 +341,7 @@ func (w *world) abandon(run *worldRun, id string) {
 		if w.r.IntN(3) == 0 { // it hears it later
 			p.workers = max(p.workers, run.workers[host])
 		} else {
-			p.live, p.workers, p.end = false, 0, &End{Error: "the head is lost"}
+			p.live, p.workers, p.end = false, 0, &End{Error: "the head is lost", Lost: true}
 		}
 	}
 	run.workers, run.agents = map[string]int{}, map[string]bool{}

@@ -221,7 +221,7 @@ func TestKilledWithItsKeeper(t *testing.T) {
 		host.find(ctx)
 		h.until("the end of it", func() bool { return !host.report().Jobs[0].Live })
 		if x := host.report().Jobs[0].End; x == nil || x.Final != final ||
-			final && x.Error != "there is no such thing" {
+			x.Lost != !final || final && x.Error != "there is no such thing" {
 			t.Errorf("it has said %q: %+v", said, x)
 		}
 		cancel()

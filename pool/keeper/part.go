@@ -49,6 +49,7 @@ type part struct {
 	parking bool         // whether the last order is to park, and the job has not said why not
 	failed  error        // why it could not be started; nil = it could
 	exit    *syscall.WaitStatus
+	lived   bool // whether a process of it has lived while this keeper did
 }
 
 // saved is what of a part is in a file, so that the next keeper knows what was started.
@@ -311,7 +312,7 @@ func (p *part) start(o pool.Order) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	p.saved.PID = cmd.Process.Pid
+	p.saved.PID, p.lived = cmd.Process.Pid, true
 	_ = cmd.Process.Release() // look reaps it
 	return p.save()
 }
@@ -369,7 +370,9 @@ func (p *part) look(ctx context.Context) (gone bool) {
 	if !p.killing.IsZero() && time.Since(p.killing) > killAgain {
 		p.kill()
 	}
-	return !p.held()
+	live := p.held()
+	p.lived = p.lived || live
+	return !live
 }
 
 // hasJoined reports whether an agent has said that it takes part in its job.

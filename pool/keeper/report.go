@@ -24,7 +24,9 @@ func (p *part) report(gone bool) pool.JobReport {
 		Refused: p.refused}
 	switch {
 	case gone:
-		if r.End = p.end(); p.job != nil {
+		r.End = p.end()
+		r.End.Lost = r.End.Lost || !p.lived && !r.End.Final
+		if p.job != nil {
 			r.Led = led(p.job)
 			r.Led.Steps = max(r.Led.Steps, lastStep(p.saved.Run))
 		}
@@ -89,7 +91,7 @@ func (p *part) end() *pool.End {
 	case err != nil:
 		x.Final, x.Error = !p.saved.Joins, err.Error()
 	case result.LostHost != "": // which is no fault of the job: it may be started again
-		x.Error = result.Error
+		x.Error, x.Lost = result.Error, true
 	case result.GoesOn == "":
 		x.Final, x.OK, x.Error = true, result.OK, result.Error
 		x.Stopped, x.Parked = result.StoppedBy, result.Parked

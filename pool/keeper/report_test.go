@@ -1,11 +1,57 @@
 package keeper
 
 import (
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
+
+// A part that is gone when its keeper comes was lost with the keeper before. One that has lived
+// while its keeper did has ended by itself, whoever started it, unless its job says that it has
+// lost a host.
+func TestLost(t *testing.T) {
+	for _, c := range []struct {
+		lived  bool
+		result string // result.json of the run; "" = there is none
+		want   bool
+	}{
+		{false, "", true}, {true, "", false}, {false, `{"ok":false,"error":"x"}`, false},
+		{false, `{"goes_on":"b"}`, true}, {true, `{"lost_host":"b"}`, true}, {true, `{"goes_on":"b"}`, false},
+	} {
+		dir := t.TempDir()
+		g := group.New(t.Context())
+		p := newPart(newHost(Config{Name: "lab", Host: "here", Slots: 2, Dir: dir}, g), "one")
+		p.saved = saved{Attempt: 1, Part: 1, Joins: true, PID: 4194305, Run: dir}
+		lock, err := os.Create(filepath.Join(dir, "one"+lockSuffix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.lived {
+			if err := proc.Flock(lock, syscall.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
+			if p.look(t.Context()) {
+				t.Fatal("it is gone while a process of it lives")
+			}
+		}
+		lock.Close()
+		if c.result != "" {
+			err := os.WriteFile(filepath.Join(dir, "result.json"), []byte(c.result), 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if x := p.report(p.look(t.Context())).End; x == nil || x.Lost != c.want {
+			t.Errorf("%+v: %+v", c, x)
+		}
+	}
+}
 
 // The steps of a job are its commits, or what workers report where its program makes them by
 // itself; a report that cannot be counts for nothing.
