@@ -8,12 +8,14 @@ import (
 
 // The rule about the map of the code in ARCHITECTURE.md. It only reads the tree.
 
-// mapRow finds the first column of a table's rows, mapFolder the folders named there, and mapFile
-// the files named anywhere on the page.
+// mapRow finds the first column of a table's rows, and the rest; mapFolder finds the folders in the
+// first, and mapBare the files in the rest that are named without a folder. mapPath finds the files
+// and folders named anywhere on the page.
 var (
-	mapRow    = regexp.MustCompile(`(?m)^\|[^|]*\|`)
+	mapRow    = regexp.MustCompile(`(?m)^(\|[^|]*\|)(.*)`)
 	mapFolder = regexp.MustCompile("`([a-z0-9/_]+)/`")
-	mapFile   = regexp.MustCompile("`([a-z0-9_]+/[a-z0-9/_]+\\.(?:go|py|txt))`")
+	mapBare   = regexp.MustCompile("`([a-z0-9_]+\\.[a-z]+)`")
+	mapPath   = regexp.MustCompile("`([a-z0-9_]+(?:/[a-z0-9_]+)*/[a-z0-9_]+(?:\\.[a-z]+)?)/?`")
 )
 
 // checkCodeMap refuses a package without a line in ARCHITECTURE.md, and names there of what does
@@ -25,19 +27,27 @@ func checkCodeMap(t *Tree) (found []Finding) {
 		return []Finding{{page, 0, "is missing"}}
 	}
 	named := map[string]bool{}
-	for _, cell := range mapRow.FindAllString(string(f.Text), -1) {
-		for _, m := range mapFolder.FindAllStringSubmatch(cell, -1) {
+	for _, row := range mapRow.FindAllStringSubmatch(string(f.Text), -1) {
+		var folders []string
+		for _, m := range mapFolder.FindAllStringSubmatch(row[1], -1) {
 			named[m[1]] = true
-			if !slices.ContainsFunc(t.Files, func(f *File) bool {
-				return strings.HasPrefix(f.Path, m[1]+"/")
-			}) {
+			folders = append(folders, m[1])
+			if !t.has(m[1]) {
 				found = append(found,
 					Finding{page, 0, m[1] + "/ is on the map of the code but not in the tree"})
 			}
 		}
+		for _, m := range mapBare.FindAllStringSubmatch(row[2], -1) {
+			if !slices.ContainsFunc(folders, func(dir string) bool {
+				return t.has(dir + "/" + m[1])
+			}) {
+				found = append(found,
+					Finding{page, 0, m[1] + " is named and not in " + strings.Join(folders, ", ")})
+			}
+		}
 	}
-	for _, m := range mapFile.FindAllStringSubmatch(string(f.Text), -1) {
-		if t.fileAt(m[1]) == nil {
+	for _, m := range mapPath.FindAllStringSubmatch(string(f.Text), -1) {
+		if !t.has(m[1]) && !named[m[1]] {
 			found = append(found, Finding{page, 0, m[1] + " is named and not in the tree"})
 		}
 	}
@@ -49,4 +59,11 @@ func checkCodeMap(t *Tree) (found []Finding) {
 		}
 	}
 	return sortFindings(found)
+}
+
+// has reports whether there is a file at a path, or one below it.
+func (t *Tree) has(p string) bool {
+	return slices.ContainsFunc(t.Files, func(f *File) bool {
+		return f.Path == p || strings.HasPrefix(f.Path, p+"/")
+	})
 }

@@ -42,6 +42,7 @@ var Rules = []Rule{
 	{"package-comments", checkPackageComments},
 	{"doc-comments", checkDocComments},
 	{"code-map", checkCodeMap},
+	{"walks", checkWalks},
 	{"links", checkLinks},
 	{"file-size", checkFileSize},
 	{"function-size", checkFunctionSize},

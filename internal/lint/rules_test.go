@@ -83,6 +83,20 @@ var broken = []struct {
 		"old/ is on the map of the code but not in the tree"},
 	{"code-map", map[string]string{"ARCHITECTURE.md": "`tensor/old.go` adds.\n"},
 		"tensor/old.go is named and not in the tree"},
+	{"code-map", map[string]string{"ARCHITECTURE.md": "What `tensor/old` adds.\n"},
+		"tensor/old is named and not in the tree"},
+	{"code-map", map[string]string{"ARCHITECTURE.md": "| `tensor/` | `old.go` adds |\n"},
+		"old.go is named and not in tensor"},
+	{"walks", walkPage("1. `tensor` is read by\n   `kernel/kernel.go`.\n"),
+		"the walk «W» goes up in step 1, from tensor to kernel, which no room before may import"},
+	{"walks", walkPage("1. `kernel` has `tensor`.\n2. `kernel` ends.\n"),
+		"goes up in step 2, from tensor to kernel, which was passed before"},
+	{"walks", walkPage("1. `tensor`.\n2. **Back**: `kernel`.\n3. **Back**: `cmd/shoal`.\n"),
+		"turns 2 times"},
+	{"walks", walkPage("1. `kernel`.\n2. `python/shoal/a.py`.\n"), "which is a program of users"},
+	{"walks", walkPage("1. `python/shoal/a.py` `python/a/a.py` `python/b/a.py` " +
+		"`python/c/a.py` `python/d/a.py` `python/e/a.py` `python/f/a.py` `python/g/a.py` " +
+		"`python/h/a.py`.\n"), "passes 9 rooms, the limit is 8"},
 
 	{"links", map[string]string{
 		"docs/a.md": "# A\n\nSee [the tools](dependencies.md#tools) and\n[more](b.md \"B\").\n"},
@@ -163,6 +177,11 @@ func importFile(pkg, path string) string {
 	return fmt.Sprintf("package %s\n\nimport _ %q\n", pkg, path)
 }
 
+// walkPage returns an ARCHITECTURE.md with these steps of a walk.
+func walkPage(steps string) map[string]string {
+	return map[string]string{"ARCHITECTURE.md": "# A\n\n## W\n\n" + steps}
+}
+
 // manyRequires returns a go.mod with n direct dependencies.
 func manyRequires(n int) string {
 	text := "module m\n\ngo 1.26.0\n\nrequire (\n"
@@ -211,6 +230,8 @@ func testRules() []Rule {
 	rs[i].Check = func(t *Tree) []Finding { return checkLayersText(t, houseLayers) }
 	i = slices.IndexFunc(rs, func(r Rule) bool { return r.Name == "words" })
 	rs[i].Check = func(t *Tree) []Finding { return checkWordsText(t, houseWords) }
+	i = slices.IndexFunc(rs, func(r Rule) bool { return r.Name == "walks" })
+	rs[i].Check = func(t *Tree) []Finding { return checkWalksText(t, houseLayers) }
 	return rs
 }
 
@@ -269,6 +290,9 @@ func TestExempt(t *testing.T) {
 		"docs/wide.md":       "| " + wide + "\n\n```\n" + wide + "\n```\n",
 		"docs/address.md":    "See https://example.org/" + strings.Repeat("x", Columns) + "\n",
 		"changelog/0.1.0.md": "A gizmo became a part.\n",
+		"ARCHITECTURE.md": "## W\n\n1. `cmd/shoal` has `kernel`,\n   and `kernel/kernel.go` has " +
+			"`tensor`.\n2. **Back**: `kernel` and `cmd/shoal`.\n3. `python/shoal/a.py`.\n\n" +
+			"Beside it `tensor` has `kernel`.\n",
 		"kernel/b.go": "package kernel\n\n// A Beside is here.\ntype Beside int\n\n" +
 			"func (Beside) String() string { return \"\" }\n\ntype rest int\n\n" +
 			"func (rest) F() {}\n",
