@@ -94,7 +94,7 @@ func (c *call) describeShape(d *arena.Descriptor) {
 	}
 }
 
-// sameBytes reports whether two slices are the same memory, and not empty.
+// sameBytes reports whether two slices are the same memory, and not empty. It is pure.
 func sameBytes(a, b []byte) bool { return len(a) > 0 && len(a) == len(b) && &a[0] == &b[0] }
 
 // refTo returns where in the arena b lies; memory from elsewhere gets a staging buffer, which is

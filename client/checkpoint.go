@@ -225,7 +225,7 @@ func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (b
 	return false, nil
 }
 
-// drawSeed returns a random number of 62 bits.
+// drawSeed returns a random number of 62 bits. Any goroutine may call it.
 func drawSeed() uint64 {
 	var seed [8]byte
 	rand.Read(seed[:])

@@ -7,6 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
+// The collectives, as functions since methods cannot have type parameters, and their options. Any
+// goroutine may make calls. All but those called Async block until their part is done, ctx ends or
+// the job does, and all ranks must make the same calls in the same order.
+
 // Option adjusts a collective. It changes the call before that is submitted, and is called once.
 type Option func(*call)
 
@@ -33,8 +37,7 @@ func More() Option { return func(c *call) { c.more = true } }
 func EndStep() Option { return func(c *call) { c.step = true } }
 
 // AllReduce replaces x on every rank by the reduction of all ranks' x. All ranks end with the same
-// bytes. Like all collectives here it blocks until its part is done, and any goroutine may call it,
-// but all ranks must make the same calls in the same order.
+// bytes.
 func AllReduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction,
 	opts ...Option) error {
 	return wait(ctx, AllReduceAsync(r, x, op, opts...))

@@ -13,6 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// The memory of a worker, as Empty and the collectives use it. The functions without a receiver
+// change nothing, and any goroutine may call them.
+
 // Element is a type that tensors can have.
 type Element interface {
 	float64 | float32 | tensor.Float16 | tensor.BFloat16 | int64 | int32 | uint8

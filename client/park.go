@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
+// How a worker takes part when its job is parked. The Trainer's goroutine, that of the loop, calls
+// these functions, between two steps.
+
 // ErrParked means that the job was parked: its checkpoint is whole, and a run that is started again
 // goes on there with the next sample. The program ends without what it does behind its loop.
 var ErrParked = errors.New("client: the job is parked: it goes on from its checkpoint when it is " +

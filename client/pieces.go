@@ -10,7 +10,7 @@ const (
 	stateWindow = 4       // pieces
 )
 
-// piece is a part of the state under way.
+// piece is a part of the state under way. Only the goroutine of the loop uses it.
 type piece struct {
 	giver  int       // rank of the old member that sends the piece: they take turns
 	at     int       // byte of the state at which the piece begins
@@ -63,7 +63,7 @@ func (t *Trainer) transferState(of func(giver int) bool, begin func(*piece),
 }
 
 // forEachItem calls f for the memory of a piece in t.state, item by item, in the order of the bytes
-// of the piece. f may write to the memory.
+// of the piece. f may write to the memory. It runs on the goroutine of the loop, and does not wait.
 func (t *Trainer) forEachItem(p *piece, f func(memory []byte)) {
 	from, to := p.at, p.at+len(p.staged)
 	for _, s := range t.state {

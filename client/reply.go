@@ -18,8 +18,9 @@ type AgentError struct {
 // Error implements error.
 func (e *AgentError) Error() string { return "client: the agent refused: " + e.Problem }
 
-// parseReply decodes the agent's reply to a request into into. A refusal is returned as an
-// *AgentError. It keeps nothing of packet.
+// parseReply decodes the agent's reply to a request into a message. A refusal is returned as an
+// *AgentError. It keeps nothing of packet, and is called on the goroutine that has made the
+// request.
 func parseReply(packet []byte, into api.Message) error {
 	err := api.ParseReply(packet, into)
 	var refusal *api.ErrorReply

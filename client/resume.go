@@ -16,6 +16,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How a loop goes on from a checkpoint. The methods of Trainer in this file run on the goroutine of
+// the loop, in its first Next; the functions are pure.
+
 // numpyTypes names, by element type, the NumPy type of the array that a Python program makes of a
 // tensor of a checkpoint. NumPy has no bf16: such a tensor becomes one of torch.
 var numpyTypes = map[tensor.DType]string{tensor.F64: "<f8", tensor.F32: "<f4", tensor.F16: "<f2",

@@ -14,8 +14,12 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// sharing is a shared result as this worker sees it. memory.shares has it until closeShared or
-// unmapAll closes it. What is above mu is set when it is made. Any goroutine may use its methods.
+// Shared results: memory of the agent that the workers of a host see, and into which it writes a
+// result once for all of them. Any goroutine may call the functions and methods of this file.
+
+// sharing is a shared result as this worker sees it: memory.shares has it until closeShared or
+// unmapAll closes it. What is above mu is set when it is made. Any goroutine may use its methods,
+// which lock mu.
 type sharing struct {
 	*arena.Window              // the addresses of the result, whatever memory they show
 	group         topo.GroupID // the group that shares the result

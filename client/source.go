@@ -34,7 +34,7 @@ func (j *Job) newSource(f snapshot.Folder) source {
 	return folderSource{f}
 }
 
-// folderSource is a folder that this worker reads itself.
+// folderSource is a folder that this worker reads itself. Only the goroutine of the loop uses it.
 type folderSource struct{ folder snapshot.Folder }
 
 // newest implements source.

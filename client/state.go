@@ -13,6 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How the state of a job gets to a worker that joins. The methods of Trainer in this file run on
+// the goroutine of the loop, and wait for the other workers where they make calls.
+
 // State is memory that is the same on every worker after every step. It stays the program's; the
 // goroutine of the loop alone reads and writes it here, in Next.
 type State struct {

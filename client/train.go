@@ -29,7 +29,7 @@ type Data struct {
 	DropLast bool
 }
 
-// leftOut returns how many samples an epoch leaves out.
+// leftOut returns how many samples an epoch leaves out. It is pure.
 func (d Data) leftOut() int {
 	if !d.DropLast || d.Batch <= 0 {
 		return 0
@@ -276,14 +276,15 @@ func (t *Trainer) Released() bool { return t.released }
 // Err returns what ended the loop before its time; nil otherwise.
 func (t *Trainer) Err() error { return t.err }
 
-// Commit averages the gradient over the samples of all workers, in place, and ends the step. It
-// blocks until all workers have called it, or are lost.
+// Commit averages the gradient over the samples of all workers, in place, and ends the step. The
+// goroutine of the loop calls it, and it blocks until all workers have called it, or are lost.
 func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
 	return CommitInto(ctx, t, gradient, gradient)
 }
 
 // CommitInto is Commit with the average in other memory, such as a shared result; the gradient
-// stays as it is. It blocks until all workers have called it, or are lost.
+// stays as it is. The goroutine of the loop calls it, and it blocks until all workers have called
+// it, or are lost.
 func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []T) error {
 	took := min(time.Since(t.stepBegan).Microseconds(), math.MaxUint32)
 	err := AllReduceInto(ctx, t.job, average, gradient, collective.Mean, Weight(t.weight),

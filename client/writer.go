@@ -34,7 +34,8 @@ func (j *Job) newWriter() writer {
 }
 
 // agentWriter has the agent write: it has the memory, so the part is written even if this worker is
-// lost. What asks the agent waits for its answer.
+// lost. The goroutine of the loop uses it, but for room, as writer says. What asks the agent waits
+// for its answer.
 type agentWriter struct {
 	job   *Job
 	texts [][]byte // staging memory of the newest request, which the agent may still read

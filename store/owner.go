@@ -13,6 +13,8 @@ import (
 )
 
 // Who leads a job, for callers of package store: package record has the same with times in seconds.
+// Begin and Find wait for the store; everything else here is a value or pure. Any goroutine may
+// call the functions.
 
 // Owner says who leads a job, and is where an agent that knows the job's name finds it.
 type Owner struct {

@@ -86,7 +86,7 @@ func Do(ctx context.Context, s Store, t *record.Task) (err error) {
 }
 
 // callStore asks the store for a call, waits, and returns the answer in the terms of package
-// record.
+// record. It runs on the goroutine that carries out the task of the call.
 func callStore(ctx context.Context, s Store, c record.Call) (a record.Answer) {
 	switch c.Op {
 	case record.Get:

@@ -28,6 +28,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// The functions without a receiver keep nothing, so any goroutine may call them. List, Look and
+// Find wait for the answers of launchers, on goroutines of their own; the others do not wait.
+
 // patience is how long a launcher may take to answer. It is busy with nothing else; one that takes
 // longer is stopped.
 const patience = 5 * time.Second
@@ -172,14 +175,14 @@ func Find(ctx context.Context, name string) (*Job, error) {
 	return nil, unknown
 }
 
-// sameDir reports whether a directory is what may be a path to it. A name without a slash is no
-// path.
-func sameDir(dir, path string) bool {
-	if !strings.ContainsRune(path, filepath.Separator) {
+// sameDir reports whether dir is the directory that a text names, if the text is a path to one; a
+// name without a slash is none. It asks the file system.
+func sameDir(dir, text string) bool {
+	if !strings.ContainsRune(text, filepath.Separator) {
 		return false
 	}
 	a, errA := os.Stat(dir)
-	b, errB := os.Stat(path)
+	b, errB := os.Stat(text)
 	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 

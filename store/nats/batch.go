@@ -32,7 +32,8 @@ const (
 // maxBatch is how many writes the server takes in a batch.
 const maxBatch = 1000
 
-// allowBatches has the server take batches for the bucket.
+// allowBatches has the server take batches for the bucket, and waits for its answer. connect calls
+// it before others know the session.
 func (s *session) allowBatches(ctx context.Context) error {
 	c := s.stream.CachedInfo().Config
 	if c.AllowAtomicPublish {
@@ -43,7 +44,8 @@ func (s *session) allowBatches(ctx context.Context) error {
 	return err
 }
 
-// Batch implements store.Batcher: it writes several keys at once.
+// Batch implements store.Batcher: it writes several keys at once, or none. Any goroutine may call
+// it; it waits for the server.
 func (e *embedded) Batch(ctx context.Context, puts []store.Put) (list []store.Revision, err error) {
 	if len(puts) == 0 {
 		return nil, nil
@@ -70,7 +72,8 @@ func (e *embedded) Batch(ctx context.Context, puts []store.Put) (list []store.Re
 	return list, nil
 }
 
-// publish sends a batch, and returns the revision of its last write.
+// publish sends a batch, which is not empty, waits for the answer, and returns the revision of the
+// last write; those before it have the numbers before. Several goroutines may call it at once.
 func (s *session) publish(ctx context.Context, puts []store.Put) (last uint64, err error) {
 	text := make([]byte, 8)
 	_, _ = rand.Read(text) // does not fail

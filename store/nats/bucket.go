@@ -68,7 +68,7 @@ func (s *session) openBucket(ctx context.Context, replicas int) (err error) {
 
 // streamConfig returns the settings of a key-value bucket as the clients of NATS make it, with two
 // differences: it never forgets by itself, and it is read where it is written, so that nobody reads
-// what is out of date (AllowDirect lets any replica answer).
+// what is out of date (AllowDirect lets any replica answer). It is pure.
 func streamConfig(replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: streamName, Description: "the record of the jobs of shoal",
@@ -195,7 +195,7 @@ func (c *client) call(ctx context.Context, key string,
 	return fmt.Errorf("%w: %w", store.ErrUnavailable, withAdvice(err))
 }
 
-// withAdvice adds to an error of JetStream what a person can do about it, if anything.
+// withAdvice adds to an error of JetStream what a person can do about it, if anything. It is pure.
 func withAdvice(err error) error {
 	var api *jetstream.APIError
 	switch {

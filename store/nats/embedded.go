@@ -32,7 +32,8 @@ type embedded struct {
 	closed bool
 }
 
-// running is one life of the server.
+// running is one life of the server. Its fields are set before others know it; a later life has
+// another one.
 type running struct {
 	session
 	fail   context.CancelCauseFunc // ends the session's context, with the reason
@@ -193,8 +194,8 @@ func complaintError(format string, args []any) error {
 // errFull is why a server on a full disk is not used.
 var errFull = errors.New("the disk is full: free some space; what was acknowledged is there")
 
-// isDiskFull reports whether the disk of a folder has no room for a server to start. One that tries
-// does not say why it fails, and leaves files open.
+// isDiskFull asks the system whether the disk of a folder has no room for a server to start. One
+// that tries does not say why it fails, and leaves files open.
 func isDiskFull(folder string) bool {
 	var s unix.Statfs_t
 	return unix.Statfs(folder, &s) == nil && s.Bavail*uint64(s.Bsize) < 64<<10

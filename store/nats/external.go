@@ -124,7 +124,7 @@ func (e *external) Close() error {
 	return nil
 }
 
-// withoutSecrets returns addresses without the names and passwords in them.
+// withoutSecrets returns addresses without the names and passwords in them. It is pure.
 func withoutSecrets(addresses string) string {
 	all := strings.Split(addresses, ",")
 	for i, a := range all {

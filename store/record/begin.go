@@ -23,7 +23,7 @@ type Beginning struct {
 }
 
 // ElsewhereError says that a job whose head has ended may be led from another host by now, of which
-// the store cannot know.
+// the store cannot know. Nobody changes it.
 type ElsewhereError struct {
 	Job    string
 	Newest member.Record

@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// What may stand in the record: all that is read or written is checked here.
+// What may stand in the record: all that is read or written is checked here. The methods and
+// functions only read what they check.
 
 // checker is a value that can tell whether it may be written and believed, and under which key.
 type checker interface {

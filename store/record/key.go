@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// The keys under which the record of a job lies in a store.
+// The keys under which the record of a job lies in a store. The functions are pure.
 
 // Limits that are the same for all stores.
 const (

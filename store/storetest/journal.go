@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// What of package store the tests of stores use in other ways than a job does. The functions wait
+// for the store, and any goroutine may call them.
+
 // Claim makes o the head of its job, as a head that begins does; with force, whoever leads it.
 func Claim(ctx context.Context, s store.Store, o store.Owner, force bool) error {
 	_, _, err := store.Begin(ctx, s, o, false, force)

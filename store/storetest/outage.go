@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// The functions with a Server are tests of Run: the server is empty, and t's own.
+// The functions with a Server are tests of Run, on its goroutine: the server is empty, and t's own.
 
 // stoppedAndBack checks that calls fail while the store is stopped, and that what it held is there
 // afterwards.
@@ -38,8 +38,8 @@ func stoppedAndBack(t *testing.T, server Server) {
 	}
 }
 
-// retryWhileAway calls f until it succeeds, or the test is over; any error but ErrUnavailable ends
-// the test.
+// retryWhileAway calls f on its caller's goroutine until that succeeds, or the test is over; any
+// error but ErrUnavailable ends the test.
 func retryWhileAway(t testing.TB, f func() error) {
 	t.Helper()
 	err := f()

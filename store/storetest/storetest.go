@@ -23,7 +23,8 @@ type Server interface {
 	Start(t testing.TB)
 }
 
-// Run runs the suite; fresh makes an empty store for one test, and cleans up after it by t.Cleanup.
+// Run runs the suite, one test after the other, each as a subtest on a goroutine of its own; fresh
+// makes an empty store for one test, and cleans up after it by t.Cleanup.
 func Run(t *testing.T, fresh func(t *testing.T) Server) {
 	for _, test := range []struct {
 		name string
