@@ -23,6 +23,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How a checkpoint is opened and closed. The functions without a receiver keep nothing, so any
+// goroutine may call them; they read headers, and wait for the disk or the store.
+
 // A Checkpoint is an open checkpoint: what its headers say, and its files. One goroutine uses it at
 // a time; Move and the other methods share work among goroutines themselves.
 type Checkpoint struct {

@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// The two sides of a move, which the goroutine of Move makes. Any goroutine may call the functions
+// without a receiver; only openFrom opens a file.
+
 // An endpoint is one side of a move, as planner and mover see it: each file is a rank, and each
 // piece a local tensor there. Nothing changes layout and locations once it is made, so any
 // goroutine may read them, and several may use files.

@@ -17,8 +17,9 @@ import (
 )
 
 // What a job's checkpoint has beside tensors: learning rates, betas, and what programs have
-// registered, as docs/formats/job-checkpoints.md writes it. Only addJobValues reads a file, and
-// changes the checkpoint.
+// registered, as docs/formats/job-checkpoints.md writes it. One goroutine at a time uses a
+// checkpoint; only addJobValues reads a file and changes the checkpoint, and the functions without
+// a receiver are pure.
 
 // IsJob reports whether the checkpoint is one of a running job.
 func (c *Checkpoint) IsJob() bool { return c.job != nil }

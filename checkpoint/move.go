@@ -16,6 +16,10 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
+// How a checkpoint is moved to another layout or format. Move does it on its caller's goroutine, on
+// which the methods of Checkpoint in this file run too; the work is shared among goroutines that it
+// waits for.
+
 // Options say how Move works.
 type Options struct {
 	// Workers is the number of blocks in flight. Into a bucket it is at most what the memory for

@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
+// Where a move may write, as seen from where it reads. Move asks that, on its goroutine, before it
+// writes anything.
+
 // checkOverlap fails when dst, where Move is to write the checkpoint, is the checkpoint itself, or
 // one would lie in the folder of the other, where their files could not be told apart. It asks the
 // file system where links lead, and changes nothing.

@@ -44,7 +44,7 @@ type partWriter struct {
 }
 
 // newPartWriter splits the files into parts. It fails when a file needs larger parts than the
-// memory allows. It sends nothing yet.
+// memory allows. It sends nothing yet. The goroutine of Move calls it.
 func newPartWriter(ctx context.Context, b *s3.Bucket, o *format.Output) (*partWriter, error) {
 	p := &partWriter{ctx: ctx, bucket: b}
 	index := map[string]*uploadingFile{}

@@ -7,6 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// How far work on a checkpoint is, for people: the command puts a Progress into the context of a
+// call, and the functions that do the work tell it.
+
 // Progress is told how far work on a checkpoint is: what is done now, such as "comparing", and how
 // many of how many bytes of that are done. It is called on the goroutines that work, one at a time,
 // and so holds them up.
@@ -29,7 +32,8 @@ func progressOf(ctx context.Context) Progress {
 	return func(string, int64, int64) {}
 }
 
-// share is group.Share for n items of which each stands for some bytes. It tells the Progress of
+// share is group.Share for n items of which each stands for some bytes: it calls what make returns
+// for items, on as many goroutines as workers says, and waits for them. It tells the Progress of
 // ctx, under the name what, after each item.
 func share(ctx context.Context, what string, workers, n int, bytes func(i int) int64,
 	make func() func(i int) error) error {

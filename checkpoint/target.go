@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
+// Where a move writes: what is the same for a folder (staging.go) and a bucket (upload.go). The
+// goroutine of Move calls these functions; only newTarget touches the disk or the store.
+
 // A target is where a checkpoint is written: a folder or a bucket. The goroutine of Move alone
 // calls the methods, which wait for the disk or the store, but for plan, which computes; the last
 // is publish, or fail where anything has failed.

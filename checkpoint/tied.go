@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
+// Tensors that two names share, and tensors that stand for others. One goroutine at a time uses a
+// checkpoint, which nothing here changes.
+
 // A Tie is a tensor that one of two checkpoints has under two names, such as an output layer that
 // shares the weights of the embedding, and the other one under one of them.
 type Tie struct {

@@ -23,6 +23,9 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
+// A move into a bucket, as a target. The goroutine of Move alone calls these functions, which wait
+// for the store unless they say that they do not.
+
 const (
 	markVersion    = "partial/1"
 	maxMarkBytes   = 4096            // largest mark that is read

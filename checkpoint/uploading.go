@@ -57,7 +57,8 @@ type part struct {
 	bytes  []byte // content of the part
 }
 
-// newUploadingFile splits a file of an output into parts of unit bytes. It sends nothing.
+// newUploadingFile splits a file of an output into parts of unit bytes. It sends nothing. It is
+// pure: no other goroutine knows the file yet.
 func newUploadingFile(x format.OutputFile, unit int64) *uploadingFile {
 	f := &uploadingFile{name: x.Name, size: x.Size, partSize: unit, live: map[int64]*part{}}
 	f.blocks = make([]int32, max(1, (x.Size+unit-1)/unit))

@@ -16,7 +16,7 @@ import (
 )
 
 // What all servers here have in common: they read, they listen where they were told, and who asks
-// too much gets less.
+// too much gets less. A server accepts connections on one goroutine, and answers each on its own.
 
 const (
 	// maxConnections is how many connections are open at a time; more are closed at once.
@@ -63,7 +63,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 }
 
-// counted is a connection that is counted until it is closed.
+// counted is a connection that is counted until it is closed. The goroutine of its request uses it.
 type counted struct {
 	*net.TCPConn
 	open   *atomic.Int64
@@ -78,7 +78,8 @@ func (c *counted) Close() error {
 	return c.TCPConn.Close()
 }
 
-// listen listens on HOST:PORT.
+// listen listens on HOST:PORT. flag is how the user has named the address, for the error. serve
+// closes the listener.
 func listen(flag, address string) (*limited, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -91,9 +92,9 @@ func listen(flag, address string) (*limited, error) {
 	return &limited{TCPListener: tcp}, nil
 }
 
-// serve serves on a listener until ctx ends, and closes it. What still waits then is cut off. A
-// connection is for one request, so that what bounds connections bounds requests too: those that
-// come on one that is kept would be as many as somebody can send.
+// serve serves on a listener until ctx ends, for which it waits, and closes it. What still waits
+// then is cut off. A connection is for one request, so that what bounds connections bounds requests
+// too: those that come on one that is kept would be as many as somebody can send.
 func serve(ctx context.Context, l *limited, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: headPatience,
 		ReadTimeout: headPatience, WriteTimeout: sendPatience,
@@ -110,7 +111,8 @@ func serve(ctx context.Context, l *limited, handler http.Handler) error {
 }
 
 // hostGuard refuses requests to names that are not those of this server: a page elsewhere whose
-// name comes to mean this machine (DNS rebinding) would else read what is here.
+// name comes to mean this machine (DNS rebinding) would else read what is here. Nobody changes it,
+// so the goroutines of requests may use it at once.
 type hostGuard struct {
 	names    []string // in lower case
 	loopback bool     // it can be reached from this machine alone

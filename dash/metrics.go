@@ -17,6 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/watch/follow"
 )
 
+// Metrics of a run for Prometheus. Requests are answered on goroutines of their own.
+
 // scrapePause is how long an answer to /metrics holds, so that who asks often costs no more.
 const scrapePause = time.Second
 

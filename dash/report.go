@@ -48,7 +48,7 @@ func WriteReport(w io.Writer, v watch.View) error {
 	return err
 }
 
-// hash names a script or a style sheet for a policy.
+// hash names a script or a style sheet for a policy. It is pure.
 func hash(text []byte) string {
 	sum := sha256.Sum256(text)
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])

@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// The state of a job for programs on other hosts, such as the operator of Kubernetes. Requests are
+// answered on goroutines of their own, and sendJob and refuse write such an answer.
+
 // Status answers whoever has its token about a job, as the control socket does (GET /v2/job), and
 // passes on the wish to park it (POST /v2/park); all other requests it refuses. OpenStatus makes
 // one, and Close ends it. Any goroutine may use it.

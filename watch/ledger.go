@@ -11,6 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// What a Run takes from the ledger of its run, events.jsonl, and makes of it. Like all of Run, the
+// methods are for one goroutine at a time; nothing here does I/O.
+
 // event is a line of events.jsonl.
 type event struct {
 	Time       time.Time       `json:"time"`

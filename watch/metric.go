@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/api"
 )
 
+// What a Run takes from metrics.jsonl, which has what workers report. Like all of Run, the methods
+// are for one goroutine at a time; nothing here does I/O.
+
 // A metric is shown of one worker, until that has said nothing of it for silence seconds while
 // another one has reported it outrun times: workers that report rarely do not take turns.
 const (

@@ -13,6 +13,10 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// What is known of a run as metrics for Prometheus. Like all of Run, the methods are for one
+// goroutine at a time. They change nothing of it, and only WriteMetrics writes to anything but
+// memory.
+
 // WriteMetrics writes what is known of a run in the text format of Prometheus, version 0.0.4: the
 // newest row of its steps, and what was counted. What is not known is left out.
 func (r *Run) WriteMetrics(w io.Writer) error {

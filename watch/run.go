@@ -18,6 +18,9 @@ import (
 	"github.com/shoal-ml/shoal/sense/history"
 )
 
+// The parts of a Run, and how lines come into it. Like Run, the types in this file are for one
+// goroutine at a time; nothing here does I/O.
+
 // Bounds of what is kept of a run.
 const (
 	maxMarks   = 5000 // the newest

@@ -5,6 +5,9 @@ import (
 	"strconv"
 )
 
+// Series of numbers that are watched, and how they stay small. Like the Run that has it, a Series
+// is for one goroutine at a time; nothing here does I/O.
+
 // maxPoints is how many points a series shows at most.
 const maxPoints = 2000
 
@@ -26,7 +29,8 @@ type part struct {
 	cells       []cell  // one for each column
 }
 
-// cell is what a part has of a column. Numbers that are none are left out.
+// cell is what a part has of a column: the least, the greatest and the sum. Numbers that are none
+// are left out.
 type cell struct {
 	low, high, sum float64
 	count          int

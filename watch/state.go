@@ -12,6 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/sense/history"
 )
 
+// What is to be shown of a run, and what is new of it. Like all of Run, the methods are for one
+// goroutine at a time; they change nothing of the run, and nothing here does I/O.
+
 // state returns how the run is.
 func (r *Run) state() State {
 	switch f := r.result; {

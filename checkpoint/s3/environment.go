@@ -63,7 +63,7 @@ func readSettings() (settings, error) {
 }
 
 // credentials returns what finds credentials: in the variables AWS_ACCESS_KEY_ID and so on, in the
-// profile, or by the role of the machine or container. It reads nothing yet.
+// profile, or by the role of the machine or container. It reads nothing yet. It does no I/O.
 func (s settings) credentials() *credentials.Credentials {
 	return credentials.NewChainCredentials(
 		[]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},

@@ -11,8 +11,11 @@ import (
 	"time"
 )
 
+// A bucket as a file system of Go, for readers of formats.
+
 // FS returns the objects below the URL as a file system. Each read of a file is a request, at any
-// offset, under ctx. Nothing of it has to be closed.
+// offset, under ctx. Nothing of it has to be closed. Any goroutine may call it, and it does not
+// wait.
 func (b *Bucket) FS(ctx context.Context) fs.FS { return files{b, ctx} }
 
 // files is a Bucket as a file system. Its methods ask the store and wait for the answer. Several

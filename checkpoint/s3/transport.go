@@ -12,6 +12,9 @@ import (
 	"strings"
 )
 
+// What answers of a store are taken for, below the library that speaks with it. The functions
+// without a receiver are pure.
+
 const (
 	// maxAnswerBytes bounds an answer that is not an object. A list of 1000 names of 1024 bytes,
 	// each written as %XX, has a quarter of it.

@@ -16,6 +16,9 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
+// How a file gets into a bucket: in one request, or in parts. Any goroutine may call the methods of
+// Bucket; those that take a context make requests, and wait for them.
+
 const (
 	unitBytes = 4 * manifest.BlockBytes // bytes of a part; S3 takes 5 MiB at least
 	maxUnits  = 10_000                  // parts of an upload that S3 allows

@@ -45,7 +45,7 @@ func (p blockReads) addRange(at int64, to []byte) {
 }
 
 // openChecked opens a file of the checkpoint, and fails when its size is not the sealed one. The
-// caller closes it.
+// caller closes it. The caller is a method of Sealed, on the goroutine that reads the checkpoint.
 func (s *Sealed) openChecked(f *manifest.File) (*os.File, error) {
 	file, err := os.Open(filepath.Join(s.Path, filepath.FromSlash(f.Name)))
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"strings"
 )
 
+// The folder of a job's checkpoints, whatever store it is in.
+
 var (
 	// stagingName matches the folder of an unsealed attempt: its step, in digits, and its seed.
 	stagingName = regexp.MustCompile(`^\.staging-(\d{1,19})-([0-9a-f]{16})$`)
@@ -48,7 +50,8 @@ func (f Folder) StoreOrLocal() Store {
 	return f.Store
 }
 
-// IsURL reports whether a root is in a bucket, which agents read and write, and workers do not.
+// IsURL reports whether a root is in a bucket, which agents read and write, and workers do not. It
+// is pure.
 func IsURL(root string) bool { return strings.HasPrefix(root, "s3://") }
 
 // Path returns where in a folder of the file system the checkpoint of a step is, or would be.

@@ -259,7 +259,7 @@ func (f *file) addFingerprints(first, last int) {
 	}
 }
 
-// parseReceipt reads a receipt for a state of the given number of tensors.
+// parseReceipt reads a receipt for a state of the given number of tensors. It is pure.
 func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, fmt.Errorf("a receipt: %w", err)

@@ -30,7 +30,7 @@ type Sealed struct {
 }
 
 // Open reads the description and the manifest of a step's checkpoint, which must lie in a folder of
-// the file system.
+// the file system, and waits for the disk. Any goroutine may call it.
 func (f Folder) Open(step uint64) (*Sealed, error) {
 	s := &Sealed{Path: f.Path(step), Own: map[int]json.RawMessage{}}
 	text, err := durable.Read(filepath.Join(s.Path, StateName), MaxTextBytes)

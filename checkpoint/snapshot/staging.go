@@ -16,7 +16,8 @@ import (
 )
 
 // How an attempt ends: whoever finds all receipts combines them into a manifest and seals the
-// checkpoint; an attempt that can have no more parts is removed.
+// checkpoint; an attempt that can have no more parts is removed. The functions without a receiver
+// are pure.
 
 // receiptName matches the receipt of a worker; it has the number of workers.
 var receiptName = regexp.MustCompile(`^\.part-\d+-of-(\d{1,9})\.json$`)

@@ -17,6 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// The description of a state. The functions are pure, and may be called on any goroutine.
+
 const (
 	stateVersion = "job/1"
 	// StateName is the file with the description of a job's state.

@@ -29,7 +29,7 @@ type Block struct {
 }
 
 // A Part is what a block holds of a tensor: either elements that no block before it holds, or a
-// replica.
+// replica. It is a value.
 type Part struct {
 	Tensor int        // index in the tensors of the new layout
 	First  bool       // whether the elements are not a replica

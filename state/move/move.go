@@ -84,7 +84,8 @@ type Result struct {
 	Reused int64        // bytes that an earlier run had written
 }
 
-// A SourceError says that a region of the source cannot be read. Another plan may avoid it.
+// A SourceError says that a region of the source cannot be read. Another plan may avoid it. Nobody
+// changes it.
 type SourceError struct {
 	Region int    // number of the region
 	Tensor string // name of the tensor

@@ -25,7 +25,8 @@ type worker struct {
 	written [][2]int64 // ranges written, in the region
 }
 
-// A piece is a box of an op in a block.
+// A piece is a box of an op in a block. Only the goroutine of its worker uses it, and its methods
+// change nothing.
 type piece struct {
 	*op
 	box tensor.Box

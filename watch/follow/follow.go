@@ -31,8 +31,8 @@ const endPatience = 5 * time.Second
 // seekPause is how long a launcher that was not found is not looked for again.
 const seekPause = 5 * time.Second
 
-// Follower knows what a run has come to. Open makes one; one goroutine at a time uses it, and there
-// is nothing to close. Its methods read files, and Poll asks the launcher too.
+// Follower knows what a run has come to. Open makes one; but for Log, one goroutine at a time uses
+// it, and there is nothing to close. Its methods read files, and Poll asks the launcher too.
 type Follower struct {
 	Run    *watch.Run
 	dir    string
@@ -238,7 +238,8 @@ func readSmall(path string) ([]byte, error) {
 }
 
 // Log returns up to limit bytes of the newest output of the worker with a number, from a line on.
-// The error wraps fs.ErrNotExist where there is none.
+// The error wraps fs.ErrNotExist where there is none. It reads nothing of the Follower but its
+// directory, which stays, so any goroutine may call it at any time.
 func (f *Follower) Log(worker int, limit int64) ([]byte, error) {
 	file, info, err := openRegular(filepath.Join(f.dir, fmt.Sprintf("rank-%d.log", worker)))
 	if err != nil {

@@ -12,6 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/sense/history"
 )
 
+// Files that grow while somebody writes them, read as far as they are. The functions without a
+// receiver run on the goroutine of the Follower, and keep nothing.
+
 const (
 	// maxLine is how many bytes a line has at most that is read.
 	maxLine = history.MaxLine

@@ -22,6 +22,9 @@ import (
 	"time"
 )
 
+// The handler of a Server runs on the goroutine of each request. Refuse, readBody and writeXML are
+// for that goroutine, and keep nothing.
+
 // Page is how many keys one answer to a listing has at most.
 const Page = 7
 

@@ -8,6 +8,9 @@ import (
 	"testing"
 )
 
+// How tests start a store. The goroutine of the test calls Start and SetEnvironment, which fail the
+// test where they cannot do it; HangUp is for the goroutine of a request.
+
 // Start runs a store with a bucket named models until the test ends. front makes the handler that
 // gets its requests first, and may answer as no good store does; nil = none. It replaces HOME and
 // all AWS_ variables of the environment until the test ends, so that package s3 finds the store.
