@@ -20,6 +20,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// shoal bench. One goroutine runs what is here, that of the command, so nothing is locked. runBench
+// runs a job, and waits for its end.
+
 // defaultBenchSizes is the default of --bytes.
 const defaultBenchSizes = "4KiB,64KiB,1MiB,16MiB,64MiB,256MiB"
 

@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// What shoal bench prints of what rank 0 has reported. newBenchLine is pure.
+
 // benchLine is the outcome of one size, and with --json one line of the output.
 type benchLine struct {
 	N             int     `json:"n"`                // number of processes

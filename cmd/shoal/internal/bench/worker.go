@@ -15,6 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// A worker of shoal bench, in a process of its own. The goroutine of that process runs what is
+// here.
+
 // number is an element type that Go can add up.
 type number interface {
 	float64 | float32 | int64 | int32

@@ -12,6 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
+// The workers of the demo in Python. One goroutine runs what is here, that of the command; it
+// writes files, and does not lock them.
+
 // pythonWorkers returns the workers in Python. It fails if the interpreter does not find the
 // packages that they need, and writes their scripts and data. It waits for the interpreter. It runs
 // on the goroutine of the command, as all of this file.

@@ -18,6 +18,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// What shoal demo does to a job, and what comes of that. The functions without a receiver keep
+// nothing; demoChange and outcome are values.
+
 // The plot of the demo, in shares of its steps: when a worker is killed, when a number of
 // demoJoiners more are ordered, and when one becomes slow.
 const (

@@ -16,6 +16,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// What shoal demo shows while a job trains. What is not a method of demoView keeps nothing, and
+// writes nothing.
+
 // How often the state is shown: on a terminal a line that rewrites itself, elsewhere a line or an
 // object now and then.
 const (

@@ -16,6 +16,10 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// What shoal explain says of a change, and why nothing was changed. One goroutine runs what is
+// here, that of the command, so nothing is locked. It reads the ledger and other files of the run;
+// functions that return a text are pure.
+
 // explainChange prints to out all that the ledger of the run in dir says of the change of a name:
 // what, when and why, what else was compared, what was predicted, and what came of it. asJSON
 // prints the entries of the ledger about it. over says that the run is. An error says which numbers

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// How commands follow files of a run that grow.
+// How commands follow files of a run that grow. newTail asks for the size of a file.
 
 // tail reads what is appended to a file by and by. One goroutine uses it. Its methods read the file
 // and do not wait for more; nothing has to be closed.

@@ -10,7 +10,8 @@ import (
 )
 
 // What a reshape by a plan brings: the file of the plan promises how long a step takes then, and
-// the job knows how long its steps take now.
+// the job knows how long its steps take now. The functions are pure; the goroutine of the command
+// shoal reshape calls them.
 
 // gain is what a reshape brings. In JSON it stands behind what the reshape moves.
 type gain struct {

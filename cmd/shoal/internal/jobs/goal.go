@@ -13,6 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
+// How a command waits for what it has asked of a job, and shows the changes on the way. One
+// goroutine runs what is here, that of the command, so nothing is locked.
+
 // goal is what a running job is asked for, and comes to by and by. One goroutine uses it, that of
 // the command, which also calls ask and reached; only askAndWait waits for the job.
 type goal struct {

@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// shoal limit. One goroutine runs what is here, that of the command, so nothing is locked.
+
 // NewLimitCommand returns the command shoal limit.
 func NewLimitCommand() *cobra.Command {
 	return &cobra.Command{

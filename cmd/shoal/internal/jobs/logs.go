@@ -21,6 +21,9 @@ import (
 	"github.com/shoal-ml/shoal/watch/follow"
 )
 
+// shoal logs, and how commands find a run that may be over. One goroutine runs what is here, that
+// of the command, so nothing is locked.
+
 // logsFlags are the flags of shoal logs.
 type logsFlags struct {
 	follow bool // whether to show what comes, until the job ends

@@ -17,8 +17,9 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// reshapeFlags are the flags of shoal reshape. One goroutine uses them, that of the command; only
-// run waits for the job.
+// shoal reshape. One goroutine runs what is here, that of the command, so nothing is locked.
+
+// reshapeFlags are the flags of shoal reshape. Only run waits for the job.
 type reshapeFlags struct {
 	mesh string // axes with their degrees, as layout.ParseMesh takes them
 	plan string // file of a plan, whose mesh is taken; "" = mesh says it

@@ -17,6 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
+// shoal resize with a number of workers. The functions without a receiver are pure.
+
 // resizeFlags are the flags of shoal resize. One goroutine uses them, that of the command; only run
 // waits for the job. The functions of this file read the job as run has refreshed it.
 type resizeFlags struct {

@@ -12,6 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
+// shoal resize --on: workers by host. One goroutine runs what is here, that of the command, so
+// nothing is locked. Only runOn asks the job, and waits for it.
+
 // parseSlots reads workers by host, such as node1=2,node2=1; "any" is none.
 func parseSlots(text string) (map[string]int, error) {
 	slots := map[string]int{}

@@ -17,6 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// shoal set. The functions without a receiver are pure.
+
 // setFlags are the flags of shoal set. One goroutine uses them, that of the command; only run waits
 // for the job. The functions of this file read the job as run has refreshed it.
 type setFlags struct {

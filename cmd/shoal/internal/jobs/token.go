@@ -12,7 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
-// tokenFlags are the flags of shoal token. One goroutine uses them, that of the command.
+// shoal token. One goroutine runs what is here, that of the command, so nothing is locked.
+
+// tokenFlags are the flags of shoal token.
 type tokenFlags struct {
 	life time.Duration // for how long hosts can join with the token
 	file string        // where the token goes; "" or "-" = standard output

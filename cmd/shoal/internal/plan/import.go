@@ -17,6 +17,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// shoal plan import. One goroutine runs what is here, that of the command, so nothing is locked. It
+// reads and writes files.
+
 // newImportCommand returns the command shoal plan import.
 func newImportCommand() *cobra.Command {
 	var out, clusterOut, name, hosts string

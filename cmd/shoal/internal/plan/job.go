@@ -12,7 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// The machines of a running job, for which plans are made.
+// The machines of a running job, for which shoal plan makes plans. One goroutine runs what is here,
+// that of the command, so nothing is locked. machines asks the launcher of the job, and may set the
+// batch of the flags.
 
 // printAssumed says which links of a running job nothing has measured.
 func printAssumed(out io.Writer, c *cluster.Cluster) error {

@@ -13,6 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
+// The models that shoal plan reads, or makes by formula. One goroutine runs what is here, that of
+// the command, so nothing is locked.
+
 // zooPrefix begins the names of models by formula.
 const zooPrefix = "zoo:"
 

@@ -17,6 +17,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// shoal plan. One goroutine runs what is here, that of the command, so nothing is locked. It reads
+// files, and computes for as long as a search takes.
+
 // flags are those of shoal plan.
 type flags struct {
 	cluster string  // file of the machines; "" = those of job

@@ -7,6 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner"
 )
 
+// What shoal plan says of a plan, in words. The functions are pure.
+
 // helps writes what would let more samples through, and by how much.
 func helps(list []planner.Help) string {
 	parts := make([]string, len(list))

@@ -24,6 +24,8 @@ import (
 )
 
 // shoal pool join, and what the keepers of a pool of several hosts keep in the folder of the pool.
+// One goroutine runs what is here, that of the command, so nothing is locked. But for nameWord and
+// hostsText it reads and writes files.
 
 // Files in the folder of a pool.
 const (
@@ -93,7 +95,7 @@ func nameWord(name string) string {
 	return " " + name
 }
 
-// joinFlags are the flags of shoal pool join. One goroutine uses them, that of the command.
+// joinFlags are the flags of shoal pool join.
 type joinFlags struct {
 	slots      int
 	host       string // name of this host; "" = its own

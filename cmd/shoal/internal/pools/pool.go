@@ -31,6 +31,10 @@ import (
 	"github.com/shoal-ml/shoal/store/nats"
 )
 
+// shoal pool with start, stop and ls, and what all commands about pools share. One goroutine runs
+// what is here, that of the command, so nothing is locked. call and inSession wait for a keeper;
+// folder, hostName and keeperConfig make and read files of the pool.
+
 // defaultName is the name of a pool that nobody has named.
 const defaultName = "main"
 
@@ -78,7 +82,7 @@ func call(ctx context.Context, name, path string, body, into any) error {
 	return usage(err)
 }
 
-// startFlags are the flags of shoal pool start. One goroutine uses them, that of the command.
+// startFlags are the flags of shoal pool start.
 type startFlags struct {
 	slots      int      // workers for which this host has room
 	host       string   // name of this host; "" = its own

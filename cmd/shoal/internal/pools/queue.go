@@ -17,6 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
+// shoal queue. One goroutine runs what is here, that of the command, so nothing is locked.
+
 // NewQueueCommand returns the command shoal queue.
 func NewQueueCommand() *cobra.Command {
 	var name string

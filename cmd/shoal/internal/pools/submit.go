@@ -17,7 +17,10 @@ import (
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
-// submitFlags are the flags of shoal submit. One goroutine uses them, that of the command.
+// shoal submit. One goroutine runs what is here, that of the command, so nothing is locked. The
+// functions that return a text are pure.
+
+// submitFlags are the flags of shoal submit.
 type submitFlags struct {
 	pool     string   // name; "" = the only one of this host
 	name     string   // of the job; "" = after the command

@@ -13,8 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/world/cluster"
 )
 
-// The page with charts: one file without a script, which loads nothing. Whatever comes from a file
-// or a command line is escaped.
+// The page with charts of shoal replay: one file without a script, which loads nothing. Whatever
+// comes from a file or a command line is escaped. The functions are pure but for writes to their
+// buffer.
 
 // style is the style sheet of the page. A series has the colour and the dashes of its number.
 const style = `:root{color-scheme:light dark}

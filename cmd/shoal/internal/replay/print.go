@@ -15,7 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/world/cluster"
 )
 
-// What shoal replay prints and writes. The functions wait for nothing but out.
+// What shoal replay prints and writes, on the goroutine of the command. The functions change
+// nothing, and wait for nothing but out.
 
 // report is all that came of a trace.
 type report struct {

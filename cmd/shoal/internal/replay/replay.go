@@ -24,7 +24,10 @@ import (
 	"github.com/shoal-ml/shoal/world/experiment"
 )
 
-// flags are those of shoal replay. One goroutine uses them, that of the command.
+// shoal replay. One goroutine runs what is here, that of the command, so nothing is locked. It
+// reads and writes files, and computes for as long as the replays take.
+
+// flags are those of shoal replay.
 type flags struct {
 	gpus     []int
 	policies []string

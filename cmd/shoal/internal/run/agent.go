@@ -22,8 +22,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// agentFlags are the flags of shoal agent. One goroutine uses them, that of the command; only run
-// waits for the job.
+// shoal agent. One goroutine runs what is here, that of the command, so nothing is locked.
+
+// agentFlags are the flags of shoal agent. Only run waits for the job.
 type agentFlags struct {
 	join      string // HOST:PORT where the job listens; "" = the store knows
 	tokenFile string // file with the token; "-" = standard input

@@ -49,7 +49,8 @@ type fleet struct {
 	giveUp  context.CancelCauseFunc // ends a job that cannot begin
 }
 
-// stranded is why a job cannot begin: its agents are gone, and no other host is expected.
+// stranded is why a job cannot begin: its agents are gone, and no other host is expected. It is a
+// value.
 type stranded struct {
 	job     string // name of the job
 	missing int    // number of workers without a slot
@@ -62,7 +63,7 @@ func (e *stranded) Error() string {
 		e.job, plural.Of(e.missing, "worker"))
 }
 
-// sshHost is a host on which shoal run starts an agent.
+// sshHost is a host on which shoal run starts an agent. It is a value.
 type sshHost struct {
 	name  string // as ssh takes it, with a user or without
 	slots int    // number of workers that the host takes
@@ -78,7 +79,7 @@ func (h sshHost) jobName() string {
 	return name
 }
 
-// parseHosts reads the text of --hosts, as in h1:4,h2:4.
+// parseHosts reads the text of --hosts, as in h1:4,h2:4. It is pure.
 func parseHosts(list string) (hosts []sshHost, err error) {
 	for _, word := range strings.Split(list, ",") {
 		name, slots, ok := strings.Cut(strings.TrimSpace(word), ":")

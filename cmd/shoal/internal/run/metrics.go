@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
+// The answers to Prometheus of shoal run and shoal agent. But for begin, the goroutine of the
+// command calls what is here.
+
 // exporter answers Prometheus about a run; nil = nobody asked for that.
 type exporter struct{ metrics *dash.Metrics }
 

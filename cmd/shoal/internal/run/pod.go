@@ -15,6 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
+// What shoal run and shoal agent tell programs outside, such as the operator of Kubernetes. But for
+// begin, the goroutine of the command calls what is here; it reads and writes files.
+
 // podFlags are the flags by which programs outside hear of a job, such as Prometheus and the
 // operator in deploy/kube: what shoal run and shoal agent have in common.
 type podFlags struct {

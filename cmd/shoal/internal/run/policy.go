@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
+// shoal policy. One goroutine runs what is here, that of the command, so nothing is locked. policy
+// test runs the program of a policy, and waits for it.
+
 // NewPolicyCommand returns the command shoal policy.
 func NewPolicyCommand() *cobra.Command {
 	cmd := &cobra.Command{

@@ -28,6 +28,7 @@ import (
 // A job in Slurm: srun starts shoal run --slurm once on each node. Task 0 begins the job, the
 // others join it, as slurm_meet.go says. Where Slurm asks for the nodes, the job is parked and put
 // back into Slurm's queue: Slurm takes a job that ends by itself for one that has done its work.
+// The goroutine of the command runs what is here.
 
 // slurm is what people call the manager.
 const slurm = "Slurm"

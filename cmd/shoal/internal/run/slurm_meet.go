@@ -17,7 +17,8 @@ import (
 )
 
 // The tasks of a step of Slurm find each other by a file in the folder from which the job was
-// submitted. Task 0 writes it, and only its owner can read it: it has a token.
+// submitted. Task 0 writes it, and only its owner can read it: it has a token. The goroutine of the
+// command runs what is here; the methods read and write the file.
 
 // slurmMeeting is what the file says. Who reads it does not change it.
 type slurmMeeting struct {

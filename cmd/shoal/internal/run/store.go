@@ -121,7 +121,7 @@ func (f *storeFlags) findJob(ctx context.Context, job string) (address string, e
 }
 
 // withTakeOverHint appends the flag --take-over to an error about a name that is taken: the store
-// does not know its flag.
+// does not know its flag. It is pure.
 func withTakeOverHint(err error) error {
 	var taken *store.TakenError
 	var elsewhere *record.ElsewhereError

@@ -18,7 +18,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher/policies"
 )
 
-// shoal sim --policy.
+// shoal sim --policy: the policies that a scenario is played with. One goroutine runs what is here,
+// that of the command, so nothing is locked.
 
 // answerTime is how long a policy of a user may take for a decision. No job waits for it, and what
 // comes must not depend on how busy this machine is, so it is longer than beside a job.

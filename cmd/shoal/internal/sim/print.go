@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/world/play"
 )
 
-// What shoal sim prints for people. The functions write to out and wait for nothing else.
+// What shoal sim prints for people, on the goroutine of the command. The functions change nothing,
+// write to out and wait for nothing else.
 
 // printResult prints what came of the scenario in a file.
 func printResult(out io.Writer, file string, r *play.Result) error {

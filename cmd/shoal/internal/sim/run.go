@@ -19,7 +19,8 @@ import (
 	"github.com/shoal-ml/shoal/world/recorded"
 )
 
-// shoal sim --run. The functions read files and write to out, and wait for nothing else.
+// shoal sim --run, on the goroutine of the command. The functions read files and write to out, and
+// wait for nothing else.
 
 // maxRunFile is how many bytes of a file of a run are read: four times what shoal writes at most.
 const maxRunFile = 64 << 20

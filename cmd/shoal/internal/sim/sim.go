@@ -23,7 +23,10 @@ import (
 	"github.com/shoal-ml/shoal/world/scenario"
 )
 
-// options are the flags of shoal sim. One goroutine uses them, that of the command.
+// shoal sim. One goroutine runs what is here, that of the command, so nothing is locked. It reads
+// scenarios and plays them, which takes as long as they are.
+
+// options are the flags of shoal sim.
 type options struct {
 	json   bool
 	dir    string // directory of a run; "" = scenarios are played

@@ -38,7 +38,8 @@ func (m *moveFlags) castRules() (rules []checkpoint.Cast, err error) {
 	return rules, nil
 }
 
-// castDType returns the element type of a name, which can be that of torch.
+// castDType returns the element type of a name, which can be that of torch. It is pure; the error
+// is about the command line, and says which types there are.
 func castDType(name string) (tensor.DType, error) {
 	short := map[string]string{"bfloat16": "bf16", "float16": "f16", "half": "f16",
 		"float32": "f32", "float": "f32"}[strings.TrimPrefix(name, "torch.")]

@@ -22,8 +22,11 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// moveFlags are the flags of shoal state reshard and shoal state convert. One goroutine uses them,
-// that of the command.
+// shoal state reshard and shoal state convert. One goroutine runs what is here, that of the
+// command, so nothing is locked. Only run reads and writes checkpoints, and nextStepError looks for
+// a folder.
+
+// moveFlags are the flags of shoal state reshard and shoal state convert.
 type moveFlags struct {
 	layout  layoutFlags
 	source  sourceFlags

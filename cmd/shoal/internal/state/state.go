@@ -18,8 +18,11 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// NewCommand returns the command shoal state. One goroutine runs what is here, that of the command,
-// so nothing is locked; only what opens or checks a checkpoint reads files.
+// shoal state, with ls and check. One goroutine runs what is here, that of the command, so nothing
+// is locked. Only what opens or checks a checkpoint reads files; functions that return a text, or a
+// list, are pure.
+
+// NewCommand returns the command shoal state.
 func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "state",
