@@ -20,8 +20,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// shoal bench. One goroutine runs what is here, that of the command, so nothing is locked. runBench
-// runs a job, and waits for its end.
+// shoal bench. The goroutine of the command runs what is here, and waits for the jobs that runBench
+// runs; the launcher calls what it is given for reports on others.
 
 // defaultBenchSizes is the default of --bytes.
 const defaultBenchSizes = "4KiB,64KiB,1MiB,16MiB,64MiB,256MiB"

@@ -23,8 +23,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// shoal demo, and one worker of it: a process of its own runs Work. One goroutine runs what is
-// here, that of the command or of the worker.
+// shoal demo, and one worker of it: a process of its own runs Work. The goroutine of the command
+// runs what is here; the launcher and the story have others, on which the functions that they are
+// given run.
 
 // demoSteps is the default number of steps. It takes a few seconds on two cores, so that one sees
 // it train.

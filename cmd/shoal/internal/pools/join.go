@@ -24,8 +24,8 @@ import (
 )
 
 // shoal pool join, and what the keepers of a pool of several hosts keep in the folder of the pool.
-// One goroutine runs what is here, that of the command, so nothing is locked. But for nameWord and
-// hostsText it reads and writes files.
+// The goroutine of the command runs what is here; the keeper may call the functions that it is
+// given on others. machine, links and inviter read and write files in that folder.
 
 // Files in the folder of a pool.
 const (

@@ -31,9 +31,9 @@ import (
 	"github.com/shoal-ml/shoal/store/nats"
 )
 
-// shoal pool with start, stop and ls, and what all commands about pools share. One goroutine runs
-// what is here, that of the command, so nothing is locked. call and inSession wait for a keeper;
-// folder, hostName and keeperConfig make and read files of the pool.
+// shoal pool with start, stop and ls, and what all commands about pools share. The goroutine of the
+// command runs what is here; the keeper may call the functions that it is given on others. call and
+// inSession wait for a keeper; folder, hostName and keeperConfig make and read files of the pool.
 
 // defaultName is the name of a pool that nobody has named.
 const defaultName = "main"

@@ -22,7 +22,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// shoal agent. One goroutine runs what is here, that of the command, so nothing is locked.
+// shoal agent. The goroutine of the command runs what is here; the launcher may call the functions
+// that it is given on others.
 
 // agentFlags are the flags of shoal agent. Only run waits for the job.
 type agentFlags struct {

@@ -26,7 +26,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher/policies"
 )
 
-// shoal run. The goroutine of the command calls the functions of this file.
+// shoal run. The goroutine of the command runs what is here; the launcher may call the functions
+// that it is given on others.
 
 // runFlags are the flags of shoal run. One goroutine uses them, that of the command; only run waits
 // for the job.
