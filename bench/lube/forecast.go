@@ -9,7 +9,8 @@ import (
 )
 
 // forecast replaces how slow workers were by how slow they are predicted to be soon. It is told
-// once a second how slow they were, as the head of a job is.
+// once a second how slow they were, as the head of a job is. One goroutine uses it, that of the run
+// that is played.
 type forecast struct {
 	make    func() predict.Predictor // nil = nothing is replaced
 	ahead   int                      // seconds

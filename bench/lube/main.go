@@ -26,6 +26,9 @@ import (
 	"github.com/shoal-ml/shoal/world/scenario"
 )
 
+// One goroutine runs the program. Only main reads flags, and run and print write to out; everything
+// else is a function of values.
+
 func main() {
 	var m measurement
 	flag.Uint64Var(&m.seed, "seed", 1, "of the first run")

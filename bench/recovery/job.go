@@ -27,7 +27,8 @@ import (
 const killWithin = 20 * time.Millisecond
 
 // change is what a worker reported of a change of the members: when it had made the first step
-// after it, and how long that step, the next and a usual one took. Durations are of this worker.
+// after it, and how long that step, the next and a usual one took. Durations are of this worker. It
+// is a value.
 type change struct {
 	generation       uint64        // the one that the change has made
 	at               time.Time     // end of the first step of it
@@ -61,7 +62,7 @@ func (c change) beganAfter(start time.Time) time.Duration {
 	return c.began.Sub(start)
 }
 
-// longest returns the longest duration that measure gives for a change.
+// longest returns the longest duration that measure gives for a change. It is pure.
 func longest(changes []change, measure func(change) time.Duration) (most time.Duration) {
 	for _, c := range changes {
 		most = max(most, measure(c))

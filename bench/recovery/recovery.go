@@ -180,7 +180,8 @@ func killAndReplace(ctx context.Context, b *recoveryJob, times int) ([]*recovery
 }
 
 // killBesideSpare kills a member while a spare waits to take the place, so many times, and returns
-// what that costs.
+// what that costs. It runs on the goroutine on which recoveryJob.run calls play, and waits for the
+// job.
 func killBesideSpare(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
 	begin, join, known := b.newRow("kill to begin of first step of a spare"),
 		b.newRow("  to its end"),
@@ -209,7 +210,8 @@ func killBesideSpare(ctx context.Context, b *recoveryJob, times int) ([]*recover
 }
 
 // resizeUpAndDown adds a worker and releases one, so many times, and returns what that costs the
-// workers that stay.
+// workers that stay. It runs on the goroutine on which recoveryJob.run calls play, and waits for
+// the job.
 func resizeUpAndDown(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
 	n := b.workers
 	up, down := b.newRow(fmt.Sprintf("%d workers become %d, beyond 2 steps", n, n+1)),
@@ -228,7 +230,8 @@ func resizeUpAndDown(ctx context.Context, b *recoveryJob, times int) ([]*recover
 	return []*recoveryRow{up, down}, nil
 }
 
-// recoveryRow is a row of the result. add collects, and printRow sets N and the percentiles.
+// recoveryRow is a row of the result. add collects, and printRow sets N and the percentiles, both
+// on the goroutine that measures.
 type recoveryRow struct {
 	What  string    `json:"what"`
 	State int64     `json:"state_bytes"`

@@ -18,7 +18,7 @@ import (
 const pairsWarm = 10
 
 // pairCount returns how many pairs of calls a size is measured with: as many as 4 GiB hold, within
-// bounds.
+// bounds. It is pure.
 func pairCount(bytes int) int { return min(2000, max(100, (4<<30)/bytes)) }
 
 // stepsWorker is a worker that makes both kinds of call in turn. One goroutine uses it; measure
@@ -83,7 +83,8 @@ func (w *stepsWorker) measure(ctx context.Context, bytes int) (map[string]float6
 
 // compareSeries returns the metrics of two series of the same length, which it sorts: medians, and
 // the median difference of two neighbours, which slow changes of the machine do not affect. The
-// bounds are the order statistics between which that lies with 95 % confidence.
+// bounds are the order statistics between which that lies with 95 % confidence. It is pure but for
+// that.
 func compareSeries(bytes int, plain, steps []float64) map[string]float64 {
 	more := make([]float64, len(plain))
 	for i := range more {

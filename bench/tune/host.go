@@ -292,7 +292,7 @@ func (h *tuneHost) newBatch(w tuneWord, self int, in, out []byte) (*tuneBatch, e
 	return f, nil
 }
 
-// hasDuplicates reports whether a host is in the list more than once.
+// hasDuplicates reports whether a host is in the list more than once. It is pure.
 func hasDuplicates(hosts []fabric.Host) bool {
 	return len(slices.Compact(slices.Sorted(slices.Values(hosts)))) < len(hosts)
 }

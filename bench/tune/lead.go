@@ -96,7 +96,7 @@ func (l *tuneLead) takeNews(waiting []tuneNews) ([]tuneNews, error) {
 
 // medianTimes calls exchange for 0 to n-1 in turn, so that a slow moment of the machine affects all
 // alike, and returns the median of each over so many rounds, in seconds. A round before these warms
-// up.
+// up. It waits for exchange, on the goroutine of its caller.
 func medianTimes(n, rounds int, exchange func(i int) (float64, error)) ([]float64, error) {
 	took := make([][]float64, n)
 	for round := range rounds + 1 {
@@ -172,7 +172,7 @@ func (l *tuneLead) dispatch(first uint64, batches int, backward time.Duration) e
 }
 
 // probeTransfers returns the transfers that a model is fitted to: few steps and many, few bytes and
-// many, few pieces and many, one stream and all.
+// many, few pieces and many, one stream and all. It is pure.
 func probeTransfers() []cost.Sample {
 	return []cost.Sample{
 		{Route: collective.Route{Strategy: collective.Star{}, Piece: collective.MaxPiece,

@@ -294,7 +294,8 @@ func (o tuneOptions) printLines(out io.Writer, lines []tuneLine, title string,
 }
 
 // printErrors prints how far off the predictions are, and how good the choice by them is. lines are
-// in the order of what was measured, and one of them is chosen.
+// in the order of what was measured, and one of them is chosen. It changes nothing, and waits for
+// out alone.
 func printErrors(out io.Writer, lines []tuneLine) error {
 	off := make([]float64, len(lines))
 	var chosen tuneLine

@@ -2,7 +2,7 @@ package cli
 
 import "strings"
 
-// The long help of commands.
+// The long help of commands, put together when they are made. The function is pure.
 
 // guide is where the pages of the guide are.
 const guide = "https://github.com/shoal-ml/shoal/blob/main/docs/guide/"

@@ -12,6 +12,10 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
+// What a signal does to a command. The goroutine of Main calls interruptible before the command
+// runs; the functions that take its context may be called on any goroutine, and do not wait unless
+// they say so.
+
 // stopSignal is the cause of a context that a signal has ended.
 type stopSignal struct{ signal syscall.Signal }
 

@@ -14,7 +14,7 @@ type AtLeast[T int | int64] struct {
 }
 
 // NewAtLeast returns a flag that sets *n to a number of at least bound. what says in errors what
-// the flag takes.
+// the flag takes. The flag sets *n while the command line is read.
 func NewAtLeast[T int | int64](n *T, bound T, what string) AtLeast[T] {
 	return AtLeast[T]{n, bound, what}
 }

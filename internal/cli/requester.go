@@ -6,7 +6,8 @@ import (
 )
 
 // Requester returns user@host of this process, which the ledger of a job names as who asked for a
-// change. It returns the name alone where the host has none.
+// change. It returns the name alone where the host has none. It asks the system; any goroutine may
+// call it.
 func Requester() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {

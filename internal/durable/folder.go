@@ -10,7 +10,8 @@ import (
 
 // Folder returns the files below a path as os.DirFS does, but its Open refuses what is neither a
 // regular file nor a folder, and never waits: not even for a pipe that has taken the place of a
-// file since somebody looked.
+// file since somebody looked. It does not look whether the folder is there. Any goroutine may call
+// it.
 func Folder(path string) fs.FS { return folder{os.DirFS(path), path} }
 
 // folder implements Folder. Any goroutine may use it.

@@ -174,8 +174,8 @@ func (q *question) runFramework(t *testing.T, must bool) []byte {
 }
 
 // RepositoryPath returns the path of a file of the repository, in whichever folder the test runs.
-// name has slashes and is relative to the root of the repository. It ends the test where there is
-// no go.mod above.
+// name has slashes and is relative to the root of the repository. It looks for go.mod in the
+// folders above, and ends the test where there is none. The goroutine of the test calls it.
 func RepositoryPath(t testing.TB, name string) string {
 	t.Helper()
 	at, err := os.Getwd()

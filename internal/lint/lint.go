@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// Finding is one place where the repository breaks a rule.
+// Finding is one place where the repository breaks a rule. It is a value.
 type Finding struct {
 	Path string // slash-separated, relative to the root of the repository
 	Line int    // 0: the finding is about the whole file or folder
@@ -59,7 +59,7 @@ var Rules = []Rule{
 }
 
 // sortFindings sorts findings by place, in fs itself, so that two runs print the same text, and
-// returns them.
+// returns them. Rules call it on what they have found.
 func sortFindings(fs []Finding) []Finding {
 	slices.SortFunc(fs, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line),

@@ -14,6 +14,9 @@ import (
 	"strings"
 )
 
+// The files of the repository, read once for all rules. Nothing changes what was read, so several
+// goroutines may use it.
+
 // Module is the import path of the repository's root.
 const Module = "github.com/shoal-ml/shoal"
 

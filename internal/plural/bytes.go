@@ -2,7 +2,7 @@ package plural
 
 import "fmt"
 
-// Bytes returns a size with three digits and a unit, such as "1.5 GiB".
+// Bytes returns a size with three digits and a unit, such as "1.5 GiB". It is pure.
 func Bytes(n int64) string {
 	x, unit := float64(n), 0
 	for x >= 999.5 && unit < 5 { // what is below has three digits at most

@@ -3,6 +3,8 @@ package plural
 
 import "fmt"
 
+// The functions are pure, so any goroutine may call them.
+
 // Of returns a number and a noun, such as "3 workers"; the plural of the noun has an s more.
 func Of(n int, what string) string {
 	if n == 1 {

@@ -2,7 +2,7 @@ package plural
 
 import "strconv"
 
-// Seconds returns a time with three digits and a unit, such as "15.8 s"; "0" for none.
+// Seconds returns a time with three digits and a unit, such as "15.8 s"; "0" for none. It is pure.
 func Seconds(s float64) string {
 	if s == 0 {
 		return "0"

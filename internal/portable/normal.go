@@ -2,6 +2,9 @@ package portable
 
 import "math"
 
+// The normal distribution, for pure rooms: the same bits on every processor, as all of this
+// package. The functions are pure.
+
 // polynomial returns c[0]·x^n + c[1]·x^(n-1) + … + c[n].
 func polynomial(c []float64, x float64) (sum float64) {
 	for _, a := range c {

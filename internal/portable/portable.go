@@ -9,6 +9,8 @@ package portable
 
 import "math"
 
+// The functions are pure but for init, which fills tables before anybody calls one.
+
 const (
 	// ln2High and ln2Low are the logarithm of 2 as a sum, the first with as few digits that it can
 	// be multiplied by an exponent without rounding.

@@ -31,7 +31,8 @@ func Path() (string, error) {
 	return dir, checkPrivate(dir)
 }
 
-// checkPrivate fails unless dir is a folder of this user that nobody else can use.
+// checkPrivate fails unless dir is a folder of this user that nobody else can use. It looks at the
+// folder, and changes nothing.
 func checkPrivate(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {

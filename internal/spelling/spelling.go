@@ -3,6 +3,8 @@ package spelling
 
 import "strings"
 
+// The functions are pure, so any goroutine may call them.
+
 // longest is how many bytes a word has at most for which names with other letters are looked at.
 const longest = 100
 

@@ -10,6 +10,7 @@ import (
 
 // JSON reads text into a value, as json.Unmarshal does. A field that the value does not have is an
 // error, and so is anything after it. into is a pointer; after an error it may be filled in part.
+// Any goroutine may call it.
 func JSON(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
