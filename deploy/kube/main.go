@@ -8,13 +8,19 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	clientgo "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -49,7 +55,20 @@ func run(metrics, health, lease string, elect bool) error {
 	if err != nil {
 		return err
 	}
+	config.QPS, config.Burst = 200, 400 // the API server has its own limit of what it takes at once
+	count := operator.NewMetrics()
+	count.Count(config)
+	mine, err := labels.NewRequirement(operator.LabelJob, selection.Exists, nil)
+	if err != nil {
+		return err
+	}
+	ours := cache.ByObject{Label: labels.NewSelector().Add(*mine)}
 	manager, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme,
+		// what is no part of a job is not kept
+		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: ours,
+				&corev1.Secret{}: ours, &corev1.Service{}: ours}},
+		Client:  client.Options{Cache: &client.CacheOptions{Unstructured: true}},
 		Metrics: server.Options{BindAddress: metrics}, HealthProbeBindAddress: health,
 		LeaderElection: elect, LeaderElectionID: "operator.shoal-ml.github.io",
 		LeaderElectionNamespace: lease, LeaderElectionReleaseOnCancel: true})
@@ -62,15 +81,28 @@ func run(metrics, health, lease string, elect bool) error {
 	if err := manager.AddReadyzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
+	if err := count.Register(registry.Registry, manager.GetClient()); err != nil {
+		return err
+	}
+	kueue, err := operator.HasKueue(manager.GetRESTMapper())
+	if err != nil {
+		return err
+	}
 	r := &operator.Reconciler{Client: manager.GetClient(), Fresh: manager.GetAPIReader(),
 		Asker:  operator.NewHTTPAsker(),
-		Events: manager.GetEventRecorder("shoal-operator"), Now: time.Now}
+		Events: manager.GetEventRecorder("shoal-operator"), Now: time.Now, Kueue: kueue,
+		Metrics: count}
 	// what the operator itself writes into the status of a job is no news to it
-	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
-	err = ctrl.NewControllerManagedBy(manager).For(&v1alpha1.ShoalJob{}, changed).
-		Owns(&corev1.Pod{}).WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
-		Complete(r)
-	if err != nil {
+	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{},
+		predicate.LabelChangedPredicate{}))
+	jobs := ctrl.NewControllerManagedBy(manager).For(&v1alpha1.ShoalJob{}, changed).
+		Owns(&corev1.Pod{}).WithOptions(controller.Options{MaxConcurrentReconciles: 8})
+	if kueue {
+		workload := new(unstructured.Unstructured)
+		workload.SetGroupVersionKind(operator.WorkloadKind)
+		jobs = jobs.Owns(workload)
+	}
+	if err := jobs.Complete(r); err != nil {
 		return err
 	}
 	return manager.Start(ctrl.SetupSignalHandler())

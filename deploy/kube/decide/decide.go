@@ -69,15 +69,17 @@ type Pod struct {
 	Running     bool   // its process has been started
 	Ended       bool   // its process has ended
 	Deleting    bool   // somebody has asked for its end; it may run for a while
+	Leaves      bool   // if the job is to have fewer pods, this one goes first
 	End         End    // what it has said of the job, if it has ended
 	Why         string // how it ended, in words
 }
 
 // View is what is to be judged.
 type View struct {
-	Deleted  bool // somebody has deleted the job
-	Suspend  bool
-	Replicas int // pods that the job should have
+	Deleted  bool   // somebody has deleted the job
+	Suspend  bool   // it should have none
+	Because  string // why it should have none, or fewer than people want; "" = suspend is true
+	Replicas int    // pods that the job should have
 	State    State
 	Pods     []Pod // of all runs
 	Live     Live
@@ -127,6 +129,17 @@ func (d *Decision) say(reason, text string, args ...any) {
 // warn adds an event that is a warning.
 func (d *Decision) warn(reason, text string, args ...any) {
 	d.Events = append(d.Events, Event{reason, fmt.Sprintf(text, args...), true})
+}
+
+// why says why a job should have no pods.
+func (v View) why() string { return cmp.Or(v.Because, "suspend is true") }
+
+// until says when it goes on.
+func (v View) until() string {
+	if v.Because != "" {
+		return "it is given pods again"
+	}
+	return "suspend is false"
 }
 
 // Next returns what is to be done.
@@ -193,7 +206,7 @@ func (d *Decision) takeEnd(v View) bool {
 		case Shelved:
 			d.State.Phase = Parked
 			d.say("Parked", "the job has made a checkpoint and given its pods back; it goes on at "+
-				"the next sample when suspend is false")
+				"the next sample when %s", v.until())
 		default:
 			continue
 		}
@@ -211,7 +224,7 @@ func (d *Decision) begin(v View) {
 	switch {
 	case v.Suspend:
 		if v.State.Phase == Pending {
-			d.say("Suspended", "the job has no pods because suspend is true")
+			d.say("Suspended", "the job has no pods: %s", v.why())
 		}
 		return
 	case countLive(v.Pods) > 0:
@@ -241,7 +254,7 @@ func (d *Decision) newRun() {
 func (d *Decision) park(v View) {
 	d.State.Phase = Parking
 	if v.State.Phase != Parking {
-		d.say("Parking", "suspend is true: the job makes a checkpoint at the end of its step")
+		d.say("Parking", "%s: the job makes a checkpoint at the end of its step", v.why())
 	}
 	running := slices.ContainsFunc(v.Pods, func(p Pod) bool {
 		return p.Run == v.State.Run && p.Running && !p.Ended
@@ -250,7 +263,7 @@ func (d *Decision) park(v View) {
 	case countLive(v.Pods) == 0:
 		d.State.Phase, d.State.Members = Parked, nil
 		d.say("Parked", "the job has no pods any more; it goes on from its newest checkpoint when "+
-			"suspend is false")
+			"%s", v.until())
 	case !running:
 		d.deleteAll(v.Pods, false)
 	case v.Live.Answers && v.Live.ParkedBy == "" && !v.Live.Parked:
@@ -362,18 +375,24 @@ func (d *Decision) setSize(v View, live int) {
 				d.Delete = append(d.Delete, p.Name)
 			}
 		}
-		d.say("Smaller", "the job goes from %d to %d pods: the others leave at the end of their "+
-			"step", len(s.Members), v.Replicas)
+		text := fmt.Sprintf("the job goes from %d to %d pods: the others leave at the end of "+
+			"their step", len(s.Members), v.Replicas)
+		if v.Because != "" {
+			text += "; " + v.Because
+		}
+		d.say("Smaller", "%s", text)
 		s.Members = slices.Clone(s.Members[:v.Replicas])
 	}
 }
 
 // startedRank orders members by how much it costs to lose them: 0 = its process runs, 1 = not yet,
-// 2 = there is no pod.
+// 2 = there is no pod, 3 = it is to go first.
 func (d *Decision) startedRank(v View, m Member) int {
 	switch p := find(v.Pods, d.State.Run, m.Number); {
 	case p == nil:
 		return 2
+	case p.Leaves:
+		return 3
 	case !p.Running:
 		return 1
 	}

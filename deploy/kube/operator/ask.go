@@ -50,7 +50,7 @@ func (a *HTTPAsker) Ask(ctx context.Context, ip, token string) (j control.Job, e
 
 // Park implements Asker.
 func (a *HTTPAsker) Park(ctx context.Context, ip, token string) error {
-	body, err := json.Marshal(control.Park{Who: "the operator, since suspend is true"})
+	body, err := json.Marshal(control.Park{Who: "the operator, as the ShoalJob says"})
 	if err != nil {
 		return err
 	}

@@ -15,9 +15,10 @@ import (
 // What the operator makes for a job: pods, a Secret and a Service. All belong to the ShoalJob, so
 // that the cluster takes them away with it.
 
-// The labels of pods and the finalizer of jobs.
+// LabelJob is on all that the operator makes for a job: its name. Pods have the next two labels,
+// too; the finalizer is that of jobs.
 const (
-	labelJob    = "shoal-ml.github.io/job"
+	LabelJob    = "shoal-ml.github.io/job"
 	labelRun    = "shoal-ml.github.io/run"
 	labelNumber = "shoal-ml.github.io/number"
 	finalizer   = "shoal-ml.github.io/pods"
@@ -40,7 +41,7 @@ const grace = 120
 func ownedBy(j *v1alpha1.ShoalJob, name string) metav1.ObjectMeta {
 	yes := true
 	return metav1.ObjectMeta{Name: name, Namespace: j.Namespace,
-		Labels: map[string]string{labelJob: j.Name},
+		Labels: map[string]string{LabelJob: j.Name},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(),
 			Kind: "ShoalJob", Name: j.Name, UID: j.UID, Controller: &yes,
 			BlockOwnerDeletion: &yes}}}
@@ -59,7 +60,7 @@ func newPod(j *v1alpha1.ShoalJob, w wish, run, number int, first bool) *corev1.P
 		p.Labels[k] = v
 	}
 	p.Annotations = t.Annotations
-	p.Labels[labelJob], p.Labels[labelRun] = j.Name, strconv.Itoa(run)
+	p.Labels[LabelJob], p.Labels[labelRun] = j.Name, strconv.Itoa(run)
 	p.Labels[labelNumber] = strconv.Itoa(number)
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
 	if p.Spec.TerminationGracePeriodSeconds == nil {
@@ -116,7 +117,7 @@ func podArgs(j *v1alpha1.ShoalJob, w wish, first bool) []string {
 // that lets others in.
 func newService(j *v1alpha1.ShoalJob) *corev1.Service {
 	return &corev1.Service{ObjectMeta: ownedBy(j, j.Name), Spec: corev1.ServiceSpec{
-		ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{labelJob: j.Name},
+		ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{LabelJob: j.Name},
 		Ports: []corev1.ServicePort{{Name: "shoal-hosts", Port: portHosts,
 			TargetPort: portNumber(portHosts)}}}}
 }

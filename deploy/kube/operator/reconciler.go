@@ -27,6 +27,9 @@ type Reconciler struct {
 	Asker  Asker
 	Events events.EventRecorder
 	Now    func() time.Time
+	Kueue  bool // the cluster has Kueue
+
+	Metrics *Metrics // counts what happens; nil = nobody does
 }
 
 // How soon a job is looked at again where nothing happens: one that runs, whose steps people want
@@ -48,6 +51,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil
 	}
 	w, fault := read(j)
+	if fault == nil && j.Labels[labelQueue] != "" && !r.Kueue {
+		fault = &invalid{fmt.Sprintf("metadata.labels: %s is %q, and the cluster had no Kueue "+
+			"(Workload %s) when the operator was started; take the label away, or install Kueue "+
+			"and start the operator again", labelQueue, j.Labels[labelQueue],
+			WorkloadKind.Version)}
+	}
 	var wrong *invalid
 	switch {
 	case deleted:
@@ -57,6 +66,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, fault
 	default:
 		if err := r.prepare(ctx, j, w); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	if r.Kueue {
+		if err := r.claim(ctx, j, &w, deleted); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
@@ -131,18 +145,21 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 		return ctrl.Result{}, err
 	}
 	told := r.ask(ctx, j, pods, token)
-	view := decide.View{Deleted: deleted, Suspend: j.Spec.Suspend, Replicas: w.replicas,
-		State: stateOf(j.Status), Pods: seenPods(pods), Live: told.live}
+	view := decide.View{Deleted: deleted, Suspend: w.suspend, Because: w.because,
+		Replicas: w.replicas, State: stateOf(j.Status), Pods: seenPods(pods), Live: told.live}
+	markPods(view.Pods, w, pods)
 	d := decide.Next(view)
 	if d.Acts(view.State) {
 		if pods, err = listPods(ctx, r.Fresh, j); err != nil {
 			return ctrl.Result{}, err
 		}
 		view.Pods = seenPods(pods)
+		markPods(view.Pods, w, pods)
 		d = decide.Next(view)
 	}
 	next := j.DeepCopy()
 	setStatus(next, d, view, told, r.Now())
+	setAdmitted(next, w, r.Now())
 	// without a change this still fails if somebody else has written the job since it was read
 	if len(d.Create) > 0 || !reflect.DeepEqual(next.Status, j.Status) {
 		if err := r.Client.Status().Update(ctx, next); err != nil {
@@ -152,10 +169,14 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 	for _, e := range d.Events {
 		r.say(next, e)
 	}
+	if d.Release && len(w.claims) > 0 {
+		return ctrl.Result{RequeueAfter: time.Second}, nil // the quota is given back first
+	}
 	if d.Release {
 		controllerutil.RemoveFinalizer(next, finalizer)
 		return ctrl.Result{}, client.IgnoreNotFound(r.Client.Update(ctx, next))
 	}
+	w.taken = takenBy(pods)
 	return r.act(ctx, next, w, d, told, token)
 }
 
@@ -171,6 +192,9 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 	}
 	for _, m := range d.Create {
 		p := newPod(j, w, d.State.Run, m.Number, m.Number == 0 && !d.State.Begun)
+		if err := r.assign(ctx, p, w); err != nil {
+			return ctrl.Result{}, err
+		}
 		err := r.Client.Create(ctx, p)
 		switch {
 		case err == nil || apierrors.IsAlreadyExists(err):
@@ -212,6 +236,7 @@ func (r *Reconciler) say(j *v1alpha1.ShoalJob, e decide.Event) {
 	if e.Warning {
 		kind = corev1.EventTypeWarning
 	}
+	r.Metrics.changed(e.Reason)
 	r.Events.Eventf(j, nil, kind, e.Reason, "Reconcile", "%s", e.Text)
 }
 
@@ -219,7 +244,7 @@ func (r *Reconciler) say(j *v1alpha1.ShoalJob, e decide.Event) {
 func listPods(ctx context.Context, from client.Reader, j *v1alpha1.ShoalJob) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	err := from.List(ctx, &list, client.InNamespace(j.Namespace),
-		client.MatchingLabels{labelJob: j.Name})
+		client.MatchingLabels{LabelJob: j.Name})
 	return list.Items, err
 }
 

@@ -14,11 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	clientgo "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/shoal-ml/shoal/api/control"
@@ -78,12 +76,12 @@ func newJob(spec string) *v1alpha1.ShoalJob {
 // newCluster returns a cluster with one job in it.
 func newCluster(t *testing.T, j *v1alpha1.ShoalJob) *testCluster {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgo.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	c := &testCluster{t: t, key: client.ObjectKeyFromObject(j), writes: -1, asker: &testAsker{}}
 	c.asker.job.Size = 2
-	c.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(j).
+	c.api = newBuilder(scheme).WithObjects(j).
 		WithStatusSubresource(j, &corev1.Pod{}).Build()
 	return c
 }

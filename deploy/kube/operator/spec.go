@@ -21,6 +21,12 @@ type wish struct {
 	replicas int
 	slots    int    // of each pod
 	text     []byte // the job spec for the pods, as shoal run -f reads it
+
+	suspend bool        // whether it is to have no pods
+	because string      // why, or why it has fewer than people want; "" = suspend says so
+	limited bool        // whether others than people say how many pods it may have
+	claims  []claimed   // by which it has pods, if it is in a queue
+	taken   map[int]int // how many pods run by each claim, by its number
 }
 
 // invalid is a fault of a ShoalJob: condition Invalid shows it.
@@ -31,7 +37,7 @@ func (e *invalid) Error() string { return e.text }
 
 // read returns what a ShoalJob asks for. The error is an *invalid, which names the key.
 func read(j *v1alpha1.ShoalJob) (w wish, err error) {
-	w.slots = max(1, int(j.Spec.SlotsPerPod))
+	w.slots, w.suspend = max(1, int(j.Spec.SlotsPerPod)), j.Spec.Suspend
 	if len(j.Spec.Job.Raw) == 0 || string(j.Spec.Job.Raw) == "null" {
 		return w, &invalid{"spec.job: it is empty; put the job spec here, such as " +
 			"{command: [python3, train.py], max: 8}"}

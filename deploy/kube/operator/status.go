@@ -93,7 +93,7 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 	for _, m := range d.State.Members {
 		s.Pods = append(s.Pods, v1alpha1.PodStatus{Number: m.Number, Seen: m.Seen})
 	}
-	s.Selector, s.Replicas = labelJob+"="+j.Name, 0
+	s.Selector, s.Replicas = LabelJob+"="+j.Name, 0
 	for _, p := range v.Pods {
 		if !p.Ended {
 			s.Replicas++

@@ -108,6 +108,7 @@ type PodStatus struct {
 // The types of conditions.
 const (
 	ConditionInvalid   = "Invalid"   // the spec is wrong: which key, its value, and what is allowed
+	ConditionAdmitted  = "Admitted"  // it may have pods: only where a queue or a schedule says so
 	ConditionRunning   = "Running"   // the job trains
 	ConditionResizing  = "Resizing"  // its size changes
 	ConditionParked    = "Parked"    // it has no pods, and goes on later
