@@ -83,8 +83,8 @@ func (w *stepsWorker) measure(ctx context.Context, bytes int) (map[string]float6
 
 // compareSeries returns the metrics of two series of the same length, which it sorts: medians, and
 // the median difference of two neighbours, which slow changes of the machine do not affect. The
-// bounds are the order statistics between which that lies with 95 % confidence. It is pure but for
-// that.
+// bounds are the order statistics between which that lies with 95 % confidence. But for the sorting
+// it is pure.
 func compareSeries(bytes int, plain, steps []float64) map[string]float64 {
 	more := make([]float64, len(plain))
 	for i := range more {
