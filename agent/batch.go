@@ -205,8 +205,8 @@ func (d *driver) partDone(f *batch, n head.BatchID) {
 	d.reportExecuted(n, f.proof)
 }
 
-// reportExecuted tells the head that this host has the result of a batch, at once or after the
-// actions that are being carried out.
+// reportExecuted tells the head that this host has the result of batch n, at once or after the
+// actions that are being carried out. proof is that of its reshape; zero without one.
 func (d *driver) reportExecuted(n head.BatchID, proof digest.Proof) {
 	if d.carrying {
 		d.later = append(d.later, func() { d.head.BatchExecuted(n, proof) })

@@ -44,8 +44,9 @@ func (a *Agent) WhyNot() []act.WhyNot { return a.loop.WhyNots() }
 // goroutine or on that of a request.
 type loopJob struct{ *Agent }
 
-// Look implements loop.Job. It waits for the engine's thread, which goes on while the noise of
-// gradients is estimated.
+// Look implements loop.Job: it returns what is known of the job; false = there is nothing to decide
+// or to measure. It waits for the engine's thread, which goes on while the noise of gradients is
+// estimated.
 func (a loopJob) Look() (look loop.Look, ok bool) {
 	var of noise.Estimator
 	_ = a.engine.runAndWait(func() {
@@ -57,7 +58,8 @@ func (a loopJob) Look() (look loop.Look, ok bool) {
 	return look, ok
 }
 
-// Change implements loop.Job. It waits for the engine's thread.
+// Change implements loop.Job: it asks the head for the setting next by the change c, and returns
+// why that cannot be. It waits for the engine's thread.
 func (a loopJob) Change(next setting.Setting, c setting.Change) error {
 	return a.askHead(func() error { return a.driver.head.Change(next, c) })
 }
@@ -75,19 +77,24 @@ func (a loopJob) Tell(line string) {
 
 // What the Signals of the engine ask of it, as a signals.Agent.
 
-// Now implements signals.Agent. Any goroutine may call it.
+// Now implements signals.Agent: it is the time on the clock of this agent. Any goroutine may call
+// it.
 func (e *engine) Now() sense.Duration { return e.driver.now() }
 
-// Leads implements signals.Agent. It runs on the engine's thread.
+// Leads implements signals.Agent: it says whether this host leads the job. It runs on the engine's
+// thread.
 func (e *engine) Leads() bool { return e.driver.head.Leads() }
 
-// Levers implements signals.Agent. It runs on the engine's thread.
+// Levers implements signals.Agent: they are what may change of the setting. It runs on the engine's
+// thread.
 func (e *engine) Levers() setting.Levers { return e.driver.head.Levers() }
 
-// GenerationNumber implements signals.Agent. It runs on the engine's thread.
+// GenerationNumber implements signals.Agent: it is the number of a generation for people. It runs
+// on the engine's thread.
 func (e *engine) GenerationNumber(g topo.Generation) uint64 { return e.driver.generationNumber(g) }
 
-// NewestEnding implements signals.Agent. It runs on the engine's thread.
+// NewestEnding implements signals.Agent: it returns the rank of a worker, and its call that ended a
+// step last; nil = the worker is not on this host. It runs on the engine's thread.
 func (e *engine) NewestEnding(w topo.WorkerID) (topo.Rank, *signals.Ending) {
 	m := e.byID[w]
 	if m == nil {

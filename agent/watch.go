@@ -97,7 +97,8 @@ func (d *driver) reportWaits(what string, list []*stall.Stall,
 	d.giveOrder(func(o *Orders) { o.Event(e) })
 }
 
-// unusualWaitText says in words that a wait is unusual, for an event.
+// unusualWaitText says in words that a wait is unusual, for an event. It runs on the engine's
+// thread.
 func (d *driver) unusualWaitText(s *stall.Stall) string {
 	others := "1 other has"
 	if s.Waiters > 1 {

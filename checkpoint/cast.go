@@ -183,7 +183,8 @@ func (f *castFolder) add(i int, t format.Tensor, to tensor.DType) (*castFile, er
 	return x, nil
 }
 
-// Open implements fs.FS.
+// Open implements fs.FS: a file that is made for a cast, or else one of the checkpoint. The caller
+// closes it.
 func (f *castFolder) Open(name string) (fs.File, error) {
 	if x := f.files[name]; x != nil {
 		return openCast{x}, nil
@@ -191,7 +192,7 @@ func (f *castFolder) Open(name string) (fs.File, error) {
 	return f.FS.Open(name)
 }
 
-// Stat implements fs.StatFS.
+// Stat implements fs.StatFS: what is known of a file, without opening it.
 func (f *castFolder) Stat(name string) (fs.FileInfo, error) {
 	if x := f.files[name]; x != nil {
 		return x, nil
@@ -199,7 +200,7 @@ func (f *castFolder) Stat(name string) (fs.FileInfo, error) {
 	return fs.Stat(f.FS, name)
 }
 
-// ReadDir implements fs.ReadDirFS.
+// ReadDir implements fs.ReadDirFS: it lists the files of the checkpoint, without those of casts.
 func (f *castFolder) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(f.FS, name) }
 
 // A castFile is a tensor, packed and rounded. Nothing changes it after castFolder.add, so any

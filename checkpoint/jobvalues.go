@@ -174,7 +174,7 @@ func (n *notes) addArray(path string, note map[string]any) error {
 }
 
 // encoded returns the kind of a value that JSON lacks ("item", "dict", "tuple", "bytes", "float"),
-// and what is in it; "" for others.
+// and what is in it; "unknown" for an object of another form, and "" for what is no object.
 func encoded(note any) (kind string, inner any) {
 	m, ok := note.(map[string]any)
 	if !ok {

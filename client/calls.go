@@ -19,7 +19,7 @@ type CallError struct {
 	Lost    bool // a rank that the call needs is gone
 }
 
-// Error implements error.
+// Error returns the problem, with the name of this package before it.
 func (e *CallError) Error() string { return "client: " + e.Problem }
 
 // calls submits descriptors and waits for their completions. Any number of goroutines may use it;

@@ -15,7 +15,7 @@ type AgentError struct {
 	Field string
 }
 
-// Error implements error.
+// Error returns what the agent says, with the name of this package before it.
 func (e *AgentError) Error() string { return "client: the agent refused: " + e.Problem }
 
 // parseReply decodes the agent's reply to a request into a message. A refusal is returned as an

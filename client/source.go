@@ -37,7 +37,7 @@ func (j *Job) newSource(f snapshot.Folder) source {
 // folderSource is a folder that this worker reads itself. Only the goroutine of the loop uses it.
 type folderSource struct{ folder snapshot.Folder }
 
-// newest implements source.
+// newest implements source: it reads the folder.
 func (s folderSource) newest(tried int) (snapshot.Attempt, bool, error) {
 	return s.folder.Newest(tried)
 }
@@ -48,7 +48,7 @@ func (s folderSource) fetch(snapshot.Attempt) (snapshot.Folder, error) { return 
 // done implements source: there is nothing to end.
 func (s folderSource) done() error { return nil }
 
-// setAside implements source.
+// setAside implements source: the folder puts the checkpoint aside.
 func (s folderSource) setAside(a snapshot.Attempt) error {
 	s.folder.Quarantine(a)
 	return nil
@@ -69,7 +69,7 @@ func (s *agentSource) ask(r api.ResumeRequest) (reply api.ResumeReply, err error
 	return reply, err
 }
 
-// newest implements source.
+// newest implements source: the agent looks into the bucket.
 func (s *agentSource) newest(tried int) (a snapshot.Attempt, found bool, err error) {
 	reply, err := s.ask(api.ResumeRequest{Do: api.ResumeNewest, Tried: tried})
 	if err != nil || !reply.Done {
@@ -90,13 +90,14 @@ func (s *agentSource) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
 	return snapshot.Folder{Root: reply.Folder}, nil
 }
 
-// done implements source.
+// done implements source: the agent removes what it has brought here, unless another worker reads
+// it.
 func (s *agentSource) done() error {
 	_, err := s.ask(api.ResumeRequest{Do: api.ResumeDone})
 	return err
 }
 
-// setAside implements source.
+// setAside implements source: the agent has the bucket put the checkpoint aside.
 func (s *agentSource) setAside(a snapshot.Attempt) error {
 	_, err := s.ask(api.ResumeRequest{Do: api.ResumeDamaged, Step: a.Step, Seed: a.Seed})
 	return err

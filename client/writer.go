@@ -114,7 +114,7 @@ type ownWriter struct {
 	written chan struct{} // closed when the newest part is written; nil = there was none
 }
 
-// try implements writer.
+// try implements writer: it writes a small file to the folder, and removes it.
 func (s *ownWriter) try(f snapshot.Folder) error { return f.TryWrite() }
 
 // room implements writer: on the heap, which frees old by itself.
@@ -141,7 +141,7 @@ func (s *ownWriter) write(p *snapshot.Part) error {
 	return nil
 }
 
-// busy implements writer.
+// busy implements writer: it looks whether the goroutine of the newest part has ended.
 func (s *ownWriter) busy() (bool, error) {
 	select {
 	case <-s.written:
@@ -151,7 +151,8 @@ func (s *ownWriter) busy() (bool, error) {
 	}
 }
 
-// wait implements writer.
+// wait implements writer: it waits for the goroutine of the newest part, or for ctx to end, whose
+// cause it returns then.
 func (s *ownWriter) wait(ctx context.Context) error {
 	if s.written == nil {
 		return nil

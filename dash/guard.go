@@ -70,7 +70,8 @@ type counted struct {
 	closed atomic.Bool
 }
 
-// Close implements net.Conn.
+// Close implements net.Conn: it closes the connection, and counts it no more. A second call only
+// fails.
 func (c *counted) Close() error {
 	if c.closed.CompareAndSwap(false, true) {
 		c.open.Add(-1)
@@ -151,7 +152,8 @@ func (g *hostGuard) knows(host string) bool {
 	return !g.loopback && net.ParseIP(host) != nil
 }
 
-// ServeHTTP implements http.Handler.
+// ServeHTTP implements http.Handler: it refuses a request to another name, and leaves others to
+// next. It runs on the goroutine of the request.
 func (g *hostGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !g.knows(r.Host) {
 		w.Header().Set("Connection", "close")

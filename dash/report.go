@@ -13,8 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/web"
 )
 
-// WriteReport writes the page of a run with the run in it: one file that needs no server and no
-// network. It holds the command of the job and what the ledger says, and not the output of workers.
+// WriteReport writes the page of a run with the run in it to w: one file that needs no server and
+// no network. It holds the command of the job and what the ledger says, and not the output of
+// workers. It changes nothing of v, and waits for w alone.
 func WriteReport(w io.Writer, v watch.View) error {
 	data, err := json.Marshal(v) // in which <, > and & are escaped, so it cannot end its element
 	if err != nil {

@@ -29,8 +29,9 @@ type Status struct {
 	dir string     // of the run; "" = this host waits for a job
 }
 
-// OpenStatus listens at HOST:PORT, and answers from now on that this host waits for a job. flag is
-// how the user has named the address, for the error.
+// OpenStatus listens at HOST:PORT, and answers who has the token from now on, at first that this
+// host waits for a job. flag is how the user has named the address, for the error. The caller
+// closes it.
 func OpenStatus(flag, address, token string) (*Status, error) {
 	l, err := listen(flag, address)
 	if err != nil {
@@ -119,7 +120,7 @@ func sendJob(w http.ResponseWriter, j *control.Job) {
 	_ = json.NewEncoder(w).Encode(j.Job) // who has gone needs no answer
 }
 
-// refuse sends why a request is not answered.
+// refuse answers a request with an HTTP status and with why it is not carried out.
 func refuse(w http.ResponseWriter, code int, why error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

@@ -75,7 +75,7 @@ func (f *Failure) howEnded() string {
 	return f.Exit.String()
 }
 
-// advice says what to do now.
+// advice says in lines what a person can do now.
 func (f *Failure) advice() string {
 	switch {
 	case f.Early:
@@ -138,7 +138,8 @@ func (l *launcher) failureLine(ctx context.Context, v verdict, err error) string
 	return strings.TrimPrefix(line, fmt.Sprintf("job %s failed: ", l.registry.jobName()))
 }
 
-// countText puts n things into words, without the number where there is one.
+// countText puts n things into words, as in "3 workers", without the number where there is one;
+// what is the noun.
 func countText(n int, what string) string {
 	if n == 1 {
 		return what

@@ -10,7 +10,7 @@ import (
 // memoryLimitText says by which control group the memory of this host is limited to less than the
 // machine has; "" = by none. A person who sees the machine's memory with other tools would
 // otherwise not know why a job is refused memory, or killed. root is "/" of this machine, of which
-// it reads files. launcher.run calls it once, when the job begins here.
+// it reads files. launcher.run calls it once, before workers are started.
 func memoryLimitText(root fs.FS) string {
 	group, limited := cgroup.Read(root)
 	if total, known := cgroup.Machine(root, "MemTotal"); !limited || known && group.Limit >= total {

@@ -32,7 +32,8 @@ type event struct {
 	Change     *setting.Change `json:"change"`
 }
 
-// AddEvent takes a line of events.jsonl.
+// AddEvent takes a line of events.jsonl, and keeps nothing of its memory. One that cannot be read
+// is counted, and told to those who watch.
 func (r *Run) AddEvent(line []byte) {
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil {

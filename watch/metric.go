@@ -29,7 +29,8 @@ type metric struct {
 	wrong  bool        // a report that was no number has been marked
 }
 
-// AddMetrics takes a line of metrics.jsonl.
+// AddMetrics takes a line of metrics.jsonl, and keeps nothing of its memory. One that cannot be
+// read is counted, and told to those who watch.
 func (r *Run) AddMetrics(line []byte) {
 	var report struct {
 		Time    time.Time   `json:"time"`

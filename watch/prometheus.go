@@ -112,13 +112,13 @@ type exposition struct {
 	name string // of the family
 }
 
-// family begins the samples of a metric.
+// family begins the samples of a metric: its name, what kind Prometheus takes it for, and the help.
 func (t *exposition) family(name, kind, help string) {
 	t.name = name
 	fmt.Fprintf(&t.text, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", name, help, kind)
 }
 
-// sample adds a sample of the family; labels are without braces, "" = none.
+// sample adds a sample of the metric that family has begun; labels are without braces, "" = none.
 func (t *exposition) sample(labels string, x float64) {
 	t.text.WriteString(t.name)
 	if labels != "" {

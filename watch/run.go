@@ -167,7 +167,8 @@ func (r *Run) ResetMetrics() {
 	r.forget(fileMetrics)
 }
 
-// forget forgets what was wrong with a file, and makes all that asks for an update get a view.
+// forget forgets what was wrong with a file, and has whoever asks for an update later be told that
+// a whole view is needed.
 func (r *Run) forget(file string) {
 	delete(r.faults, file)
 	delete(r.notes, "part of "+file)
@@ -228,7 +229,7 @@ func (r *Run) Torn(file string, torn bool) {
 	}
 }
 
-// blame counts a line of a file that cannot be read.
+// blame counts a line of a file that cannot be read; err says why, and is kept of the first.
 func (r *Run) blame(file string, err error) {
 	f := r.faults[file]
 	if f == nil {
@@ -318,7 +319,8 @@ func (r *Run) point(name string, s *Series, t float64, values []float64) {
 	r.keep(item{series: name, time: t, values: values})
 }
 
-// keep adds what has come to what is recent.
+// keep adds what has come to r.recent, which updates are made of, and drops the oldest where that
+// has become too much.
 func (r *Run) keep(i item) {
 	r.recent = append(r.recent, i)
 	if len(r.recent) > 2*maxRecent {
@@ -328,7 +330,8 @@ func (r *Run) keep(i item) {
 	}
 }
 
-// AddSense takes a line of sense.jsonl.
+// AddSense takes a line of sense.jsonl, and keeps nothing of its memory. One that cannot be read is
+// counted, and told to those who watch.
 func (r *Run) AddSense(line []byte) {
 	row, err := history.Parse(line)
 	if err != nil {

@@ -168,7 +168,8 @@ func (c *cell) mean() float64 {
 	return c.sum / float64(c.count)
 }
 
-// ends returns what stands for the first and the second point of a part.
+// ends returns what stands for the first and the second point of a part: the least and the greatest
+// number in the order in which they came, or with means the mean, twice.
 func (c *cell) ends(means bool) (a, b float64) {
 	switch {
 	case c.count == 0 || means:
@@ -182,7 +183,7 @@ func (c *cell) ends(means bool) (a, b float64) {
 // numbers are written with as many digits as a chart shows, and null for what is no number.
 type numbers []float64
 
-// MarshalJSON implements json.Marshaler.
+// MarshalJSON implements json.Marshaler: a list, as appendNumber writes each number.
 func (n numbers) MarshalJSON() ([]byte, error) {
 	b := make([]byte, 0, 2+8*len(n))
 	b = append(b, '[')

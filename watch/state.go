@@ -15,7 +15,7 @@ import (
 // What is to be shown of a run, and what is new of it. Like all of Run, the methods are for one
 // goroutine at a time; they change nothing of the run, and nothing here does I/O.
 
-// state returns how the run is.
+// state returns how the run is: whether it lasts, and how it has ended.
 func (r *Run) state() State {
 	switch f := r.result; {
 	case f != nil && f.GoesOn != "":
@@ -80,7 +80,7 @@ func (r *Run) ended() []Ended {
 	return r.result.Workers
 }
 
-// id names what of the run is known now.
+// id names what of the run is known now: Since takes it, and returns what has come later.
 func (r *Run) id() string {
 	return r.epoch + "-" + strconv.FormatUint(r.seq+uint64(len(r.recent)), 10)
 }
@@ -181,7 +181,7 @@ func (v *ChangeView) cutShort(s State) {
 	}
 }
 
-// takeChange adds a change of a name, once.
+// takeChange adds the change of a name, from all changes, unless the update has it.
 func (u *Update) takeChange(all []ChangeView, name string) {
 	has := func(v ChangeView) bool { return v.Name == name }
 	if i := slices.IndexFunc(all, has); i >= 0 && !slices.ContainsFunc(u.Changes, has) {
@@ -189,7 +189,8 @@ func (u *Update) takeChange(all []ChangeView, name string) {
 	}
 }
 
-// takePoint adds a point of a series.
+// takePoint adds a point to its series in the update, which it begins with these columns and this
+// worker where it is not there yet.
 func (u *Update) takePoint(p item, columns []string, worker int) {
 	i := slices.IndexFunc(u.Series, func(v SeriesView) bool { return v.Name == p.series })
 	if i < 0 {

@@ -151,7 +151,7 @@ func meanOf(list []float64) (mean, deviation float64) {
 // equal is a policy shares that leaves all work equal.
 type equal struct{ policy.Shares }
 
-// Decide implements decide.Policy.
+// Decide implements decide.Policy: it leaves everything as it is.
 func (equal) Decide(sense.Observation, decide.Twin, []byte) (decide.Decision, []byte) {
 	return decide.Leave("work stays equal"), nil
 }

@@ -39,8 +39,8 @@ func ownStateName(rank, workers int) string {
 	return fmt.Sprintf("own-%05d-of-%05d.json", rank, workers)
 }
 
-// checkMeshed is Check for a state that lies on a mesh. The state's list of tensors is that of the
-// layout.
+// checkMeshed is Check for a state that lies on a mesh, and Check calls it. It sets the state's
+// list of tensors to that of the layout, for which it calls p.Mesh, and p.meshShare.
 func (p *Part) checkMeshed() error {
 	if p.Mesh == nil {
 		return fmt.Errorf("the state is said to lie on mesh %q, and the job has none",

@@ -111,7 +111,7 @@ type Unknown struct {
 	Silent error
 }
 
-// Error implements error.
+// Error says which of the running jobs have the name, or that none has and which others run.
 func (e *Unknown) Error() string {
 	silent := ""
 	if e.Silent != nil {
@@ -276,7 +276,7 @@ func (j *Job) Invite(ctx context.Context, life time.Duration, who string) (i api
 // Refusal is a launcher's answer to a request that it does not carry out.
 type Refusal struct{ Reason string }
 
-// Error implements error.
+// Error returns the reason.
 func (e *Refusal) Error() string { return e.Reason }
 
 // askForJob sends a request, waits for the answer, which is how the job is now, and sets j.Job.

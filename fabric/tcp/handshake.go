@@ -99,7 +99,7 @@ const (
 	codeGone      = "gone"      // we were linked, and that does not come again
 )
 
-// Error implements error.
+// Error returns what the agent says that refuses, with its name if that is known.
 func (r *refusal) Error() string {
 	if r.By == "" {
 		return "refused: " + r.Text

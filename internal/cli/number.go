@@ -32,7 +32,7 @@ func (f AtLeast[T]) Set(text string) error {
 	return nil
 }
 
-// String implements pflag.Value.
+// String implements pflag.Value: the number in decimal digits.
 func (f AtLeast[T]) String() string {
 	if f.n == nil {
 		return ""
@@ -40,5 +40,5 @@ func (f AtLeast[T]) String() string {
 	return strconv.FormatInt(int64(*f.n), 10)
 }
 
-// Type implements pflag.Value.
+// Type implements pflag.Value: what the help calls the value.
 func (f AtLeast[T]) Type() string { return "int" }

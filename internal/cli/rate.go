@@ -45,5 +45,5 @@ func (r *Rate) String() string {
 	return strconv.FormatFloat(float64(*r), 'g', -1, 64) + "B/s"
 }
 
-// Type implements pflag.Value.
+// Type implements pflag.Value: what the help calls the value.
 func (r *Rate) Type() string { return "rate" }

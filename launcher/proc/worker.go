@@ -150,10 +150,10 @@ func (w *Worker) startForked(g *group.Group, c Command, pipes []*os.File, ended 
 // newChild is a process that was started anew.
 type newChild struct{ cmd *exec.Cmd }
 
-// await implements child.
+// await implements child: it blocks until the process has ended.
 func (c newChild) await() { awaitExit(c.cmd.Process.Pid) }
 
-// reap implements child.
+// reap implements child: it takes the exit status, and returns how the process has ended.
 func (c newChild) reap() Exit {
 	var ee *exec.ExitError
 	if errors.As(c.cmd.Wait(), &ee) {

@@ -43,7 +43,8 @@ type headLinks struct {
 // maxAsks bounds the requests of other hosts that are answered at one time.
 const maxAsks = 64
 
-// listen opens the network on which other hosts join, if there is to be one.
+// listen opens the network on which other hosts join, if there is to be one, and tells
+// Config.Invite how they do.
 func (k *keeper) listen() error {
 	k.links = map[string]fabric.Host{}
 	k.peers, k.asks = map[fabric.Host]string{}, make(chan struct{}, maxAsks)
@@ -94,7 +95,8 @@ func hostOf(address string) string {
 	return host
 }
 
-// post has the goroutine of loop do something soon. It waits while much is to be done.
+// post has the goroutine of loop call f soon, or never where the keeper ends. It waits for room
+// while much is to be done, so it is not for that goroutine.
 func (k *keeper) post(f func()) {
 	select {
 	case k.events <- f:
@@ -115,16 +117,18 @@ func send(network *tcp.Network, to fabric.Host, m *message) error {
 // methods, which leave what follows to the goroutine of loop, and wait where much is to be done.
 type headHandler struct{ k *keeper }
 
-// Up implements fabric.Handler. Who has a link says next who it is.
+// Up implements fabric.Handler, and does nothing: a keeper that has a link says next who it is.
 func (headHandler) Up(fabric.Host) {}
 
 // Place implements fabric.Handler: keepers send no pieces.
 func (headHandler) Place(fabric.Host, fabric.Piece) []byte { return nil }
 
-// Arrived implements fabric.Handler.
+// Arrived implements fabric.Handler: keepers send no pieces.
 func (headHandler) Arrived(fabric.Host, fabric.Piece) {}
 
-// Message implements fabric.Handler.
+// Message implements fabric.Handler: it reads a message of another keeper, and has the goroutine of
+// loop do what it asks for, or ends the link with one that cannot be read. It waits until the
+// network is there.
 func (h headHandler) Message(from fabric.Host, b []byte) {
 	k := h.k
 	<-k.ready
@@ -147,7 +151,7 @@ func (h headHandler) Message(from fabric.Host, b []byte) {
 	}
 }
 
-// Down implements fabric.Handler.
+// Down implements fabric.Handler: it has the goroutine of loop forget the link.
 func (h headHandler) Down(peer fabric.Host, _ error) {
 	k := h.k
 	k.post(func() { k.unlink(peer) })
@@ -162,7 +166,8 @@ func (k *keeper) unlink(peer fabric.Host) {
 	}
 }
 
-// admit takes a host into the pool, or says why it cannot.
+// admit takes a host into the pool, or tells it why it cannot. from is the other end of the link,
+// and h what the keeper there has said of its host.
 func (k *keeper) admit(from fabric.Host, h *hello) {
 	if err := k.m.Admit(now(), h.Host, h.Machine); err != nil {
 		_ = send(k.network, from, &message{Refused: &refused{err.Error()}}) // a short one
@@ -178,7 +183,8 @@ func (k *keeper) admit(from fabric.Host, h *hello) {
 	k.m.SetLink(now(), h.Host, h.Link)
 }
 
-// order hands an order to the keeper of its host.
+// order hands an order to the keeper of its host, and does not wait until it is carried out. Where
+// no keeper of the host is linked it does nothing, for the machine orders again.
 func (k *keeper) order(o pool.Order) {
 	if o.Host == k.Host {
 		k.host.take(o)
@@ -193,7 +199,8 @@ func (k *keeper) order(o pool.Order) {
 	}
 }
 
-// answerFor answers what a tool asks on another host, on a goroutine of its own.
+// answerFor answers what a tool asks on another host, which is from, on a goroutine of its own. It
+// does not wait: where too much is being answered, it refuses.
 func (k *keeper) answerFor(from fabric.Host, f *forwarded) {
 	reply := func(status int, body []byte) error {
 		return send(k.network, from, &message{Answer: &answered{f.ID, status, body}})
@@ -237,11 +244,12 @@ type recorder struct {
 	body   bytes.Buffer
 }
 
-// Header implements http.ResponseWriter.
+// Header implements http.ResponseWriter: it returns the header of the answer, which the caller may
+// change.
 func (r *recorder) Header() http.Header { return r.header }
 
-// WriteHeader implements http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter: it keeps the status of the answer.
 func (r *recorder) WriteHeader(status int) { r.status = status }
 
-// Write implements http.ResponseWriter.
+// Write implements http.ResponseWriter: it appends to the body of the answer.
 func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }

@@ -16,7 +16,7 @@ import (
 )
 
 // host carries out the orders for one host of a pool, and reports what is there. Any goroutine may
-// call its methods; none of them waits for a job.
+// call its methods, which lock mu for what it guards; only find and reports wait.
 type host struct {
 	Config
 	group   *group.Group
@@ -46,7 +46,9 @@ const (
 // path returns the path of a file about a job.
 func (h *host) path(job, suffix string) string { return filepath.Join(h.Dir, job+suffix) }
 
-// find finds the jobs that an earlier keeper of this host has started.
+// find finds the jobs that an earlier keeper of this host has started, and begins to watch them. It
+// asks the launchers of this host first, for which it waits. It is called once, before orders are
+// taken.
 func (h *host) find(ctx context.Context) {
 	files, _ := filepath.Glob(h.path("*", partSuffix))
 	running, _ := control.List(ctx)
@@ -70,7 +72,8 @@ func (h *host) find(ctx context.Context) {
 	h.tell()
 }
 
-// take takes an order, which is carried out soon. One that was taken before changes nothing.
+// take takes an order, which the goroutine of the part carries out soon. One that was taken before,
+// or is of an earlier start of the job, changes nothing.
 func (h *host) take(o pool.Order) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,7 +148,7 @@ func (h *host) listensAt() string {
 	return h.jobsAt
 }
 
-// tell has a report made soon.
+// tell has the goroutine of reports make a report soon. It does not wait, and h.mu may be held.
 func (h *host) tell() {
 	select {
 	case h.changed <- struct{}{}:
@@ -172,7 +175,7 @@ func (h *host) reports(ctx context.Context, f func(pool.Report)) error {
 	}
 }
 
-// report says what is on this host.
+// report returns what is known of the jobs on this host, for the head.
 func (h *host) report() pool.Report {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -183,7 +186,9 @@ func (h *host) report() pool.Report {
 	return r
 }
 
-// show makes what is known of a part what is reported of it. over says that it is gone.
+// show has host.report say of a part what seen says, and tells that there is something new if it
+// differs. over says that the part is gone: its processes have ended. The goroutine of part.watch
+// calls it.
 func (h *host) show(p *part, seen pool.JobReport, over bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

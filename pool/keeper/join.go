@@ -68,7 +68,8 @@ func Join(ctx context.Context, c Config, started func()) error {
 	return err
 }
 
-// report sends a report to the head, if there is one.
+// report sends a report to the head, if there is one. It does not wait; one that is too long ends
+// the link.
 func (g *guest) report(r pool.Report) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,7 +84,7 @@ func (g *guest) report(r pool.Report) {
 // refusedError is why the head does not take this host.
 type refusedError string
 
-// Error implements error.
+// Error returns the reason.
 func (e refusedError) Error() string { return string(e) }
 
 // rejoinPause is how long a keeper waits that could not join again.
@@ -166,7 +167,8 @@ func (g *guest) session(ctx context.Context, welcomed func()) error {
 	}
 }
 
-// unreachable returns a function that tells people, once a reason, why the head cannot be reached.
+// unreachable returns a function that tells people, once a reason, why the head at an address
+// cannot be reached. tcp.Join calls that on the goroutine of session, after each attempt.
 func unreachable(notes io.Writer, address string) func(attempts int, why error) {
 	last := ""
 	return func(_ int, why error) {
@@ -225,7 +227,7 @@ func (s *session) hello(peer fabric.Host) {
 		s.network.Addr(), g.Link}}) // a short one
 }
 
-// Up implements fabric.Handler.
+// Up implements fabric.Handler: it says hello to the peer, or has open say it.
 func (s *session) Up(peer fabric.Host) {
 	s.mu.Lock()
 	open := s.network != nil
@@ -242,10 +244,11 @@ func (s *session) Up(peer fabric.Host) {
 // Place implements fabric.Handler: keepers send no pieces.
 func (s *session) Place(fabric.Host, fabric.Piece) []byte { return nil }
 
-// Arrived implements fabric.Handler.
+// Arrived implements fabric.Handler: keepers send no pieces.
 func (s *session) Arrived(fabric.Host, fabric.Piece) {}
 
-// Message implements fabric.Handler.
+// Message implements fabric.Handler: it takes in a welcome, a refusal, an order or an answer of the
+// head, and ends the link with a peer whose message cannot be read. It waits until open was called.
 func (s *session) Message(from fabric.Host, b []byte) {
 	<-s.ready
 	g := s.guest
@@ -275,7 +278,8 @@ func (s *session) Message(from fabric.Host, b []byte) {
 	}
 }
 
-// Down implements fabric.Handler.
+// Down implements fabric.Handler: it ends the session where the head is lost, or nobody is left who
+// could be the head.
 func (s *session) Down(peer fabric.Host, err error) {
 	s.mu.Lock()
 	s.linked--
@@ -312,7 +316,8 @@ func (g *guest) handler() http.Handler {
 	return mux
 }
 
-// forward has the head answer the request of a tool.
+// forward has the head answer the request of a tool, as an http.Handler, and waits for the answer
+// until the tool is gone or the keeper ends.
 func (g *guest) forward(w http.ResponseWriter, r *http.Request) {
 	f := forwarded{Path: r.URL.Path}
 	if r.Method == http.MethodPost {

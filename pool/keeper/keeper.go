@@ -251,7 +251,7 @@ func serveTools(g *group.Group, name string, h http.Handler) error {
 	return nil
 }
 
-// restore makes the machine of what the store has.
+// restore sets k.m to the machine that the record in the store is of, for which it waits.
 func (k *keeper) restore(ctx context.Context) error {
 	all := []string{pool.MemoryKey(k.Name)}
 	for _, prefix := range []string{pool.JobPrefix(k.Name), pool.HostPrefix(k.Name),
@@ -284,14 +284,15 @@ func (k *keeper) restore(ctx context.Context) error {
 	return err
 }
 
-// headValue returns the value that says who leads the pool, for the store.
+// headValue returns the value that says who leads the pool, for the store: run is the id of this
+// start, since and ended are when it began to lead and ended, 0 = it has not.
 func (k *keeper) headValue(run string, since, ended int64) pool.Write {
 	return pool.Write{Key: pool.PoolKey(k.Name), Value: pool.EncodeHead(k.Name,
 		pool.Head{Host: k.Host, Address: k.address(), Run: run, Since: since, Ended: ended,
 			Policy: k.Policy})}
 }
 
-// lead writes into the store that this keeper leads the pool from now on.
+// lead writes into the store that this keeper leads the pool from now on, and waits for that.
 func (k *keeper) lead(ctx context.Context) error {
 	id := make([]byte, 6)
 	_, _ = rand.Read(id) // does not fail
@@ -312,7 +313,7 @@ func (k *keeper) retire() {
 
 // loop does one thing after the other until ctx ends. It settles at most a quarter of the time:
 // where many jobs wait, and a decision takes as long as several submissions, the next decision is
-// about all that have come meanwhile.
+// about all that have come meanwhile. It fails where somebody else leads the pool.
 func (k *keeper) loop(ctx context.Context) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -396,7 +397,8 @@ func (k *keeper) reply() {
 	k.waiting = rest
 }
 
-// do runs f on the goroutine of loop and waits for it; false = the keeper ends, or ctx does.
+// do runs f on the goroutine of loop and waits for it; false = the keeper ends, or ctx does, and
+// then f may run later or not at all. It is not for that goroutine.
 func (k *keeper) do(ctx context.Context, f func()) bool {
 	done := make(chan struct{})
 	select {

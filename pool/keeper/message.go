@@ -159,7 +159,7 @@ func (f *forwarded) check() error {
 // jobName matches the names of jobs in a pool, which are part of those of files.
 var jobName = regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,127}$`)
 
-// checkJob returns an error for what cannot be the name of a job.
+// checkJob returns an error for a text that cannot be the name of a job; nil = it can.
 func checkJob(name string) error {
 	if !jobName.MatchString(name) {
 		return fmt.Errorf("a job cannot be called %.128q", name)

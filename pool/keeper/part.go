@@ -176,7 +176,8 @@ func (p *part) done(link int) {
 var errNotFound = errors.New("the launcher has not begun to answer")
 
 // do carries out one order. What only the host that leads can do is left where another one does:
-// the head of the pool then asks that one.
+// the head of the pool then asks that one. It may wait for the launcher; after an error the order
+// is tried again or refused.
 func (p *part) do(ctx context.Context, o pool.Order) error {
 	switch o.Verb {
 	case pool.StartRun, pool.JoinRun:

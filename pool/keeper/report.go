@@ -18,7 +18,8 @@ import (
 // the goroutine of part.watch, and read files of the part and of its run; the functions keep
 // nothing.
 
-// report says how a part is; gone says that its processes are gone.
+// report returns what the keeper of this host reports of a part; gone says that its processes are
+// gone.
 func (p *part) report(gone bool) pool.JobReport {
 	r := pool.JobReport{Job: p.name, Attempt: p.saved.Attempt, Part: p.saved.Part, Live: !gone,
 		Refused: p.refused}
@@ -105,7 +106,8 @@ func lastLine(text string) string {
 	return strings.TrimPrefix(text[strings.LastIndexByte(text, '\n')+1:], "shoal: ")
 }
 
-// led returns what a launcher says of a job, as the pool has it.
+// led returns what the launcher of a job says of it, in the form in which the machine of the pool
+// takes it.
 func led(j *control.Job) *pool.Led {
 	l := &pool.Led{Host: j.Head, Size: j.Size, Want: j.Want, Workers: map[string]int{},
 		Elastic: resizable(j), Steps: cmp.Or(j.OptimizerSteps, j.Steps), Goal: j.Goal, Dir: j.Dir,

@@ -55,7 +55,8 @@ func (q *Request) submission() (pool.Submission, error) {
 	return s, nil
 }
 
-// kind returns a short text that is the same for commands that differ only in a seed.
+// kind returns a short text that is the same for commands that differ only in a seed, by which the
+// pool knows jobs alike.
 func kind(command []string) string {
 	var words []string
 	skip := false

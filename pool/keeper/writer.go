@@ -72,7 +72,8 @@ const (
 	maxAtOnce   = 4 << 20 // bytes of one
 )
 
-// writeAll writes a list in its order, until a write fails.
+// writeAll writes a list in its order, until a write fails, and returns what is written and what is
+// not. It waits for the store.
 func (w *writer) writeAll(ctx context.Context, list []pool.Write) (b batch) {
 	for rest := list; len(rest) > 0; {
 		n := w.writeMany(ctx, rest)

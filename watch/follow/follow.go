@@ -125,7 +125,8 @@ func (f *Follower) Poll(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// ask asks the launcher how the job is.
+// ask asks the launcher how the job is, and tells the run what it says, or why it says nothing. The
+// error is the cause of ctx.
 func (f *Follower) ask(ctx context.Context, now time.Time) error {
 	if f.live == nil && !f.Run.HasResult() && now.Sub(f.sought) >= seekPause {
 		f.sought = now
@@ -207,7 +208,8 @@ func (f *Follower) readFiles() {
 	f.readLines("metrics.jsonl", &f.metrics, r.AddMetrics, r.ResetMetrics)
 }
 
-// readLines reads what is new in a file of lines.
+// readLines reads what is new in a file of lines by l, whose lines add takes; reset is called where
+// the file is another one. It tells the run what is wrong with the file.
 func (f *Follower) readLines(name string, l *lines, add func(line []byte), reset func()) {
 	r := f.Run
 	err := l.read(taker{line: add, reset: reset,

@@ -125,7 +125,8 @@ func (l *lines) readOn(f io.ReaderAt, take taker) error {
 	}
 }
 
-// cut cuts what was read into lines.
+// cut cuts what was read, which follows what was read before, into lines, and gives take those that
+// are whole and not empty.
 func (l *lines) cut(piece []byte, take taker) {
 	for len(piece) > 0 {
 		line, rest, ended := bytes.Cut(piece, []byte("\n"))

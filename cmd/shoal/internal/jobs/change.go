@@ -70,13 +70,14 @@ func encodeEntries(out io.Writer, list []launcher.Entry) error {
 // changeName is the name of a change, as the flag --change takes it; "" = none was given.
 type changeName string
 
-// String implements pflag.Value.
+// String implements pflag.Value: the name that was given, as it stands.
 func (n *changeName) String() string { return string(*n) }
 
-// Type implements pflag.Value.
+// Type implements pflag.Value: what the help calls the value.
 func (n *changeName) Type() string { return "name" }
 
-// Set implements pflag.Value.
+// Set implements pflag.Value: it takes a name from the command line, and fails for what cannot be
+// one.
 func (n *changeName) Set(text string) error {
 	if !namesChange.MatchString(text) {
 		return errors.New("it takes a whole number, or r and a number for a change of routes")

@@ -73,7 +73,8 @@ func usage(err error) error {
 	return err
 }
 
-// call asks the keeper of a pool, "" = the only one of this host.
+// call asks the keeper of a pool, "" = the only one of this host, as keeper.Call does, and waits
+// for the answer. Its errors are for the command line.
 func call(ctx context.Context, name, path string, body, into any) error {
 	name, err := keeper.Find(name)
 	if err == nil {
@@ -238,6 +239,8 @@ func hostName(dir, pool, given string) (string, error) {
 }
 
 // keeperConfig returns what a keeper of a pool needs on this host, whose folder of the pool is dir.
+// host and slots are those of the command line, and notes is where the keeper tells people what
+// happens.
 func keeperConfig(dir, name, host string, slots int, notes io.Writer) (c keeper.Config, err error) {
 	jobs := filepath.Join(dir, "jobs")
 	if err := os.MkdirAll(jobs, 0o700); err != nil {
@@ -381,7 +384,7 @@ func inSession(about *cobra.Command, name, input string, args []string) (s keepe
 	return s, path, err
 }
 
-// sayings returns what a keeper has said as the text of an error.
+// sayings returns what a keeper that has ended has said in its log, as the text of an error.
 func sayings(log []byte) string {
 	return strings.TrimPrefix(strings.TrimSpace(string(log)), "shoal: ")
 }

@@ -113,7 +113,8 @@ func (p *program) stop() {
 	_ = p.out.Close()
 }
 
-// Decide implements sched.Share.
+// Decide implements sched.Share: the program decides, for which it waits. It panics where the
+// program has not answered as it must, and at each call after that.
 func (p *program) Decide(v *sched.View, _ []byte) (sched.Decision, []byte) {
 	if p.broken == nil {
 		d, err := p.ask(v)
