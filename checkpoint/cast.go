@@ -203,8 +203,8 @@ func (f *castFolder) Stat(name string) (fs.FileInfo, error) {
 // ReadDir implements fs.ReadDirFS: it lists the files of the checkpoint, without those of casts.
 func (f *castFolder) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(f.FS, name) }
 
-// A castFile is a tensor, packed and rounded. Nothing changes it after castFolder.add, so any
-// goroutine may use it; its methods do no I/O.
+// A castFile is a tensor, packed and rounded, and a fs.FileInfo of the file that it seems to be.
+// Nothing changes it after castFolder.add, so any goroutine may use it; its methods do no I/O.
 type castFile struct {
 	folder *castFolder
 	name   string        // name in the folder, which no other file has
@@ -222,35 +222,35 @@ func (x *castFile) tensor() format.Tensor {
 	return t
 }
 
-// Name implements fs.FileInfo.
+// Name implements fs.FileInfo: the name in the folder.
 func (x *castFile) Name() string { return x.name }
 
-// Size implements fs.FileInfo.
+// Size implements fs.FileInfo: the bytes of the rounded tensor.
 func (x *castFile) Size() int64 { return x.size }
 
-// Mode implements fs.FileInfo.
+// Mode implements fs.FileInfo: a file that can be read.
 func (x *castFile) Mode() fs.FileMode { return 0o444 }
 
-// ModTime implements fs.FileInfo.
+// ModTime implements fs.FileInfo: when the newest file was changed that has the tensor.
 func (x *castFile) ModTime() time.Time { return x.mtime }
 
-// IsDir implements fs.FileInfo.
+// IsDir implements fs.FileInfo: it is none.
 func (x *castFile) IsDir() bool { return false }
 
-// Sys implements fs.FileInfo.
+// Sys implements fs.FileInfo: there is nothing more to know.
 func (x *castFile) Sys() any { return nil }
 
 // An openCast is a castFile as an fs.File. Several goroutines may read it. ReadAt and round read
 // the files of the checkpoint and wait for them; the other methods do no I/O.
 type openCast struct{ *castFile }
 
-// Stat implements fs.File.
+// Stat implements fs.File: what is known of the file.
 func (x openCast) Stat() (fs.FileInfo, error) { return x.castFile, nil }
 
 // Read implements fs.File; it always fails, since such files are read by ReadAt.
 func (x openCast) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
-// Close implements fs.File.
+// Close implements fs.File: there is nothing to close.
 func (x openCast) Close() error { return nil }
 
 // castBuffers are buffers for stored elements, which any goroutine may take.

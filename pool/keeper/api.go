@@ -263,7 +263,8 @@ func Call(ctx context.Context, name, path string, body, into any) error {
 	return json.NewDecoder(reply.Body).Decode(into)
 }
 
-// FindJob returns the job of a name in a pool that is kept on this host, and whether there is one.
+// FindJob returns the job of a name in a pool that is kept on this host, of several the one that
+// was submitted last, and whether there is one. It passes over pools whose keepers do not answer.
 func FindJob(ctx context.Context, name string) (found Job, is bool) {
 	pools, _ := Names()
 	for _, pool := range pools {
