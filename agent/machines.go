@@ -4,7 +4,6 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/sense"
 )
 
 // What the head knows of the hosts of its job and of the links between them, for planners.
@@ -88,30 +87,17 @@ func (r *routes) judge(m *Machines) {
 	}
 }
 
-// Pace returns what steps take since the job has its mesh, and after how many committed steps it
-// got that. It waits for the engine's thread.
-func (a *Agent) Pace() (p sense.Pace, since uint64) {
-	_ = a.engine.runAndWait(func() { p, since = a.engine.signals.Pace() }) // else nothing is known
-	return p, since
-}
-
-// Traffic returns how many bytes of data this host has sent to others over the links that there are
-// now, and where it leads the part of a step, from 0 to 1, in which all workers wait for the
-// network; 0 = that is not known. It waits for the engine's thread.
-func (a *Agent) Traffic() (sent uint64, waits float64) {
+// Sent returns how many bytes of data this host has sent to others over the links that there are
+// now. It does not wait for the engine's thread.
+func (a *Agent) Sent() (sum uint64) {
 	network, is := a.network.(fabric.Counter)
 	if !is {
-		return 0, 0
+		return 0
 	}
 	for _, streams := range network.Sent() {
 		for _, s := range streams {
-			sent += s.Bytes
+			sum += s.Bytes
 		}
 	}
-	_ = a.engine.runAndWait(func() {
-		if a.driver.head.Leads() {
-			waits = a.engine.signals.Waits(a.driver.head.State())
-		}
-	})
-	return sent, waits
+	return sum
 }

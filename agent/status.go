@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -74,13 +75,26 @@ type Room struct {
 	Growth member.Growth
 }
 
-// Progress is how far a training is.
+// Progress is how far a training is, and how fast.
 type Progress struct {
 	Steps          uint64 // those that are committed
 	OptimizerSteps uint64 // those that the training has made; 0 = as many
 	// Goal is how many optimizer steps the training has in all, as workers of this host have told;
 	// 0 = they have not.
 	Goal uint64
+	Rates
+}
+
+// Rates are how fast a training is. They are found four times a second while it makes steps, and
+// those of an earlier generation or setting are not known any more.
+type Rates struct {
+	// Pace is what steps take since the job has its mesh; without Steps it is not known.
+	Pace sense.Pace
+	// PaceSince is after how many committed steps the job got its mesh.
+	PaceSince uint64
+	// NetworkWaits is the part of a step, from 0 to 1, in which all workers wait for the network; 0
+	// = it is not known; on the head.
+	NetworkWaits float64
 }
 
 // HostNames lists the names of the hosts, in memory of its own.
@@ -99,12 +113,14 @@ func (s *Status) HostNames() (names []string) {
 type publisher struct {
 	newest         atomic.Pointer[published]
 	steps          atomic.Uint64
-	optimizerSteps atomic.Uint64 // as Status.OptimizerSteps
-	goal           atomic.Uint64 // as Status.Goal; the goroutine of any session writes it
+	optimizerSteps atomic.Uint64         // as Status.OptimizerSteps
+	goal           atomic.Uint64         // as Status.Goal; the goroutine of any session writes it
+	rates          atomic.Pointer[Rates] // nil = not known
 	// key and changed are touched on the engine's thread only. key is the statusKey of the newest
 	// Status; changed says that the Status may have changed otherwise than by a step.
 	key     statusKey
 	changed bool
+	ratedAt uint64 // the number of the last step with which rates were found
 }
 
 // published is a Status, and a channel that tells when another one has followed.
@@ -136,7 +152,11 @@ func (p *publisher) read() (s Status, outdated <-chan struct{}) {
 		return Status{}, nil
 	}
 	if s = newest.Status; !s.Ended {
-		s.Progress = Progress{p.steps.Load(), p.optimizerSteps.Load(), p.goal.Load()}
+		s.Progress = Progress{Steps: p.steps.Load(), OptimizerSteps: p.optimizerSteps.Load(),
+			Goal: p.goal.Load()}
+		if r := p.rates.Load(); r != nil {
+			s.Rates = *r
+		}
 	}
 	return s, newest.outdated
 }
@@ -202,8 +222,28 @@ func (d *driver) publishStatus() {
 		d.published.optimizerSteps.Store(known.OptimizerSteps())
 		return
 	}
+	if before.generation != key.generation || before.trial != key.trial ||
+		before.batch != key.batch || before.shape != key.shape {
+		d.published.rates.Store(nil)
+	}
 	d.published.changed = false
 	d.published.publish(d.newStatus())
+}
+
+// publishRates makes the rates of now those of the Status, if a step has ended since the last time.
+// It runs on the engine's thread.
+func (d *driver) publishRates() {
+	known := d.head.State()
+	if known.Steps == d.published.ratedAt {
+		return
+	}
+	d.published.ratedAt = known.Steps
+	r := &Rates{}
+	r.Pace, r.PaceSince = d.engine.signals.Pace()
+	if d.head.Leads() {
+		r.NetworkWaits = d.engine.signals.Waits(known)
+	}
+	d.published.rates.Store(r)
 }
 
 // newStatusKey is the key of the Status as it is now. While no step has ended and nothing else has

@@ -73,6 +73,41 @@ func TestStatusIsNeverBehind(t *testing.T) {
 	}
 }
 
+// How fast a training is stands in the status, for which nobody waits for the engine's thread. With
+// another generation it is not known until it is found anew.
+func TestRatesAreInTheStatus(t *testing.T) {
+	var a atomic.Pointer[agent.Agent]
+	var stale atomic.Int64
+	f := newElasticJob(t, 2, client.Data{Samples: 400, Batch: 20, Epochs: 1, Seed: 3})
+	a.Store(f.agent)
+	f.onEvent = func(e agent.Event) { // on the engine's thread
+		if s := a.Load().Status(); e.What == "generation" && s.Pace.Steps > 0 {
+			stale.Add(1)
+		}
+	}
+	does := func(f *elasticJob, number, step int) error {
+		switch {
+		case number == 0 && step == 6:
+			f.agent.Waits() // which looks at the job as it is done four times a second
+			if s := f.agent.Status(); s.Pace.Steps < 3 || !(s.Pace.Median > 0) {
+				t.Errorf("after 6 steps the pace is %+v", s.Pace)
+			}
+		case number == 1 && step == 8:
+			return errDies
+		}
+		return nil
+	}
+	for number := range 2 {
+		f.runWorker(number, fmt.Sprintf("token-%d", number), does)
+	}
+	if err := f.group.Wait(); err != nil {
+		t.Error(err)
+	}
+	if n := stale.Load(); n > 0 {
+		t.Errorf("%d generations began with the pace of the one before", n)
+	}
+}
+
 // The size that the setting of the job has is in the status when the step has ended that brings it,
 // though the members are as they were.
 func TestStatusOfTheWantedSize(t *testing.T) {

@@ -66,6 +66,7 @@ func (d *driver) observeWaits() {
 	d.reportWaits("waited", over, d.endedWaitText)
 	d.reportWaits("wait", unusual, d.unusualWaitText)
 	d.tellHead()
+	d.publishRates()
 }
 
 // endWaits has the stall detector forget all waits, and gives the launcher an event about those

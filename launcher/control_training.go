@@ -21,12 +21,12 @@ func (l *launcher) describeTraining(s agent.Status) api.Training {
 	if s.NextChange.Number > 0 {
 		t.NextChange = &s.NextChange
 	}
-	if p, since := l.agent.Pace(); p.Steps > 0 {
-		t.Pace = &api.Pace{Since: since, Steps: p.Steps, Batch: p.Batch, P25: p.First,
+	if p := s.Pace; p.Steps > 0 {
+		t.Pace = &api.Pace{Since: s.PaceSince, Steps: p.Steps, Batch: p.Batch, P25: p.First,
 			Median: p.Median, P75: p.Third}
 	}
-	if sent, waits := l.agent.Traffic(); sent > 0 {
-		t.Traffic = &api.Traffic{Sent: sent, Waits: waits}
+	if sent := l.agent.Sent(); sent > 0 {
+		t.Traffic = &api.Traffic{Sent: sent, Waits: s.NetworkWaits}
 	}
 	if l.registry.leads() {
 		t.Slow = l.agent.SlowHosts()

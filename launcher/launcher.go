@@ -27,7 +27,6 @@ import (
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/topo"
@@ -84,8 +83,7 @@ type hostAgent interface {
 	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 	WhyNot() []act.WhyNot
 	SlowHosts() []string
-	Pace() (p sense.Pace, since uint64)
-	Traffic() (sent uint64, waits float64)
+	Sent() uint64
 	Machines() (agent.Machines, error)
 	NoteFailure(how string)
 }
