@@ -91,7 +91,7 @@ type row struct {
 	changes, reverted float64   // a run
 }
 
-// run writes the tables to out.
+// run plays all runs, and writes the tables to out.
 func (m measurement) run(out io.Writer) error {
 	fmt.Fprintf(out, "seeds %d to %d, %.0f s each, predicted for %d s ahead\n", m.seed,
 		m.seed+uint64(m.seeds)-1, m.seconds, m.ahead)
@@ -130,22 +130,22 @@ func print(out io.Writer, d disturbance, rows []row) {
 		for i := range differences {
 			differences[i] -= base[i]
 		}
-		mean, deviation := meanOf(r.of)
-		change, error := meanOf(differences)
+		mean, meanError := meanOf(r.of)
+		change, changeError := meanOf(differences)
 		fmt.Fprintf(out, "| %s | %s | %.1f ± %.1f %% | %+.1f ± %.1f | %.1f | %.1f |\n", r.name,
-			r.late, 100*mean, 100*deviation, 100*change, 100*error, r.changes, r.reverted)
+			r.late, 100*mean, 100*meanError, 100*change, 100*changeError, r.changes, r.reverted)
 	}
 }
 
-// meanOf returns the mean of numbers and its standard error.
-func meanOf(list []float64) (mean, deviation float64) {
+// meanOf returns the mean of numbers, and its standard error; 0 for a single one.
+func meanOf(list []float64) (mean, standardError float64) {
 	for _, x := range list {
 		mean += x / float64(len(list))
 	}
 	for _, x := range list {
-		deviation += (x - mean) * (x - mean) / float64(len(list)*max(len(list)-1, 1))
+		standardError += (x - mean) * (x - mean) / float64(len(list)*max(len(list)-1, 1))
 	}
-	return mean, math.Sqrt(deviation)
+	return mean, math.Sqrt(standardError)
 }
 
 // equal is a policy shares that leaves all work equal.
@@ -156,7 +156,8 @@ func (equal) Decide(sense.Observation, decide.Twin, []byte) (decide.Decision, []
 	return decide.Leave("work stays equal"), nil
 }
 
-// play plays the runs of a line.
+// play plays a run for each seed under the policy p, and returns the row of the table that has
+// their results. make makes the predictors of how slow hosts will be; nil = there are none.
 func (m measurement) play(d disturbance, p decide.Policy,
 	make func() predict.Predictor) (out row, err error) {
 	for i := range m.seeds {

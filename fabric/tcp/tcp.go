@@ -212,7 +212,8 @@ func NewToken(authority []byte, ttl time.Duration) (string, error) {
 	return a.newToken(time.Now().Add(ttl)).String(), nil
 }
 
-// Send implements fabric.Network. It copies b.
+// Send implements fabric.Network: it queues a copy of b for the peer, or writes b at once, and does
+// not wait.
 func (m *Network) Send(to fabric.Host, b []byte) {
 	if len(b) > fabric.MaxMessage {
 		panic(fmt.Sprintf("tcp: a message of %d bytes; the limit is %d", len(b), fabric.MaxMessage))
@@ -222,7 +223,8 @@ func (m *Network) Send(to fabric.Host, b []byte) {
 	}
 }
 
-// SendPiece implements fabric.Network. It does not copy the payload.
+// SendPiece implements fabric.Network: it queues the payload itself, which must stay as it is until
+// it is sent, and does not wait.
 func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	if int(p.Length) != len(payload) || p.Length > fabric.MaxPiece {
 		panic(fmt.Sprintf("tcp: a piece of %d bytes with a payload of %d; the limit is %d",

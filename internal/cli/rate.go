@@ -37,7 +37,7 @@ func (r *Rate) Set(text string) error {
 	return nil
 }
 
-// String implements pflag.Value; 0 is none.
+// String implements pflag.Value: the rate as text; "" for 0, which is none.
 func (r *Rate) String() string {
 	if *r == 0 {
 		return ""

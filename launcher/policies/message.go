@@ -140,7 +140,7 @@ func finiteSplit(s sense.Split) sense.Split {
 	return s
 }
 
-// finite reports whether all numbers are.
+// finite reports whether all of the numbers are finite.
 func finite(list ...float64) bool {
 	for _, x := range list {
 		if math.IsNaN(x) || math.IsInf(x, 0) {

@@ -47,14 +47,14 @@ func printZoo(out io.Writer) error {
 	rows := [][]string{{"MODEL", "PARAMETERS", "LAYERS", "TOKENS", "TFLOP A SAMPLE", ""}}
 	for _, s := range zoo.Shapes() {
 		rows = append(rows, []string{zooPrefix + s.Name,
-			count(s.Parameters()), strconv.Itoa(s.Blocks + 2),
+			parameterText(s.Parameters()), strconv.Itoa(s.Blocks + 2),
 			strconv.Itoa(s.Context), fmt.Sprintf("%.0f", s.Operations()/1e12), s.Title})
 	}
 	return cli.Table(out, rows)
 }
 
-// count writes a number of parameters as names of models do.
-func count(n int64) string {
+// parameterText writes a number of parameters as names of models do, such as 8.03B.
+func parameterText(n int64) string {
 	if n < 1e9 {
 		return fmt.Sprintf("%.3gM", float64(n)/1e6)
 	}

@@ -228,10 +228,10 @@ func printPlan(out io.Writer, r *planner.Result) error {
 	}
 	fmt.Fprintf(&b, "memory      %s of %s on the fullest workers, those of stage %d%s\n",
 		plural.Bytes(d.Stages[r.Fullest].Memory), plural.Bytes(r.Has), r.Fullest,
-		memoryParts(r.Memory, r.Fullest))
+		memoryText(r.Memory, r.Fullest))
 	fmt.Fprintf(&b, "binds       %s\n", r.Binds)
 	if len(r.Helps) > 0 {
-		fmt.Fprintf(&b, "helps       %s\n", helps(r.Helps))
+		fmt.Fprintf(&b, "helps       %s\n", helpText(r.Helps))
 	}
 	for i, x := range r.Rejected {
 		title := "rejected"

@@ -9,8 +9,8 @@ import (
 
 // What shoal plan says of a plan, in words. The functions are pure.
 
-// helps writes what would let more samples through, and by how much.
-func helps(list []planner.Help) string {
+// helpText writes what would let more samples through, and by how much.
+func helpText(list []planner.Help) string {
 	parts := make([]string, len(list))
 	for i, h := range list {
 		parts[i] = fmt.Sprintf("%+.1f %% with %s", 100*h.Gain, h.What)
@@ -18,8 +18,9 @@ func helps(list []planner.Help) string {
 	return strings.Join(parts, ", ") + " (samples/s)"
 }
 
-// memoryParts writes what takes the memory of a worker of a stage; "" where that is not known.
-func memoryParts(list []planner.Memory, stage int) string {
+// memoryText writes what takes the memory of a worker of a stage, after ": "; "" where that is not
+// known.
+func memoryText(list []planner.Memory, stage int) string {
 	if stage >= len(list) {
 		return ""
 	}

@@ -95,7 +95,8 @@ func pageOf(r *report) []byte {
 	return b.Bytes()
 }
 
-// distribution returns which part of the jobs that are done is at most at which number.
+// distribution returns points of the distribution of a number of the jobs that are done: at most so
+// much, and which part of them has that, from 0 to 1.
 func distribution(jobs []cluster.Job, number func(j *cluster.Job) float64) (points [][2]float64) {
 	var all []float64
 	for i := range jobs {
@@ -114,7 +115,8 @@ func distribution(jobs []cluster.Job, number func(j *cluster.Job) float64) (poin
 	return points
 }
 
-// means returns means of hours, as a part of some GPUs, at most 300 of them by days.
+// means returns at most 300 points of a series of hours: the day, and the mean of what hours have
+// then, as a part of gpus.
 func means(hours []float64, gpus float64) (points [][2]float64) {
 	step := max((len(hours)+299)/300, 1)
 	for i := 0; i < len(hours); i += step {
@@ -135,7 +137,8 @@ const (
 	left, bottom  = 46.0, 30.0
 )
 
-// chart draws lines over parts from 0 to 1; logarithmic along x where log is set.
+// chart draws lines into b, under a title: across what the first number of a point is, upwards the
+// second, a part from 0 to 1. log has the first on a logarithmic scale.
 func chart(b *bytes.Buffer, title string, lines []series, log bool) {
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, s := range lines {

@@ -51,7 +51,7 @@ func encode(out io.Writer, value any) error {
 	return e.Encode(value)
 }
 
-// printJSON prints an object a run.
+// printJSON prints a JSON object for each run.
 func printJSON(out io.Writer, r *report) error {
 	for _, x := range r.Runs {
 		if err := encode(out, x); err != nil {
@@ -93,14 +93,14 @@ func printReport(out io.Writer, r *report) error {
 	return nil
 }
 
-// table returns a row a run, after the heads.
+// table returns the heads of the table of a report, and after them a row for each run.
 func (r *report) table() [][]string {
 	rows := [][]string{{"POLICY", "GPUS", "MEAN H", "MEDIAN H", "P99 H", "WAIT H", "MAKESPAN H",
 		"USED", "MOVES", "UNFAIR", "DEADLINES MET", "REFUSED", "GPU HOURS", "COST"}}
 	for _, x := range r.Runs {
 		met, refused, cost := "-", "-", "-"
 		if x.Deadlines > 0 {
-			met = percent(float64(x.Met) / float64(x.Deadlines))
+			met = percentText(float64(x.Met) / float64(x.Deadlines))
 		}
 		if x.Refused > 0 {
 			refused = strconv.Itoa(x.Refused)
@@ -109,23 +109,23 @@ func (r *report) table() [][]string {
 			cost = fmt.Sprintf("%.2f", x.Cost)
 		}
 		rows = append(rows, []string{cli.Visible(x.Policy, false), strconv.Itoa(x.GPUs),
-			hours(x.Mean), hours(x.Median), hours(x.P99), hours(x.Wait), hours(x.Makespan),
-			percent(x.Used), strconv.Itoa(x.Moves), percent(x.Unfair), met, refused,
-			fmt.Sprintf("%.0f", x.GPUHours), cost})
+			hoursText(x.Mean), hoursText(x.Median), hoursText(x.P99), hoursText(x.Wait),
+			hoursText(x.Makespan), percentText(x.Used), strconv.Itoa(x.Moves),
+			percentText(x.Unfair), met, refused, fmt.Sprintf("%.0f", x.GPUHours), cost})
 	}
 	return rows
 }
 
-// hours writes a number of hours.
-func hours(x float64) string {
+// hoursText writes a number of hours with the digits that people need.
+func hoursText(x float64) string {
 	if x < 0.1 && x > 0 {
 		return fmt.Sprintf("%.4f", x)
 	}
 	return fmt.Sprintf("%.2f", x)
 }
 
-// percent writes a part.
-func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+// percentText writes a part, from 0 to 1, in percent.
+func percentText(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
 
 // csvOf returns a table with a line for each job of each run, times in seconds.
 func csvOf(r *report) ([]byte, error) {

@@ -241,7 +241,8 @@ func (f *flags) write(out io.Writer, r *report) error {
 	return nil
 }
 
-// listed returns names for the help, indented, in lines of as many as fit.
+// listed returns names for the help with commas between them, in indented lines of up to 98
+// columns.
 func listed(names []string) string {
 	const most = 98
 	var b strings.Builder
@@ -304,7 +305,8 @@ type costsFile struct {
 	Resume float64 `json:"resume"`
 }
 
-// parseCosts returns what changes take.
+// parseCosts reads what changes of jobs take from the text of --costs: a word, a time, or the name
+// of a file, which it reads.
 func parseCosts(text string) (sched.Costs, error) {
 	switch text {
 	case "live":

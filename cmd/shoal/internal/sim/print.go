@@ -87,7 +87,7 @@ func printWhatIf(out io.Writer, p *played) error {
 		if math.IsNaN(a) && math.IsNaN(b) {
 			return
 		}
-		rows = append(rows, []string{name, known(a), known(b), known(b / a)})
+		rows = append(rows, []string{name, digitsOrDash(a), digitsOrDash(b), digitsOrDash(b / a)})
 	}
 	row("steps", func(r *play.Result) float64 { return float64(r.Steps) })
 	row("seconds", func(r *play.Result) float64 { return r.Seconds })
@@ -104,15 +104,15 @@ func printWhatIf(out io.Writer, p *played) error {
 	return cli.Table(out, rows)
 }
 
-// known writes a number with the digits that it can have; "-" if it is not known.
-func known(x float64) string {
+// digitsOrDash writes a number as digits does; "-" if it is not known.
+func digitsOrDash(x float64) string {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return "-"
 	}
 	return digits(x)
 }
 
-// digits writes a number with the digits that it can have.
+// digits writes a number with three digits, or all before the point.
 func digits(x float64) string {
 	if math.Abs(x) >= 1000 {
 		return strconv.FormatFloat(x, 'f', 0, 64)

@@ -127,7 +127,7 @@ func (o *options) printReport(out io.Writer, r *recorded.Report) error {
 	return nil
 }
 
-// firstHosts returns the first of some hosts.
+// firstHosts returns the first eight of some hosts, and that there are more.
 func firstHosts(all []string) []string {
 	const most = 8
 	if len(all) <= most {
@@ -136,7 +136,7 @@ func firstHosts(all []string) []string {
 	return append(append([]string{}, all[:most]...), "and so on")
 }
 
-// printWhatIfOf prints what would come of something else.
+// printWhatIfOf prints what is predicted for a run with something else from its last step on.
 func printWhatIfOf(out io.Writer, w *recorded.WhatIf) error {
 	fmt.Fprintf(out, "\nwhat if %s, after the last step:\n", w.What)
 	rows := [][]string{{"", "WHAT IF", "80 OF 100 CASES"}}

@@ -146,7 +146,7 @@ func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 	if len(match) > 0 {
 		err = c.Select(func(name string) bool {
 			return slices.ContainsFunc(match, func(m func(string) bool) bool {
-				return m(name) || s.renamed && m(s.before(name))
+				return m(name) || s.renamed && m(s.originalName(name))
 			})
 		})
 	}
@@ -188,8 +188,8 @@ func (s *sourceFlags) renames() (list []struct{ from, to string }) {
 	return list
 }
 
-// before returns the name that --strip and --rename have changed into this one.
-func (s *sourceFlags) before(name string) string {
+// originalName returns the name that --strip and --rename have changed into this one.
+func (s *sourceFlags) originalName(name string) string {
 	list := s.renames()
 	slices.Reverse(list)
 	for _, r := range list {
