@@ -16,8 +16,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// How a loop goes on from a checkpoint. The methods of Trainer in this file run on the goroutine of
-// the loop, in its first Next; the functions are pure.
+// How a loop goes on from a checkpoint, and how its state is described in one. The methods of
+// Trainer in this file run on the goroutine of the loop, between two steps; the functions without a
+// receiver are pure.
 
 // numpyTypes names, by element type, the NumPy type of the array that a Python program makes of a
 // tensor of a checkpoint. NumPy has no bf16: such a tensor becomes one of torch.
@@ -33,8 +34,7 @@ type itemNote struct {
 }
 
 // describeState returns the state as a checkpoint of this moment describes it, without its
-// elements. The goroutine of the loop calls it, between two steps; so it is with all methods of
-// Trainer here.
+// elements.
 func (t *Trainer) describeState() *snapshot.State {
 	place, err := t.cursor.AppendBinary(nil)
 	if err != nil {
