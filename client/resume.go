@@ -17,8 +17,7 @@ import (
 )
 
 // How a loop goes on from a checkpoint, and how its state is described in one. The methods of
-// Trainer in this file run on the goroutine of the loop, between two steps; the functions without a
-// receiver are pure.
+// Trainer in this file run on the goroutine of the loop; the functions without a receiver are pure.
 
 // numpyTypes names, by element type, the NumPy type of the array that a Python program makes of a
 // tensor of a checkpoint. NumPy has no bf16: such a tensor becomes one of torch.

@@ -20,8 +20,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher/senselog"
 )
 
-// The files of a run, which its launcher writes. Functions without a receiver keep nothing, and
-// read and make files, but for metricsLine, which is pure.
+// The files of a run, which its launcher writes. The functions without a receiver read and make
+// files, but for metricsLine, which is pure.
 
 // RunsDir is where the directories of runs lie unless the user says otherwise:
 // XDG_STATE_HOME/shoal/runs.

@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// The functions with a Server are tests of Run, on its goroutine: the server is empty, and t's own.
-// owner and Record are pure.
+// The functions with a Server are tests of Run, each on the goroutine of its subtest: the server is
+// empty, and t's own. owner and Record are pure.
 
 // noon is when owners of these tests began to lead.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

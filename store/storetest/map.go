@@ -15,8 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/store/record"
 )
 
-// The functions with a Server are tests of Run, on its goroutine: the server is empty, and t's own.
-// The others check something for these tests, and end a test where it is otherwise.
+// The functions with a Server are tests of Run, each on the goroutine of its subtest: the server is
+// empty, and t's own. The others check something for these tests, and end a test where it is
+// otherwise.
 
 // mustCreate writes a key that must hold nothing yet, and returns the revision. It ends the test if
 // that fails.

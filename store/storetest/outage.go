@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// The functions with a Server are tests of Run, on its goroutine: the server is empty, and t's own.
+// The functions with a Server are tests of Run, each on the goroutine of its subtest: the server is
+// empty, and t's own.
 
 // stoppedAndBack checks that calls fail while the store is stopped, and that what it held is there
 // afterwards.
