@@ -14,7 +14,7 @@ import (
 )
 
 // What an agent tells its launcher. The methods of driver in this file run on the engine's thread;
-// what has no receiver, and Event.String, changes nothing and may be called on any goroutine.
+// everything else changes nothing, and may be called on any goroutine.
 
 // Orders is what the job wants of the launcher of a host. The functions but Row run on the engine's
 // thread: they must not wait for the agent. Status tells them what their order follows from. A nil

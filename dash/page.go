@@ -44,7 +44,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // Page serves the page of a run. OpenPage makes one, and Wait ends it. It only reads: who has
-// logged in can change nothing either.
+// logged in can change nothing either. Each request runs its handler on a goroutine of its own;
+// what stands above mu does not change.
 type Page struct {
 	group  *group.Group
 	port   string
@@ -71,7 +72,7 @@ func OpenPage(ctx context.Context, run *follow.Follower, flag, address string) (
 	return openPage(ctx, run, flag, address, tick, refusalDelay)
 }
 
-// openPage is OpenPage with other times.
+// openPage is OpenPage with other times: of the ticks, and of what a wrong token waits.
 func openPage(ctx context.Context, run *follow.Follower, flag, address string, tick,
 	delay time.Duration) (*Page, error) {
 	l, err := listen(flag, address)
@@ -122,7 +123,7 @@ func (p *Page) readAll(ctx context.Context, run *follow.Follower) error {
 	return nil
 }
 
-// secret returns 128 random bits as text.
+// secret returns 128 random bits as text. Any goroutine may call it.
 func secret() string {
 	b := make([]byte, 16)
 	_, _ = rand.Read(b) // it ends the program where it fails

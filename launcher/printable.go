@@ -8,7 +8,7 @@ import (
 )
 
 // Text from elsewhere, as it may be shown on a terminal: of messages of other hosts, and of events.
-// The functions are pure.
+// The functions are pure; only sanitize changes something, its own message.
 
 // colors matches what gives text a color on a terminal.
 var colors = regexp.MustCompile("\x1b\\[[0-9;:]*m")
