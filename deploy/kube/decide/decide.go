@@ -39,6 +39,7 @@ const (
 	Over     End = "over"     // the job has ended; another pod says how
 	Finished End = "finished" // the job has ended well
 	Broken   End = "failed"   // the job has failed
+	Stopped  End = "stopped"  // somebody has stopped the job
 	Shelved  End = "parked"   // the job goes on from a checkpoint when it is begun again
 )
 
@@ -58,8 +59,12 @@ type State struct {
 	Begun     bool // the first pod of the run was seen to run
 	Trained   bool // the run has committed a step
 	Fruitless int  // runs in a row that have ended without a step
+	Retries   int  // runs that were begun because the job had failed
 	Next      int  // number of the next new pod of the run
 	Members   []Member
+
+	Crashes   int   // pods in a row that have ended by themselves, those of one moment as one
+	LastCrash int64 // when the last one did, in seconds of View.Now
 }
 
 // Pod is a pod of the job as it was seen.
@@ -80,6 +85,8 @@ type View struct {
 	Suspend  bool   // it should have none
 	Because  string // why it should have none, or fewer than people want; "" = suspend is true
 	Replicas int    // pods that the job should have
+	Retries  int    // how often a job that has failed is begun again
+	Now      int64  // seconds since any time
 	State    State
 	Pods     []Pod // of all runs
 	Live     Live
@@ -108,6 +115,7 @@ type Decision struct {
 	State   State
 	Create  []Member // pods of State.Run; number 0 begins the job unless State.Begun
 	Delete  []string // names of pods
+	Later   int64    // seconds until pods are made that are not made yet; 0 = there are none
 	Park    bool     // the job is to be asked to park
 	Release bool     // nothing is left of a deleted job, so that its finalizer may go
 	Events  []Event
@@ -162,7 +170,7 @@ func Next(v View) Decision {
 		d.State.Trained, d.State.Fruitless = true, 0
 	}
 	if d.takeEnd(v) {
-		return d
+		return d.delay(v)
 	}
 	switch {
 	case v.State.Phase == Pending || v.State.Phase == Parked:
@@ -172,7 +180,7 @@ func Next(v View) Decision {
 	default:
 		d.keepSize(v)
 	}
-	return d
+	return d.delay(v)
 }
 
 // deleteAll deletes all pods that are not being deleted yet; those that have ended stay for their
@@ -199,7 +207,11 @@ func (d *Decision) takeEnd(v View) bool {
 		case Finished:
 			d.State.Phase = Succeeded
 			d.say("Succeeded", "the training has ended well; pod %s has seen it through", p.Name)
-		case Broken:
+		case Broken, Stopped:
+			if p.End == Broken && v.State.Retries < v.Retries {
+				d.retry(v, p)
+				return true
+			}
 			d.State.Phase = Failed
 			d.warn("Failed", "the job has failed, as pod %s says: %s; kubectl logs %[1]s shows "+
 				"more", p.Name, p.Why)
@@ -232,6 +244,7 @@ func (d *Decision) begin(v View) {
 		return
 	}
 	d.newRun()
+	d.State.Crashes, d.State.LastCrash = 0, 0 // people want it now
 	d.Create = []Member{{}}
 	if d.State.Run == 1 {
 		d.say("Started", "pod %d begins the job; the others join it when it is there", 0)
@@ -246,8 +259,9 @@ func (d *Decision) newRun() {
 	if d.State.Begun && !d.State.Trained {
 		fruitless++
 	}
-	d.State = State{Phase: Starting, Run: d.State.Run + 1, Fruitless: fruitless, Next: 1,
-		Members: []Member{{}}}
+	d.State = State{Phase: Starting, Run: d.State.Run + 1, Fruitless: fruitless,
+		Retries: d.State.Retries, Next: 1, Members: []Member{{}}, Crashes: d.State.Crashes,
+		LastCrash: d.State.LastCrash}
 }
 
 // park has the job parked. Pods of a job that has not begun have nothing to save.
@@ -336,7 +350,11 @@ func (d *Decision) dropGone(v View) (over bool) {
 		case p.Ended && p.End == Left:
 			d.say("PodLeft", "pod %s has left the job at the end of a step", p.Name)
 		case p.Ended:
-			d.warn("PodEnded", "pod %s has ended: %s; the job goes on without it", p.Name, p.Why)
+			if !p.Deleting {
+				s.crash(v.Now)
+			}
+			d.warn("PodEnded", "pod %s has ended: %s; the job goes on without it%s", p.Name, p.Why,
+				s.delayText(v.Now))
 		case p.Deleting:
 		default:
 			kept = append(kept, Member{m.Number, true})
@@ -407,9 +425,7 @@ func (d *Decision) beginAgain(v View) {
 	if d.State.Fruitless < Fruitless {
 		d.warn("Restarted", "all pods that trained are gone and the job has not ended: run %d "+
 			"begins from the newest checkpoint", d.State.Run)
-		if d.deleteAll(v.Pods, false); countLive(v.Pods) == 0 {
-			d.Create = []Member{{}}
-		}
+		d.beginFirst(v)
 		return
 	}
 	d.State.Phase, d.State.Members, d.State.Run = Failed, nil, v.State.Run

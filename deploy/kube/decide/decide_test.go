@@ -25,6 +25,7 @@ type cluster struct {
 	trains   string          // pod that has begun the training that lives, "" = none does
 	joined   map[string]bool // pods that are part of it
 	most     int             // live pods that may be since the last change
+	now      int64           // in seconds
 	broken   string
 
 	seen        []Pod // what the operator sees, as it was some time ago
@@ -70,7 +71,7 @@ func (c *cluster) reconcile(kill bool) {
 		live.ParkedBy = "the operator"
 	}
 	v := View{Deleted: c.deleted, Suspend: c.suspend, Replicas: c.replicas, State: c.seenState,
-		Pods: slices.Clone(c.seen), Live: live}
+		Pods: slices.Clone(c.seen), Live: live, Now: c.now}
 	d := Next(v)
 	if d.Acts(v.State) {
 		c.seen = slices.Clone(c.pods)
@@ -149,6 +150,7 @@ func (c *cluster) end(p *Pod, how End) {
 // disturb is one event of the world.
 func (c *cluster) disturb() string {
 	alive := c.alive()
+	c.now += c.rand.Int64N(30)
 	event := c.rand.IntN(8)
 	switch {
 	case event == 0:
@@ -204,6 +206,7 @@ func (c *cluster) work(p *Pod) {
 // calm lets all pods work and the operator see all until nothing changes any more.
 func (c *cluster) calm() {
 	for range 60 {
+		c.now += longestDelay
 		for _, p := range c.alive() {
 			c.work(p)
 			if c.parked && c.trains != "" {
@@ -293,6 +296,11 @@ func TestNext(t *testing.T) {
 	running := func(run, next int, members ...Member) State {
 		return State{Phase: Running, Run: run, Begun: true, Next: next, Members: members}
 	}
+	crashed := func(crashes int, last, now int64) View {
+		s := running(1, 2, Member{0, true}, Member{1, true})
+		s.Crashes, s.LastCrash = crashes, last
+		return View{Replicas: 2, Now: now, State: s}
+	}
 	for _, c := range []struct {
 		name string
 		view View
@@ -327,6 +335,38 @@ func TestNext(t *testing.T) {
 			"1.0:re=finished 1.1:r", "Succeeded run 1 delete 1.1 [Succeeded]"},
 		{"failed", View{Replicas: 1, State: running(1, 1, Member{0, true})}, "1.0:re=failed",
 			"Failed run 1 [!Failed]"},
+		{"failed, and begun again", View{Replicas: 2, Retries: 1,
+			State: running(1, 2, Member{0, true}, Member{1, true})}, "1.0:re=failed 1.1:r",
+			"Starting run 2 members 0? delete 1.1 [!Retried]"},
+		{"failed once more", View{Replicas: 1, Retries: 1, State: State{Phase: Running, Run: 2,
+			Begun: true, Retries: 1, Next: 1, Members: []Member{{0, true}}}}, "2.0:re=failed",
+			"Failed run 2 [!Failed]"},
+		{"stopped, which nobody wants again", View{Replicas: 1, Retries: 1,
+			State: running(1, 1, Member{0, true})}, "1.0:re=stopped", "Failed run 1 [!Failed]"},
+		{"who ends by itself is replaced at once", crashed(0, 0, 1000), "1.0:r 1.1:e",
+			"Running run 1 members 0 2? create 2 [!PodEnded]"},
+		{"the second time later", crashed(1, 990, 1000), "1.0:r 1.1:e",
+			"Running run 1 members 0 2? later 10 [!PodEnded]"},
+		{"the third time later still", crashed(2, 990, 1000), "1.0:r 1.1:e",
+			"Running run 1 members 0 2? later 20 [!PodEnded]"},
+		{"ten times, and never later than that", crashed(10, 699, 1000), "1.0:r 1.1:e",
+			"Running run 1 members 0 2? later 300 [!PodEnded]"},
+		{"not after a calm time", crashed(10, 100, 1000), "1.0:r 1.1:e",
+			"Running run 1 members 0 2? create 2 [!PodEnded]"},
+		{"a clock that was put back", crashed(2, 99999, 1000), "1.0:r 1.1:r",
+			"Running run 1 members 0 1"},
+		{"it delays no more than it would", crashed(2, 99999, 1000), "1.0:r",
+			"Running run 1 members 0 2? later 300 [!PodGone]"},
+		{"a run that ends by itself begins again later", View{Replicas: 1, Now: 1000,
+			State: State{Phase: Running, Run: 2, Begun: true, Fruitless: 1, Next: 1, Crashes: 1,
+				LastCrash: 990, Members: []Member{{0, true}}}}, "2.0:e",
+			"Starting run 3 members 0? later 10 [!PodEnded !Restarted]"},
+		{"and then it does", View{Replicas: 1, Now: 1010, State: State{Phase: Starting, Run: 3,
+			Next: 1, Crashes: 2, LastCrash: 1000, Members: []Member{{}}}}, "2.0:e",
+			"Starting run 3 members 0? create 0"},
+		{"a pod that runs and is gone before it was seen", View{Replicas: 2,
+			State: running(1, 2, Member{0, true}, Member{Number: 1})}, "1.0:r",
+			"Running run 1 members 0 1? create 1"},
 		{"suspended", View{Replicas: 1, Suspend: true, State: running(1, 1, Member{0, true}),
 			Live: Live{Answers: true}}, "1.0:r", "Parking run 1 members 0 park [Parking]"},
 		{"suspended before it runs", View{Replicas: 1, Suspend: true,
@@ -386,6 +426,9 @@ func show(d Decision) string {
 	list("members", members)
 	list("create", created)
 	list("delete", d.Delete)
+	if d.Later > 0 {
+		words = append(words, "later", strconv.FormatInt(d.Later, 10))
+	}
 	if d.Park {
 		words = append(words, "park")
 	}

@@ -269,7 +269,7 @@ func (k *Kubelet) mount(ctx context.Context, p *corev1.Pod, run *process) (func(
 	}
 	for _, m := range c.VolumeMounts {
 		for _, v := range p.Spec.Volumes {
-			if v.Name != m.Name || v.Secret == nil && v.EmptyDir == nil {
+			if v.Name != m.Name || v.Projected == nil && v.EmptyDir == nil {
 				continue
 			}
 			at := filepath.Join(root, m.MountPath)
@@ -277,22 +277,31 @@ func (k *Kubelet) mount(ctx context.Context, p *corev1.Pod, run *process) (func(
 			if err := os.MkdirAll(at, 0o700); err != nil {
 				return nil, err
 			}
-			if v.Secret == nil {
+			if v.Projected == nil {
 				continue
 			}
-			var s corev1.Secret
-			if err := k.api.Get(ctx, client.ObjectKey{Namespace: p.Namespace,
-				Name: v.Secret.SecretName}, &s); err != nil {
-				return nil, err
-			}
-			for name, text := range s.Data {
-				if err := os.WriteFile(filepath.Join(at, name), text, 0o600); err != nil {
+			for _, source := range v.Projected.Sources {
+				if err := k.writeSecret(ctx, p.Namespace, source.Secret.Name, at); err != nil {
 					return nil, err
 				}
 			}
 		}
 	}
 	return strings.NewReplacer(paths...).Replace, nil
+}
+
+// writeSecret writes a Secret into a folder.
+func (k *Kubelet) writeSecret(ctx context.Context, namespace, name, folder string) error {
+	var s corev1.Secret
+	if err := k.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &s); err != nil {
+		return err
+	}
+	for file, text := range s.Data {
+		if err := os.WriteFile(filepath.Join(folder, file), text, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // service finds the name of a Service in an argument.

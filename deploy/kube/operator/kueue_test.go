@@ -211,7 +211,7 @@ func queued(c *testCluster) {
 	c.evict(2)
 	c.runQueued(3)
 	c.want(v1alpha1.Parking, "big-1-1")
-	if !c.asker.parked {
+	if !c.asker.parked.Load() {
 		c.t.Fatal("nobody has asked the job to park")
 	}
 	c.end("big-1-1", "parked")

@@ -70,7 +70,8 @@ func newPod(j *v1alpha1.ShoalJob, w wish, run, number int, first bool) *corev1.P
 	mode := int32(0o440) // the group is that of the security context
 	p.Spec.Volumes = append(p.Spec.Volumes,
 		corev1.Volume{Name: "shoal-job", VolumeSource: corev1.VolumeSource{
-			Secret: &corev1.SecretVolumeSource{SecretName: j.Name, DefaultMode: &mode}}},
+			Projected: &corev1.ProjectedVolumeSource{DefaultMode: &mode,
+				Sources: []corev1.VolumeProjection{fromSecret(j.Name), fromSecret(keyName(j))}}}},
 		corev1.Volume{Name: "shoal-state", VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	c := &p.Spec.Containers[0]
@@ -91,6 +92,12 @@ func newPod(j *v1alpha1.ShoalJob, w wish, run, number int, first bool) *corev1.P
 			TCPSocket: &corev1.TCPSocketAction{Port: portNumber(portHosts)}}}
 	}
 	return p
+}
+
+// fromSecret returns a Secret as part of a volume.
+func fromSecret(name string) corev1.VolumeProjection {
+	return corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+		LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
 }
 
 // fromField returns an environment variable that has a field of the pod.

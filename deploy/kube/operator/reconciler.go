@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ type Reconciler struct {
 // How soon a job is looked at again where nothing happens: one that runs, whose steps people want
 // to see, and one that waits for the cluster.
 const (
+	soon       = 100 * time.Millisecond // something was written since it was read
 	lookAgain  = 5 * time.Second
 	retryAgain = 10 * time.Second
 )
@@ -42,8 +44,18 @@ const (
 // Reconcile does for one job what is to be done now, and waits for the API server and, up to
 // patience for each, for the pods that it asks. An error has it called again.
 func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+	result, err := r.reconcile(ctx, request.NamespacedName)
+	if apierrors.IsConflict(err) || errors.Is(err, errLate) {
+		return ctrl.Result{RequeueAfter: soon}, nil
+	}
+	return result, err
+}
+
+// reconcile does for one job what is to be done now. The error is also that somebody else has
+// written what was read, or errLate.
+func (r *Reconciler) reconcile(ctx context.Context, key client.ObjectKey) (ctrl.Result, error) {
 	j := new(v1alpha1.ShoalJob)
-	if err := r.Client.Get(ctx, request.NamespacedName, j); err != nil {
+	if err := r.Client.Get(ctx, key, j); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	deleted := j.DeletionTimestamp != nil
@@ -65,7 +77,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	case fault != nil:
 		return ctrl.Result{}, fault
 	default:
-		if err := r.prepare(ctx, j, w); err != nil {
+		err := r.prepare(ctx, j, w)
+		var no *refused
+		if errors.As(err, &no) {
+			return r.hold(ctx, j, no)
+		}
+		if err != nil {
 			return ctrl.Result{}, err
 		}
 	}
@@ -97,40 +114,21 @@ func (r *Reconciler) refuse(ctx context.Context, j *v1alpha1.ShoalJob, wrong *in
 	return ctrl.Result{}, nil
 }
 
-// prepare makes what a job has beside its pods: the finalizer, the Service and the Secret.
+// prepare makes what a job has beside its pods: the finalizer, the Service and two Secrets.
 func (r *Reconciler) prepare(ctx context.Context, j *v1alpha1.ShoalJob, w wish) error {
 	if controllerutil.AddFinalizer(j, finalizer) {
 		if err := r.Client.Update(ctx, j); err != nil {
 			return err
 		}
 	}
-	key := client.ObjectKeyFromObject(j)
-	err := r.Client.Get(ctx, key, new(corev1.Service))
-	if apierrors.IsNotFound(err) {
-		err = r.Client.Create(ctx, newService(j))
+	found, err := r.get(ctx, j, j.Name, new(corev1.Service))
+	if err == nil && !found {
+		err = r.create(ctx, j, newService(j))
 	}
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("the Service of the job: %w", err)
-	}
-	secret := new(corev1.Secret)
-	err = r.Client.Get(ctx, key, secret)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("the Secret of the job: %w", err)
-	}
-	isNew := err != nil
-	if isNew {
-		secret = new(corev1.Secret)
-	}
-	changed, err := updateSecret(secret, j, w, r.Now())
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case isNew:
-		return r.Client.Create(ctx, secret) // should it exist, the next call finds it
-	case changed:
-		return r.Client.Update(ctx, secret)
 	}
-	return nil
+	return r.prepareSecrets(ctx, j, w)
 }
 
 // advance looks at the pods of a job, decides, writes that down, and does it.
@@ -146,7 +144,8 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 	}
 	told := r.ask(ctx, j, pods, token)
 	view := decide.View{Deleted: deleted, Suspend: w.suspend, Because: w.because,
-		Replicas: w.replicas, State: stateOf(j.Status), Pods: seenPods(pods), Live: told.live}
+		Replicas: w.replicas, Retries: int(j.Spec.BackoffLimit), Now: r.Now().Unix(),
+		State: stateOf(j.Status), Pods: seenPods(pods), Live: told.live}
 	markPods(view.Pods, w, pods)
 	d := decide.Next(view)
 	if d.Acts(view.State) {
@@ -173,8 +172,7 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 		return ctrl.Result{RequeueAfter: time.Second}, nil // the quota is given back first
 	}
 	if d.Release {
-		controllerutil.RemoveFinalizer(next, finalizer)
-		return ctrl.Result{}, client.IgnoreNotFound(r.Client.Update(ctx, next))
+		return ctrl.Result{}, r.release(ctx, next)
 	}
 	w.taken = takenBy(pods)
 	return r.act(ctx, next, w, d, told, token)
@@ -195,19 +193,18 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 		if err := r.assign(ctx, p, w); err != nil {
 			return ctrl.Result{}, err
 		}
-		err := r.Client.Create(ctx, p)
+		err := r.create(ctx, j, p)
+		var no *refused
 		switch {
-		case err == nil || apierrors.IsAlreadyExists(err):
-		case apierrors.IsForbidden(err): // a quota, or a namespace that is being deleted
-			r.say(j, decide.Event{Reason: "PodRefused", Warning: true,
-				Text: "the cluster takes no pod now: " + err.Error()})
-			return ctrl.Result{RequeueAfter: retryAgain}, nil
+		case err == nil || errors.Is(err, errLate):
+		case errors.As(err, &no):
+			return r.hold(ctx, j, no)
 		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 			r.say(j, decide.Event{Reason: "Invalid", Warning: true,
 				Text: "spec.template makes no pod: " + err.Error()})
 			return ctrl.Result{}, r.setTemplateFault(ctx, j, err)
 		default:
-			return ctrl.Result{}, fmt.Errorf("creating pod %s: %w", p.Name, err)
+			return ctrl.Result{}, err
 		}
 	}
 	if d.Park {
@@ -240,12 +237,12 @@ func (r *Reconciler) say(j *v1alpha1.ShoalJob, e decide.Event) {
 	r.Events.Eventf(j, nil, kind, e.Reason, "Reconcile", "%s", e.Text)
 }
 
-// listPods returns the pods of a job.
+// listPods returns the pods that the operator has made for a job.
 func listPods(ctx context.Context, from client.Reader, j *v1alpha1.ShoalJob) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	err := from.List(ctx, &list, client.InNamespace(j.Namespace),
 		client.MatchingLabels{LabelJob: j.Name})
-	return list.Items, err
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !owns(j, &p) }), err
 }
 
 // seenPods returns pods as package decide sees them.
@@ -261,6 +258,6 @@ func seenPods(pods []corev1.Pod) (list []decide.Pod) {
 // statusToken returns with what the operator asks the pods of a job; "" = there is none yet.
 func (r *Reconciler) statusToken(ctx context.Context, j *v1alpha1.ShoalJob) (string, error) {
 	var s corev1.Secret
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(j), &s)
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: j.Namespace, Name: keyName(j)}, &s)
 	return strings.TrimSpace(string(s.Data["status-token"])), client.IgnoreNotFound(err)
 }

@@ -1,19 +1,23 @@
 package operator
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,7 +25,7 @@ import (
 
 	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
-	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 // errKilled is what every write returns after that at which the operator was killed.
@@ -29,21 +33,31 @@ var errKilled = errors.New("the operator was killed")
 
 // testCluster is an API server in memory, the nodes that run its pods, and a job on them.
 type testCluster struct {
-	t      *testing.T
-	api    client.Client
-	key    client.ObjectKey
+	t     *testing.T
+	api   client.Client
+	key   client.ObjectKey
+	asker *testAsker
+	now   time.Time
+
+	mu     sync.Mutex // guards events
 	events []string
-	asker  *testAsker
 
 	writes int  // that the operator may make before it is killed; -1 = any number
 	late   bool // it is killed after the last write, not before
+
+	operators int                       // that act at once; 0 = one
+	lag       int                       // calls of the operator by which its cache is behind
+	history   []client.Client           // what was to be seen before each call
+	refuse    func(client.Object) error // why a new object is refused; nil = none is
+	conflicts *atomic.Int64             // counts updates, every second of which is late; nil = none
+	slow      int                       // how many times as many calls it takes; 0 = once
 }
 
 // testAsker answers for the job.
 type testAsker struct {
 	job     control.Job
 	waiting bool
-	parked  bool // somebody has asked for that
+	parked  atomic.Bool // somebody has asked for that
 }
 
 // Ask implements Asker.
@@ -56,7 +70,7 @@ func (a *testAsker) Ask(context.Context, string, string) (control.Job, error) {
 
 // Park implements Asker.
 func (a *testAsker) Park(context.Context, string, string) error {
-	a.parked = true
+	a.parked.Store(true)
 	return nil
 }
 
@@ -79,11 +93,31 @@ func newCluster(t *testing.T, j *v1alpha1.ShoalJob) *testCluster {
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	c := &testCluster{t: t, key: client.ObjectKeyFromObject(j), writes: -1, asker: &testAsker{}}
+	c := &testCluster{t: t, key: client.ObjectKeyFromObject(j), writes: -1, asker: &testAsker{},
+		now: time.Now()}
 	c.asker.job.Size = 2
-	c.api = newBuilder(scheme).WithObjects(j).
-		WithStatusSubresource(j, &corev1.Pod{}).Build()
+	c.api = inMemory(scheme, j)
 	return c
+}
+
+// inMemory returns an API server in memory with objects.
+func inMemory(scheme *runtime.Scheme, objects ...client.Object) client.Client {
+	return newBuilder(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.ShoalJob{}, &corev1.Pod{}).Build()
+}
+
+// snapshot returns all that there is now, which does not change any more.
+func (c *testCluster) snapshot() client.Client {
+	var all []client.Object
+	for _, list := range []client.ObjectList{&v1alpha1.ShoalJobList{}, &corev1.PodList{},
+		&corev1.SecretList{}, &corev1.ServiceList{}} {
+		c.must(c.api.List(c.t.Context(), list))
+		c.must(meta.EachListItem(list, func(o runtime.Object) error {
+			all = append(all, o.(client.Object))
+			return nil
+		}))
+	}
+	return inMemory(c.api.Scheme(), all...)
 }
 
 // write lets the operator make a write, or kills it.
@@ -106,9 +140,27 @@ func (c *testCluster) write(do func() error) error {
 
 // killable returns the API server as an operator sees it that is killed after c.writes.
 func (c *testCluster) killable() client.Client {
+	behind := c.api
+	if c.lag > 0 {
+		c.history = append(c.history, c.snapshot())
+		behind = c.history[max(0, len(c.history)-1-c.lag)]
+	}
 	return interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
+			return behind.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList,
+			opts ...client.ListOption) error {
+			return behind.List(ctx, list, opts...)
+		},
 		Create: func(ctx context.Context, api client.WithWatch, o client.Object,
 			opts ...client.CreateOption) error {
+			if c.refuse != nil {
+				if err := c.refuse(o); err != nil {
+					return err
+				}
+			}
 			return c.write(func() error { return api.Create(ctx, o, opts...) })
 		},
 		Delete: func(ctx context.Context, api client.WithWatch, o client.Object,
@@ -117,17 +169,27 @@ func (c *testCluster) killable() client.Client {
 		},
 		Update: func(ctx context.Context, api client.WithWatch, o client.Object,
 			opts ...client.UpdateOption) error {
-			return c.write(func() error { return api.Update(ctx, o, opts...) })
+			return c.update(func() error { return api.Update(ctx, o, opts...) })
 		},
 		SubResourceUpdate: func(ctx context.Context, api client.Client, sub string,
 			o client.Object, opts ...client.SubResourceUpdateOption) error {
-			return c.write(func() error { return api.SubResource(sub).Update(ctx, o, opts...) })
+			return c.update(func() error { return api.SubResource(sub).Update(ctx, o, opts...) })
 		},
 	})
 }
 
+// update lets the operator update an object, unless somebody else was faster.
+func (c *testCluster) update(do func() error) error {
+	if c.conflicts != nil && c.conflicts.Add(1)%2 == 1 {
+		return apierrors.NewConflict(schema.GroupResource{}, "any", errors.New("written before"))
+	}
+	return c.write(do)
+}
+
 // Eventf implements events.EventRecorder.
 func (c *testCluster) Eventf(_, _ runtime.Object, _, reason, _, note string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.events = append(c.events, reason+": "+fmt.Sprintf(note, args...))
 }
 
@@ -137,11 +199,18 @@ var _ events.EventRecorder = (*testCluster)(nil)
 // reconcile has the operator do what is to be done, and the nodes what pods do, a number of times.
 func (c *testCluster) reconcile(times int) {
 	c.t.Helper()
-	for range times {
+	for range times * max(1, c.slow) {
 		api := c.killable()
-		r := &Reconciler{Client: api, Fresh: api, Asker: c.asker, Events: c, Now: time.Now}
-		_, err := r.Reconcile(c.t.Context(), ctrl.Request{NamespacedName: c.key})
-		if errors.Is(err, errKilled) {
+		g := group.New(c.t.Context())
+		for range max(1, c.operators) {
+			g.Go("operator", func(ctx context.Context) error {
+				r := &Reconciler{Client: api, Fresh: c.api, Asker: c.asker, Events: c,
+					Now: func() time.Time { return c.now }}
+				_, err := r.Reconcile(ctx, ctrl.Request{NamespacedName: c.key})
+				return err
+			})
+		}
+		if err := g.Wait(); errors.Is(err, errKilled) {
 			c.writes = -1 // and is started again
 		} else if err != nil {
 			c.t.Fatal(err)
@@ -265,7 +334,7 @@ func life(c *testCluster) {
 	c.change(suspend(true))
 	c.reconcile(3)
 	c.want(v1alpha1.Parking, "big-1-4 big-1-5")
-	if !c.asker.parked {
+	if !c.asker.parked.Load() {
 		c.t.Fatal("nobody has asked the job to park")
 	}
 	c.end("big-1-5", "over")
@@ -364,125 +433,34 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestSecret has a token made again after a third of its life, and leaves the rest as it is.
+// TestSecret has a token made again after a third of its life, and whenever somebody has changed
+// it.
 func TestSecret(t *testing.T) {
 	j := newJob(example)
 	w, err := read(j)
 	if err != nil {
 		t.Fatal(err)
 	}
+	key, err := newKey(j)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var s corev1.Secret
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, step := range []struct {
-		after time.Duration
-		want  bool
-	}{{0, true}, {time.Hour, false}, {9 * time.Hour, true}, {10 * time.Hour, false}} {
-		authority := string(s.Data["authority"])
-		changed, err := updateSecret(&s, j, w, begin.Add(step.after))
-		if err != nil || changed != step.want {
-			t.Errorf("after %v: changed is %v, %v", step.after, changed, err)
+		after  time.Duration
+		change string // what of the Secret somebody has changed
+		want   bool
+	}{{0, "", true}, {time.Hour, "", false}, {2 * time.Hour, "token", true},
+		{3 * time.Hour, "", false}, {4 * time.Hour, "job.yaml", true}, {11 * time.Hour, "", true},
+		{12 * time.Hour, "", false}, {0, "", true}} { // at last the clock was put back
+		if step.change != "" {
+			s.Data[step.change] = []byte("x")
 		}
-		if authority != "" && authority != string(s.Data["authority"]) {
-			t.Error("the authority has changed, so pods trust each other no more")
+		changed, err := updateSecret(&s, j, w, key, begin.Add(step.after))
+		if err != nil || changed != step.want || len(s.Data["token"]) < 50 ||
+			!bytes.Equal(s.Data["job.yaml"], w.text) {
+			t.Errorf("%+v: changed is %v, %v, %q", step, changed, err, s.Data)
 		}
 	}
-}
-
-// mistakes are specs that are wrong, and what condition Invalid says of each.
-var mistakes = []struct {
-	spec string
-	edit func(*v1alpha1.ShoalJob)
-	want string
-}{
-	{`null`, nil, "spec.job: it is empty"},
-	{`{}`, nil, "spec.job.command: nothing to run"},
-	{`{"command": []}`, nil, "spec.job.command: nothing to run"},
-	{`{"comand": ["x"]}`, nil, "spec.job.comand: no such key"},
-	{`{"command": "x"}`, nil, "spec.job.command: a string does not belong here"},
-	{`[1]`, nil, "spec.job: not YAML with keys"},
-	{`{"command": ["x"], "workers": 0}`, nil, "spec.job.workers: "},
-	{`{"command": ["x"], "workers": 2000}`, nil, "spec.job.workers: "},
-	{`{"command": ["x"], "workers": "two"}`, nil, "spec.job.workers: a string"},
-	{`{"command": ["x"], "min": 3}`, nil, "spec.job.min: 3 is not between 1 and the 1 worker"},
-	{`{"command": ["x"], "workers": 4, "max": 2}`, nil, "spec.job.max: 2 is below"},
-	{`{"command": ["x"], "spares": -1}`, nil, "spec.job.spares: -1"},
-	{`{"command": ["x"], "spares": 1}`, nil, "spec.job.grow: "},
-	{`{"command": ["x"], "auto": "yes"}`, nil, "spec.job.auto: "},
-	{`{"command": ["x"], "policies": ["a"]}`, nil, "spec.job.policies: "},
-	{`{"command": ["x"], "budget": -1}`, nil, "spec.job.budget: "},
-	{`{"command": ["x"], "schedule": {"priority": 5000}}`, nil, "spec.job.schedule: priority"},
-	{`{"command": ["x"], "schedule": {"priorty": 5}}`, nil, "spec.job.schedule: there is no key"},
-	{`{"command": ["x"], "env": {"A=B": "1"}}`, nil, "spec.job.env"},
-	{`{"command": ["x"], "name": "A B"}`, nil, "spec.job.name: "},
-	{`{"command": ["x"], "workers": 4, "min": 4}`, size1, "spec.job.min: 4 workers do not fit"},
-	{example, func(j *v1alpha1.ShoalJob) { zero := int32(0); j.Spec.Replicas = &zero },
-		"spec.replicas: 0 is no number of pods"},
-	{example, func(j *v1alpha1.ShoalJob) { j.Spec.SlotsPerPod = -1 }, "spec.slotsPerPod: -1"},
-	{example, func(j *v1alpha1.ShoalJob) { j.Spec.Template.Spec.Containers = nil },
-		"spec.template: it has no container"},
-	{example, func(j *v1alpha1.ShoalJob) {
-		j.Spec.Template.Spec.Containers[0].Command = []string{"sh"}
-	}, "spec.template: its first container has a command"},
-	{example, func(j *v1alpha1.ShoalJob) { j.Name = strings.Repeat("a", 41) },
-		"metadata.name: "},
-}
-
-// size1 gives a job one pod.
-func size1(j *v1alpha1.ShoalJob) { size(1)(&j.Spec) }
-
-// TestInvalid has the operator look at wrong jobs: each gets condition Invalid with the key, and no
-// pod, until it is mended.
-func TestInvalid(t *testing.T) {
-	for i, m := range mistakes {
-		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			j := newJob(m.spec)
-			if m.edit != nil {
-				m.edit(j)
-			}
-			c := newCluster(t, j)
-			c.reconcile(2)
-			got := c.job().Status
-			condition := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionInvalid)
-			if condition == nil || !strings.HasPrefix(condition.Message, m.want) ||
-				got.Phase != v1alpha1.Invalid || c.names() != "" || len(c.events) != 1 {
-				t.Fatalf("%s: %+v, pods %q, events %q, want %q", m.spec, got, c.names(), c.events,
-					m.want)
-			}
-			if m.edit != nil {
-				return
-			}
-			c.change(func(s *v1alpha1.ShoalJobSpec) { s.Job.Raw = []byte(example) })
-			c.reconcile(6)
-			c.want(v1alpha1.Running, "big-1-0* big-1-1")
-			if meta.FindStatusCondition(c.job().Status.Conditions,
-				v1alpha1.ConditionInvalid) != nil {
-				t.Error("a job that was mended is still Invalid")
-			}
-		})
-	}
-}
-
-// FuzzSpec reads job specs that nobody would write: the operator refuses them in words, or makes
-// pods of them that shoal reads.
-func FuzzSpec(f *testing.F) {
-	for _, m := range mistakes {
-		f.Add(m.spec)
-	}
-	f.Add(example)
-	f.Fuzz(func(t *testing.T, spec string) {
-		w, err := read(newJob(spec))
-		var wrong *invalid
-		if err != nil && !errors.As(err, &wrong) {
-			t.Errorf("%q: %v", spec, err)
-		}
-		if err == nil {
-			pod, err := job.Parse(w.text)
-			if err == nil {
-				err = pod.WithDefaults().Validate()
-			}
-			if err != nil || w.replicas < 1 {
-				t.Errorf("%q makes no job: %+v, %v", spec, w, err)
-			}
-		}
-	})
 }

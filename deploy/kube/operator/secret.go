@@ -2,64 +2,143 @@ package operator
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
 	"github.com/shoal-ml/shoal/fabric/tcp"
 )
 
-// The Secret of a job: what its pods read. authority is the key by which pods trust each other,
-// token lets a pod in, status-token lets the operator ask, and job.yaml is the job spec.
+// The two Secrets of a job, which its pods read as one folder. That which newKey returns has what
+// the pods that train know: authority is the key by which they trust each other, and status-token
+// lets the operator ask. Were it lost or changed, no pod could join and nobody could ask, so it is
+// immutable, and its finalizer keeps it as long as the job is there. The other one is made again
+// whenever it is not as it should be: token lets a pod in, and job.yaml is the job spec.
 
 // A token is good for tokenLife, and another one is made when a third of that has passed. Only pods
 // that start need one, so none is cut off.
 const tokenLife = 24 * time.Hour
 
-// annotationMade says when the token was made.
-const annotationMade = "shoal-ml.github.io/token-made"
+// The annotations say when the token was made, and what its SHA-256 is.
+const (
+	annotationMade = "shoal-ml.github.io/token-made"
+	annotationSum  = "shoal-ml.github.io/token-sha256"
+)
 
-// updateSecret makes the data of a Secret as they should be, and reports whether that changed
-// anything.
-func updateSecret(s *corev1.Secret, j *v1alpha1.ShoalJob, w wish, now time.Time) (bool, error) {
+// keyName returns the name of the Secret with the key of a job. No job has such a name.
+func keyName(j *v1alpha1.ShoalJob) string { return j.Name + ".key" }
+
+// newKey returns the Secret with the key of a job.
+func newKey(j *v1alpha1.ShoalJob) (*corev1.Secret, error) {
+	authority, err := tcp.NewAuthority()
+	if err != nil {
+		return nil, err
+	}
+	status := make([]byte, 32)
+	_, _ = rand.Read(status) // it never fails
+	yes := true
+	s := &corev1.Secret{ObjectMeta: ownedBy(j, keyName(j)), Immutable: &yes,
+		Data: map[string][]byte{
+			"authority":    []byte(base64.StdEncoding.EncodeToString(authority) + "\n"),
+			"status-token": []byte(hex.EncodeToString(status) + "\n")}}
+	s.Finalizers = []string{finalizer}
+	return s, nil
+}
+
+// updateSecret makes the data of the other Secret as they should be, and reports whether that
+// changed anything.
+func updateSecret(s *corev1.Secret, j *v1alpha1.ShoalJob, w wish, key *corev1.Secret,
+	now time.Time) (bool, error) {
+	if s.Name == "" {
+		s.ObjectMeta = ownedBy(j, j.Name)
+	}
 	if s.Data == nil {
-		s.ObjectMeta, s.Data = ownedBy(j, j.Name), map[string][]byte{}
+		s.Data = map[string][]byte{}
+	}
+	if s.Annotations == nil {
 		s.Annotations = map[string]string{}
-		authority, err := tcp.NewAuthority()
-		if err != nil {
-			return false, err
-		}
-		status := make([]byte, 32)
-		_, _ = rand.Read(status) // it never fails
-		s.Data["authority"] = []byte(base64.StdEncoding.EncodeToString(authority) + "\n")
-		s.Data["status-token"] = []byte(hex.EncodeToString(status) + "\n")
 	}
 	changed := !bytes.Equal(s.Data["job.yaml"], w.text)
 	s.Data["job.yaml"] = w.text
 	made, err := time.Parse(time.RFC3339, s.Annotations[annotationMade])
 	if err == nil && now.Sub(made) < tokenLife/3 && !made.After(now.Add(time.Hour)) &&
-		s.Data["token"] != nil {
+		s.Annotations[annotationSum] == sumText(s.Data["token"]) {
 		return changed, nil
 	}
-	authority, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(s.Data["authority"])))
+	authority, err := base64.StdEncoding.DecodeString(string(bytes.TrimSpace(
+		key.Data["authority"])))
 	if err != nil {
-		return false, fmt.Errorf("authority of Secret %s: %w; delete the Secret and the job",
-			s.Name, err)
+		return false, fmt.Errorf("authority of Secret %s: %w", key.Name, err)
 	}
 	token, err := tcp.NewToken(authority, tokenLife)
 	if err != nil {
-		return false, fmt.Errorf("authority of Secret %s: %w; delete the Secret and the job",
-			s.Name, err)
+		return false, fmt.Errorf("authority of Secret %s: %w", key.Name, err)
 	}
-	if s.Annotations == nil {
-		s.Annotations = map[string]string{}
-	}
-	s.Annotations[annotationMade] = now.UTC().Format(time.RFC3339)
 	s.Data["token"] = []byte(token + "\n")
+	s.Annotations[annotationMade] = now.UTC().Format(time.RFC3339)
+	s.Annotations[annotationSum] = sumText(s.Data["token"])
 	return true, nil
+}
+
+// sumText returns the SHA-256 of a token as an annotation has it.
+func sumText(token []byte) string {
+	sum := sha256.Sum256(token)
+	return hex.EncodeToString(sum[:])
+}
+
+// prepareSecrets makes both Secrets of a job what they should be.
+func (r *Reconciler) prepareSecrets(ctx context.Context, j *v1alpha1.ShoalJob, w wish) error {
+	key := new(corev1.Secret)
+	found, err := r.get(ctx, j, keyName(j), key)
+	if err != nil {
+		return err
+	}
+	if !found {
+		if key, err = newKey(j); err != nil {
+			return err
+		}
+		if err := r.create(ctx, j, key); err != nil {
+			return err
+		}
+	}
+	s := new(corev1.Secret)
+	if found, err = r.get(ctx, j, j.Name, s); err != nil {
+		return err
+	}
+	if !found {
+		s = new(corev1.Secret)
+	}
+	changed, err := updateSecret(s, j, w, key, r.Now())
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return r.create(ctx, j, s)
+	case changed:
+		return r.Client.Update(ctx, s)
+	}
+	return nil
+}
+
+// release lets a deleted job go, of which no pod is left, and the Secret with its key before it.
+func (r *Reconciler) release(ctx context.Context, j *v1alpha1.ShoalJob) error {
+	key := new(corev1.Secret)
+	err := r.Fresh.Get(ctx, client.ObjectKey{Namespace: j.Namespace, Name: keyName(j)}, key)
+	if err == nil && owns(j, key) && controllerutil.RemoveFinalizer(key, finalizer) {
+		err = r.Client.Update(ctx, key)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("letting Secret %s go: %w", keyName(j), err)
+	}
+	controllerutil.RemoveFinalizer(j, finalizer)
+	return client.IgnoreNotFound(r.Client.Update(ctx, j))
 }

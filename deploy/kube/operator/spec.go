@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
 	"github.com/shoal-ml/shoal/job"
 )
@@ -37,6 +39,12 @@ func (e *invalid) Error() string { return e.text }
 
 // read returns what a ShoalJob asks for. The error is an *invalid, which names the key.
 func read(j *v1alpha1.ShoalJob) (w wish, err error) {
+	const mostLetters = 40 // which leaves room for the names of pods
+	if len(j.Name) > mostLetters || len(validation.IsDNS1035Label(j.Name)) > 0 {
+		return w, &invalid{fmt.Sprintf("metadata.name: %q must be a name for pods and a Service "+
+			"too: up to %d lower-case letters, digits and dashes, with a letter first and no dash "+
+			"last", j.Name, mostLetters)}
+	}
 	w.slots, w.suspend = max(1, int(j.Spec.SlotsPerPod)), j.Spec.Suspend
 	if len(j.Spec.Job.Raw) == 0 || string(j.Spec.Job.Raw) == "null" {
 		return w, &invalid{"spec.job: it is empty; put the job spec here, such as " +
@@ -45,7 +53,7 @@ func read(j *v1alpha1.ShoalJob) (w wish, err error) {
 	spec, err := job.Parse(j.Spec.Job.Raw)
 	if err == nil {
 		if spec.Name == "" {
-			spec.Name = nameOf(j)
+			spec.Name = j.Name
 		}
 		w.job, w.job.Grow = spec.WithDefaults(), true
 		err = w.job.Validate()
@@ -70,25 +78,25 @@ func read(j *v1alpha1.ShoalJob) (w wish, err error) {
 	return w, err
 }
 
-// nameOf returns the name of a job that its spec does not name.
-func nameOf(j *v1alpha1.ShoalJob) string {
-	const most = 50 // bytes, as package job wants it
-	return j.Name[:min(len(j.Name), most)]
-}
+// mostPods bounds the pods of a job, and the workers of a pod.
+const mostPods = 1024
 
 // check returns what is wrong beyond the job spec, as an *invalid; nil = nothing.
 func (w wish) check(j *v1alpha1.ShoalJob) error {
 	room := w.replicas * w.slots
 	switch {
-	case len(j.Name) > 40:
-		return &invalid{fmt.Sprintf("metadata.name: %q is longer than the 40 letters that leave "+
-			"room for the names of pods", j.Name)}
 	case w.replicas < 1:
 		return &invalid{fmt.Sprintf("spec.replicas: %d is no number of pods to train on; give 1 "+
 			"or more, or set spec.suspend to give all pods back", w.replicas)}
-	case j.Spec.SlotsPerPod < 0:
-		return &invalid{fmt.Sprintf("spec.slotsPerPod: %d is no number of workers; give 1 or more",
-			j.Spec.SlotsPerPod)}
+	case w.replicas > mostPods:
+		return &invalid{fmt.Sprintf("spec.replicas: %d is more than the %d pods that a job may "+
+			"have", w.replicas, mostPods)}
+	case j.Spec.SlotsPerPod < 0 || j.Spec.SlotsPerPod > mostPods:
+		return &invalid{fmt.Sprintf("spec.slotsPerPod: %d is no number of workers; give 1 to %d",
+			j.Spec.SlotsPerPod, mostPods)}
+	case j.Spec.BackoffLimit < 0:
+		return &invalid{fmt.Sprintf("spec.backoffLimit: %d is no number of times; give 0 or more",
+			j.Spec.BackoffLimit)}
 	case w.job.Min > room:
 		return &invalid{fmt.Sprintf("spec.job.min: %d workers do not fit into %d pods of %d; "+
 			"raise spec.replicas, or lower min", w.job.Min, w.replicas, w.slots)}

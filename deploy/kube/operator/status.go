@@ -74,7 +74,8 @@ func samplesText(n float64) string {
 // stateOf returns what a status has of the state of package decide.
 func stateOf(s v1alpha1.ShoalJobStatus) decide.State {
 	state := decide.State{Phase: decide.Phase(s.Phase), Run: s.Run, Begun: s.Begun,
-		Trained: s.Trained, Fruitless: s.Fruitless, Next: s.Next}
+		Trained: s.Trained, Fruitless: s.Fruitless, Retries: s.Retries, Next: s.Next,
+		Crashes: s.Crashes, LastCrash: s.LastCrash}
 	if s.Phase == v1alpha1.Invalid { // the spec was mended
 		state.Phase = decide.Pending
 	}
@@ -89,6 +90,7 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 	s := &j.Status
 	s.Phase, s.Run, s.Begun = v1alpha1.Phase(d.State.Phase), d.State.Run, d.State.Begun
 	s.Trained, s.Fruitless, s.Next = d.State.Trained, d.State.Fruitless, d.State.Next
+	s.Retries, s.Crashes, s.LastCrash = d.State.Retries, d.State.Crashes, d.State.LastCrash
 	s.Pods = nil
 	for _, m := range d.State.Members {
 		s.Pods = append(s.Pods, v1alpha1.PodStatus{Number: m.Number, Seen: m.Seen})
@@ -115,6 +117,7 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 	for _, e := range d.Events {
 		s.LastChange = e.Text
 	}
+	clearRefused(s, d)
 	if !v.Deleted {
 		s.ObservedGeneration = j.Generation
 		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionInvalid)
@@ -147,6 +150,18 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 			Reason: reason(d.State.Phase), Message: message, ObservedGeneration: j.Generation,
 			LastTransitionTime: metav1.NewTime(now)})
 	}
+}
+
+// clearRefused takes condition Refused away when nothing is to be made any more.
+func clearRefused(s *v1alpha1.ShoalJobStatus, d decide.Decision) {
+	no := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRefused)
+	if no == nil || len(d.Create) > 0 || d.Later > 0 {
+		return
+	}
+	if s.LastChange == no.Message {
+		s.LastChange = "the cluster takes what the job needs again"
+	}
+	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionRefused)
 }
 
 // reason returns a phase as the reason of a condition, which is never empty.

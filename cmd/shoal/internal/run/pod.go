@@ -127,7 +127,7 @@ func (p *pod) ended(result *launcher.Result, goesOn, interrupted bool, err error
 	case err != nil:
 		state = "failed"
 	case result.StoppedBy != "":
-		state, why = "failed", "it was stopped by "+result.StoppedBy
+		state, why = "stopped", "it was stopped by "+result.StoppedBy
 	default:
 		state = "finished"
 	}

@@ -41,6 +41,9 @@ type ShoalJobSpec struct {
 	// Suspend has the job make a checkpoint at the end of a step, and give all its pods back. It
 	// goes on at the next sample when this is false again.
 	Suspend bool `json:"suspend,omitempty"`
+	// BackoffLimit is how often a job that has failed is begun again from its newest checkpoint.
+	// Pods that are lost are no failure.
+	BackoffLimit int32 `json:"backoffLimit,omitempty"`
 	// Template is what every pod is made of. Its first container runs shoal.
 	Template corev1.PodTemplateSpec `json:"template"`
 }
@@ -71,6 +74,12 @@ type ShoalJobStatus struct {
 	Trained bool `json:"trained,omitempty"`
 	// Fruitless counts the runs in a row that have ended without a step.
 	Fruitless int `json:"fruitless,omitempty"`
+	// Retries counts the runs that were begun because the job had failed.
+	Retries int `json:"retries,omitempty"`
+	// Crashes counts the pods in a row that have ended by themselves, and LastCrash is when the
+	// last one did, in seconds since 1970: the next ones are made later.
+	Crashes   int   `json:"crashes,omitempty"`
+	LastCrash int64 `json:"lastCrash,omitempty"`
 	// Next is the number that the next new pod of the run gets.
 	Next int `json:"next,omitempty"`
 	// Pods are those that the job is meant to have, by number.
@@ -114,6 +123,7 @@ const (
 	ConditionParked    = "Parked"    // it has no pods, and goes on later
 	ConditionSucceeded = "Succeeded" // its training has ended well
 	ConditionFailed    = "Failed"    // its training has ended, and not well
+	ConditionRefused   = "Refused"   // the cluster does not take what it needs, such as pods
 )
 
 // ShoalJobList is a list of jobs.

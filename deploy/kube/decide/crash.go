@@ -1,0 +1,68 @@
+package decide
+
+import "fmt"
+
+// Pods that end by themselves, and jobs that fail: how soon others are made, and how often.
+
+// A pod that ends by itself is replaced at once the first time, then firstDelay seconds later, and
+// each time twice as late, up to longestDelay. One that ends more than calm seconds after the one
+// before is a first one again.
+const (
+	firstDelay   = 10
+	longestDelay = 300
+	calm         = 600
+)
+
+// crash notes that a pod has ended by itself.
+func (s *State) crash(now int64) {
+	if now-s.LastCrash > calm {
+		s.Crashes = 0
+	}
+	if s.wait(now) == 0 {
+		s.Crashes, s.LastCrash = s.Crashes+1, now
+	}
+}
+
+// wait returns for how many seconds no pod is made because pods have ended by themselves. It is at
+// most longestDelay, also where a clock was put back.
+func (s *State) wait(now int64) int64 {
+	if s.Crashes < 2 {
+		return 0
+	}
+	delay := min(firstDelay<<min(s.Crashes-2, 8), longestDelay)
+	return min(max(0, s.LastCrash+int64(delay)-now), longestDelay)
+}
+
+// delay takes back the pods that are to be made if too many have ended by themselves.
+func (d Decision) delay(v View) Decision {
+	if wait := d.State.wait(v.Now); wait > 0 && len(d.Create) > 0 {
+		d.Create, d.Later = nil, wait
+	}
+	return d
+}
+
+// delayText says how long it takes until another pod is made; "" = that is not delayed.
+func (s *State) delayText(now int64) string {
+	if wait := s.wait(now); wait > 0 {
+		return fmt.Sprintf(", and another one is made in %d s, since %d have ended by themselves",
+			wait, s.Crashes)
+	}
+	return ""
+}
+
+// retry begins a job again that has failed, as a pod says.
+func (d *Decision) retry(v View, p Pod) {
+	d.State.crash(v.Now)
+	d.newRun()
+	d.State.Retries++
+	d.warn("Retried", "the job has failed, as pod %s says: %s; it begins again from its newest "+
+		"checkpoint, %d of %d times", p.Name, p.Why, d.State.Retries, v.Retries)
+	d.beginFirst(v)
+}
+
+// beginFirst makes the first pod of a run when no other pod is left.
+func (d *Decision) beginFirst(v View) {
+	if d.deleteAll(v.Pods, false); countLive(v.Pods) == 0 {
+		d.Create = []Member{{}}
+	}
+}
