@@ -321,7 +321,8 @@ func (e *engine) executeInOrder(w lanes.Work, bytes int) {
 }
 
 // buildSchedule fills s in with the schedule of the calls of one collective, or of a send and its
-// receive. An error says which call does not fit the others.
+// receive. An error says which call does not fit the others. It runs on the engine's thread, and
+// changes s alone.
 func buildSchedule(s *collective.Schedule, calls []*collective.Call) error {
 	if calls[0].Kind.Pairwise() {
 		s.BuildTransfer(calls[0], calls[1])

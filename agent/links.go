@@ -126,13 +126,13 @@ func (l *links) inputLater(f func(d *driver)) {
 // of agents.
 var messageBegins, messageEnds = []byte(`{"note":`), []byte(`}`)
 
-// wrapMessage encloses a message of this host's launcher for the way to another host.
+// wrapMessage encloses a message of this host's launcher for the way to another host. It is pure.
 func wrapMessage(message []byte) []byte {
 	return bytes.Join([][]byte{messageBegins, messageEnds}, message)
 }
 
 // unwrapMessage returns a copy of the launcher's message in a message between hosts; false if it is
-// an agent's.
+// an agent's. It is pure.
 func unwrapMessage(b []byte) (json.RawMessage, bool) {
 	message, is := bytes.CutPrefix(b, messageBegins)
 	if !is {

@@ -81,7 +81,7 @@ type parts struct {
 // errTooMuch is the error of a text of more than maxSaid bytes.
 var errTooMuch = errors.New("something in parts that has no end")
 
-// isPart reports whether a message is a part.
+// isPart reports whether a message is a part. It is pure.
 func isPart(b []byte) bool { return len(b) > 0 && (b[0] == partFollowed || b[0] == partLast) }
 
 // add adds a part from a host to the text that it belongs to; with the last part it returns the

@@ -253,7 +253,7 @@ func (d *driver) reroute(decided policy.RouteDecision) {
 	}
 }
 
-// hostAt returns the name of a host of the members, counted by the least rank of hosts.
+// hostAt returns the name of a host of the members, counted by the least rank of hosts. It is pure.
 func hostAt(v topo.View, i int) string {
 	if hosts := hostsOf(v); i < len(hosts) {
 		return hosts[i]
@@ -261,7 +261,7 @@ func hostAt(v topo.View, i int) string {
 	return "a host that has left"
 }
 
-// hostsOf returns the hosts of the members, by their least ranks, in a new list.
+// hostsOf returns the hosts of the members, by their least ranks, in a new list. It is pure.
 func hostsOf(v topo.View) (hosts []string) {
 	for _, m := range v.Members {
 		if !slices.Contains(hosts, m.Host) {

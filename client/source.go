@@ -26,7 +26,7 @@ type source interface {
 	setAside(a snapshot.Attempt) error
 }
 
-// newSource returns the source of checkpoints in a folder or in a bucket.
+// newSource returns the source of checkpoints in a folder or in a bucket. It asks nobody yet.
 func (j *Job) newSource(f snapshot.Folder) source {
 	if snapshot.IsURL(f.Root) {
 		return &agentSource{j, f}

@@ -26,6 +26,7 @@ type writer interface {
 }
 
 // newWriter returns what writes this worker's parts of checkpoints: the agent, where there is one.
+// The goroutine of the loop calls it, once, and it asks nobody.
 func (j *Job) newWriter() writer {
 	if j.solo {
 		return &ownWriter{job: j}

@@ -179,7 +179,7 @@ func (p *Page) answerFile(name, kind string) http.HandlerFunc {
 // pages may be open.
 func (p *Page) cookieName() string { return "shoal_dash_" + p.port }
 
-// isSecret reports in constant time whether a text is a secret.
+// isSecret reports in constant time whether a text is a secret. It is pure.
 func isSecret(text, secret string) bool {
 	return subtle.ConstantTimeCompare([]byte(text), []byte(secret)) == 1
 }

@@ -13,7 +13,7 @@ import (
 // findNodes sets the memory nodes of this host, which it reads from the system unless a test has
 // made some up: nil = it has not. Workers are bound to them unless there are GPUs: a worker itself
 // decides which GPU it takes, and so which node it should be near. newSupervisor calls it, before
-// others know s.
+// others know s. No lock is needed then.
 func (s *supervisor) findNodes(nodes []numa.Node) {
 	s.nodes, s.homes = nodes, nodes
 	if nodes != nil {

@@ -165,7 +165,7 @@ func (r *reporter) endJob(s agent.Status, elsewhere bool) {
 	}
 }
 
-// changeEvent is what an event about a change is called.
+// changeEvent is what an event about a change is called. It is pure.
 func changeEvent(c setting.Change) string {
 	if c.Policy == setting.Routes {
 		return "route"

@@ -13,6 +13,10 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
+// The buckets that the workers of a host name, and the folders to which checkpoints are fetched
+// from there. makeSpool and lockFolder run on the goroutine of Stores.Fetch, without the lock of
+// Stores.
+
 // spools is the pattern of the names of the folders to which checkpoints of stores are fetched.
 // These folders are in the folder for temporary files.
 const spools = "shoal-fetched-*"

@@ -43,6 +43,7 @@ func (t *thread) avoidProcessor(processor int) {
 }
 
 // currentProcessor is the number of the processor on which the caller runs; 0 if that is not known.
+// Any goroutine may call it; the engine's thread does.
 func currentProcessor() int {
 	var n uint32
 	_, _, _ = unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&n)), 0, 0)

@@ -37,7 +37,7 @@ type change struct {
 	first            bool          // this worker is new: it is its first step
 }
 
-// newChange returns the change that the metrics of a report describe.
+// newChange returns the change that the metrics of a report describe. It is pure.
 func newChange(m map[string]float64) change {
 	us := func(name string) time.Duration { return time.Duration(m[name]) * time.Microsecond }
 	return change{generation: uint64(m["generation"]), at: time.UnixMicro(int64(m["at_us"])),

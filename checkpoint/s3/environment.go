@@ -71,7 +71,7 @@ func (s settings) credentials() *credentials.Credentials {
 }
 
 // readProfile reads the keys and values of the section AWS_PROFILE of the configuration file.
-// Without a file there are none.
+// Without a file there are none. It reads that file, and keeps nothing.
 func readProfile() (map[string]string, error) {
 	name := os.Getenv("AWS_CONFIG_FILE")
 	if name == "" {

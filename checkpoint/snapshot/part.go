@@ -279,7 +279,7 @@ func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 }
 
 // fullDiskHint says, for the end of a message, what to do when err is that the disk is full; "" for
-// another error.
+// another error. It is pure.
 func fullDiskHint(err error) string {
 	if durable.Full(err) {
 		return "; make room there, or keep fewer, and the next one is written"

@@ -54,7 +54,8 @@ func (l *link) receivePieces(s *stream) error {
 	}
 }
 
-// discard reads n bytes that nobody needs, into scratch, and blocks until they have come.
+// discard reads n bytes that nobody needs, into scratch, and blocks until they have come. The
+// goroutine of receivePieces calls it.
 func discard(from io.Reader, scratch []byte, n int) error {
 	for n > 0 {
 		step := min(n, len(scratch))

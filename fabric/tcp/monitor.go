@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/fabric/accrual"
 )
 
+// How a network finds out that a peer is silent. The functions of this file run on the goroutine of
+// monitor.
+
 const (
 	beatInterval = 50 * time.Millisecond // from one sign of life to the next
 	tick         = beatInterval / 2      // from one look at the links to the next

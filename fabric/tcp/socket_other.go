@@ -4,6 +4,9 @@ package tcp
 
 import "net"
 
+// A socket on other systems than Linux, which does what package net does. The functions without a
+// receiver keep nothing, so any goroutine may call them.
+
 // socket is a TCP connection. One goroutine may read while another one writes.
 type socket struct{ *net.TCPConn }
 

@@ -81,7 +81,7 @@ func (l *Lines) dropHeld(now time.Time) {
 }
 
 // wholeRunesLength is how many bytes of b can be cut off without breaking a UTF-8 character that
-// continues after b.
+// continues after b. It is pure.
 func wholeRunesLength(b []byte) int {
 	for back := 1; back < utf8.UTFMax; back++ {
 		if c := b[len(b)-back]; utf8.RuneStart(c) {

@@ -135,7 +135,7 @@ func Flock(f *os.File, how int) error {
 	}
 }
 
-// removeIfThere removes a file, if it is there.
+// removeIfThere removes a file, if it is there. It keeps nothing.
 func removeIfThere(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("proc: %w", err)

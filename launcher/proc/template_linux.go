@@ -20,6 +20,10 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// Workers that are forked from a process which has imported what they import. The goroutine that
+// starts a template or a worker calls socketPair, and the one that waits for the end of a template
+// reasonOfEnd.
+
 // Template is a process that has imported what workers import, and forks workers from itself;
 // python/shoal/_runtime/template.py is its program, and has the protocol. It may end at any time:
 // workers are then started anew, and those that it has forked go on. It is safe for concurrent use.

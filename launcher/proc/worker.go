@@ -162,7 +162,7 @@ func (c newChild) reap() Exit {
 	return Exit{}
 }
 
-// exitOf is how a process has ended by its status, without its number and times.
+// exitOf is how a process has ended by its status, without its number and times. It is pure.
 func exitOf(status syscall.WaitStatus) Exit {
 	if status.Signaled() {
 		return Exit{Signal: status.Signal()}

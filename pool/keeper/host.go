@@ -124,7 +124,7 @@ func (h *host) newLink() {
 	h.tell()
 }
 
-// forgetOrders returns a report without what is said of orders.
+// forgetOrders returns a report without what is said of orders. It is pure.
 func forgetOrders(r pool.JobReport) pool.JobReport {
 	r.Refused = ""
 	if r.Led != nil {

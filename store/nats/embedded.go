@@ -41,7 +41,7 @@ type running struct {
 }
 
 // Open opens the store in a folder, which it makes if need be, and starts the server. One process
-// can have it open at a time.
+// can have it open at a time. It waits until the server runs.
 func Open(folder string) (store.Store, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -182,7 +182,7 @@ func (complaints) Debugf(string, ...any) {}
 // Tracef does nothing.
 func (complaints) Tracef(string, ...any) {}
 
-// complaintError returns a message of the server as an error of one line.
+// complaintError returns a message of the server as an error of one line. It is pure.
 func complaintError(format string, args []any) error {
 	line := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	if strings.Contains(line, unix.ENOSPC.Error()) {

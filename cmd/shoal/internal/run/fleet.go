@@ -261,7 +261,7 @@ func (f *fleet) runAgent(ctx context.Context, h sshHost, at, token string) error
 	return fmt.Errorf("has ended: %w\n%s", err, strings.TrimSuffix(text, "\n"))
 }
 
-// shellQuoted returns a word in quotes for a shell, whatever is in it.
+// shellQuoted returns a word in quotes for a shell, whatever is in it. It is pure.
 func shellQuoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 // parting is how long agents may take to end by themselves when the job is over.
