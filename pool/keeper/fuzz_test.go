@@ -179,7 +179,7 @@ func FuzzMessages(f *testing.F) {
 		{Order: &pool.Order{Seq: 2, Host: "node2", Verb: pool.LimitRun, Job: "one", Limit: 9}},
 		{Ask: &forwarded{1, PathJob + "?name=one", nil}},
 		{Ask: &forwarded{2, PathSubmit, json.RawMessage(`{"spec":"x"}`)}},
-		{Answer: &answered{1, 200, json.RawMessage(`{}`)}},
+		{Answer: &answered{1, 200, []byte(`{}`), false}}, {Answer: &answered{1, 200, nil, true}},
 	} {
 		text, err := m.encode()
 		if err != nil {

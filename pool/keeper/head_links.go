@@ -202,13 +202,15 @@ func (k *keeper) order(o pool.Order) {
 // answerFor answers what a tool asks on another host, which is from, on a goroutine of its own. It
 // does not wait: where too much is being answered, it refuses.
 func (k *keeper) answerFor(from fabric.Host, f *forwarded) {
-	reply := func(status int, body []byte) error {
-		return send(k.network, from, &message{Answer: &answered{f.ID, status, body}})
+	reply := func(status int, body []byte) {
+		for _, part := range (answered{ID: f.ID, Status: status, Body: body}).inParts() {
+			_ = send(k.network, from, part) // a short one
+		}
 	}
 	select {
 	case k.asks <- struct{}{}:
 	default:
-		_ = reply(http.StatusServiceUnavailable, refusalText("the head of the pool has too much "+
+		reply(http.StatusServiceUnavailable, refusalText("the head of the pool has too much "+
 			"to answer: ask again"))
 		return
 	}
@@ -225,12 +227,8 @@ func (k *keeper) answerFor(from fabric.Host, f *forwarded) {
 		}
 		w := &recorder{status: http.StatusOK, header: http.Header{}}
 		k.tools.ServeHTTP(w, r)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if reply(w.status, w.body.Bytes()) != nil {
-			_ = reply(http.StatusConflict, refusalText("the answer is too long for a link: ask on "+
-				"the host "+k.Host+", which is the head of the pool"))
+		if ctx.Err() == nil {
+			reply(w.status, w.body.Bytes())
 		}
 		return nil
 	})

@@ -30,10 +30,16 @@ type guest struct {
 	group *group.Group
 
 	mu      sync.Mutex
-	network *tcp.Network             // nil = there is none now
-	head    fabric.Host              // the head, once it has sent a welcome; "" = not yet
-	asks    map[uint64]chan answered // by number, what the head was asked; each has room for one
-	asked   uint64                   // number of the last one
+	network *tcp.Network       // nil = there is none now
+	head    fabric.Host        // the head, once it has sent a welcome; "" = not yet
+	asks    map[uint64]*asking // by number, what the head was asked
+	asked   uint64             // number of the last one
+}
+
+// asking is what the head was asked and has not answered.
+type asking struct {
+	body []byte        // the parts of the answer that have come
+	done chan answered // has room for the answer
 }
 
 // Join keeps this host in a pool that another host leads, until ctx ends or somebody asks for the
@@ -48,7 +54,7 @@ func Join(ctx context.Context, c Config, started func()) error {
 		return err
 	}
 	defer lock.Close()
-	g := &guest{Config: c, group: group.New(ctx), asks: map[uint64]chan answered{}}
+	g := &guest{Config: c, group: group.New(ctx), asks: map[uint64]*asking{}}
 	g.host = newHost(c, g.group)
 	if err := serveTools(g.group, c.Name, g.handler()); err != nil {
 		return err
@@ -185,8 +191,8 @@ func (g *guest) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.network, g.head = nil, ""
-	for id, done := range g.asks {
-		done <- answered{Status: http.StatusConflict, Body: refusalText("the head of the pool " +
+	for id, x := range g.asks {
+		x.done <- answered{Status: http.StatusConflict, Body: refusalText("the head of the pool " +
 			"was lost before it answered; what it was asked may be done: see shoal queue when it " +
 			"is back")}
 		delete(g.asks, id)
@@ -271,11 +277,29 @@ func (s *session) Message(from fabric.Host, b []byte) {
 	case m.Order != nil && g.head == from && m.Order.Host == g.Host:
 		g.host.take(*m.Order)
 	case m.Answer != nil && g.head == from:
-		if done := g.asks[m.Answer.ID]; done != nil {
-			done <- *m.Answer
-			delete(g.asks, m.Answer.ID)
+		if err := g.takeAnswer(*m.Answer); err != nil {
+			s.network.Drop(from, err)
 		}
 	}
+}
+
+// maxAnswer bounds an answer of the head, in bytes.
+const maxAnswer = 256 << 20
+
+// takeAnswer takes an answer of the head, or a part of one. The caller holds g.mu.
+func (g *guest) takeAnswer(a answered) error {
+	x := g.asks[a.ID]
+	if x == nil {
+		return nil
+	}
+	if x.body = append(x.body, a.Body...); len(x.body) > maxAnswer {
+		return fmt.Errorf("an answer of more than %d bytes", maxAnswer)
+	}
+	if !a.More {
+		x.done <- answered{a.ID, a.Status, x.body, false}
+		delete(g.asks, a.ID)
+	}
+	return nil
 }
 
 // Down implements fabric.Handler: it ends the session where the head is lost, or nobody is left who
@@ -359,7 +383,7 @@ func (g *guest) ask(f forwarded) (<-chan answered, error) {
 	if err := send(g.network, g.head, &message{Ask: &f}); err != nil {
 		return nil, &pool.UsageError{Msg: err.Error()}
 	}
-	done := make(chan answered, 1)
-	g.asks[f.ID] = done
-	return done, nil
+	x := &asking{done: make(chan answered, 1)}
+	g.asks[f.ID] = x
+	return x.done, nil
 }

@@ -1,7 +1,9 @@
 package keeper
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/pool"
 )
 
 // dropper is a head that ends each link on which a host says who it is.
@@ -46,5 +49,53 @@ func TestJoinSaysWhy(t *testing.T) {
 			Token: network.Token(time.Hour)}}, func() {})
 	if err == nil || !strings.Contains(err.Error(), "the cellar is full") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The queue of 14,000 jobs comes to a host that has joined, in parts: it is more than a
+// message of a link can be.
+func TestLongAnswer(t *testing.T) {
+	m, err := pool.New(pool.Config{Name: "lab"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.HostUp(1, "here", 4, "")
+	for range 14_000 {
+		if _, err := m.Submit(1, pool.Submission{Name: "job", Spec: "x", Min: 1, Max: 4, Asked: 4,
+			Preempt: "shrink"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Reported(1, pool.Report{Host: "here"})
+	m.Settle(2) // four of them are to start, and for these the others wait
+	whole, err := json.Marshal(State{Jobs: m.Jobs(false)})
+	if err != nil || len(whole) <= fabric.MaxMessage {
+		t.Fatalf("%d bytes would fit, %v", len(whole), err)
+	}
+	g := &guest{asks: map[uint64]*asking{}}
+	for i, body := range [][]byte{whole, []byte("{}"), whole[:2*answerPart], nil} {
+		id, done := uint64(i), make(chan answered, 1)
+		g.asks[id] = &asking{done: done}
+		for _, part := range (answered{ID: id, Status: 200, Body: body}).inParts() {
+			text, err := part.encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			read, err := decodeMessage(text)
+			if err == nil {
+				err = g.takeAnswer(*read.Answer)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {
+		case a := <-done:
+			if a.Status != 200 || !bytes.Equal(a.Body, body) {
+				t.Errorf("%d bytes arrive as %d, with status %d", len(body), len(a.Body), a.Status)
+			}
+		default:
+			t.Errorf("%d bytes do not arrive", len(body))
+		}
 	}
 }

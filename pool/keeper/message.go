@@ -59,11 +59,29 @@ type forwarded struct {
 	Body json.RawMessage `json:"body,omitempty"` // of a POST; nothing makes it a GET
 }
 
-// answered is the answer to the request with the same ID.
+// answered is the answer to the request with the same ID, or a part of it. A queue of some thousand
+// jobs is longer than a message may be.
 type answered struct {
-	ID     uint64          `json:"id"`
-	Status int             `json:"status"`
-	Body   json.RawMessage `json:"body"`
+	ID     uint64 `json:"id"`
+	Status int    `json:"status"`
+	Body   []byte `json:"body"`           // in base64
+	More   bool   `json:"more,omitempty"` // whether the next message with this ID goes on with it
+}
+
+// answerPart is how many bytes of an answer a message has at the most. Orders wait no longer behind
+// one than these take.
+const answerPart = 256 << 10
+
+// inParts returns an answer as the messages in which it is sent.
+func (a answered) inParts() (list []*message) {
+	for part := range slices.Chunk(a.Body, answerPart) {
+		list = append(list, &message{Answer: &answered{a.ID, a.Status, part, true}})
+	}
+	if len(list) == 0 {
+		list = []*message{{Answer: &answered{ID: a.ID, Status: a.Status}}}
+	}
+	list[len(list)-1].Answer.More = false
+	return list
 }
 
 // encode returns a message as it is sent. It fails where the message is too long for a link.
