@@ -14,7 +14,8 @@ import (
 // and "-Inf".
 type Metrics map[string]float64
 
-// MarshalJSON returns an object of numbers, with strings for what is not finite.
+// MarshalJSON implements json.Marshaler: it returns an object of numbers, with strings for what is
+// not finite, and changes nothing.
 func (m Metrics) MarshalJSON() ([]byte, error) {
 	values := make(map[string]any, len(m))
 	for name, v := range m {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Names of jobs that have none in their spec.
+// Names of jobs that have none in their spec. The functions are pure.
 
 // NameFor returns a job name for a command: that of the script, where there is one after an
 // interpreter, else that of the program. So ddp_shoal.py, and ddp_shoal alone, become "ddp-shoal".

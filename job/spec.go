@@ -74,7 +74,7 @@ type Error struct {
 	Msg string
 }
 
-// Error implements error.
+// Error says which key is at fault, if one is, and what is wrong with it.
 func (e *Error) Error() string {
 	if e.Key == "" {
 		return "job: " + e.Msg

@@ -7,6 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// What a launcher says of a job, for tools. Everything here is a value, which whoever has it reads,
+// and the methods change nothing.
+
 // Metrics are the numbers of a report by name.
 type Metrics = api.Metrics
 

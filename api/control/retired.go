@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// Names of an older protocol, which readers of JSON must not take for fields that are absent.
+// Names of an older protocol, which readers of JSON must not take for fields that are absent. The
+// function is pure: clients call it with what a launcher has sent.
 
 // retired maps the names of protocol 1 to the names that took their place.
 var retired = map[string]string{

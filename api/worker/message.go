@@ -51,7 +51,7 @@ func Tag(m Message, serial uint64) Message {
 // UnknownType is the error for a message whose type is not part of this protocol.
 type UnknownType struct{ Name string }
 
-// Error implements error.
+// Error says which type it is.
 func (e *UnknownType) Error() string { return fmt.Sprintf("%q names no message", e.Name) }
 
 // ParseRequest reads a request. An unknown type and an unknown field are errors. Whatever could be

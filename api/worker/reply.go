@@ -1,6 +1,7 @@
 package worker
 
-// The replies of an agent, in the order of the requests that they answer.
+// The replies of an agent, in the order of the requests that they answer. They are values, for one
+// goroutine at a time; TypeName is the word by which a message says what it is.
 
 // JoinReply admits a worker. Three descriptors come with it: the control block, the bell of the
 // agent and the bell of the worker.

@@ -2,7 +2,8 @@ package worker
 
 import "github.com/shoal-ml/shoal/api"
 
-// The requests of a worker. ParseRequest makes them.
+// The requests of a worker. ParseRequest makes them. They are values, for one goroutine at a time;
+// TypeName is the word by which a message says what it is.
 
 // requests has, by the type of each request, a function that creates its struct. It is never
 // changed.

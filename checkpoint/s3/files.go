@@ -125,9 +125,11 @@ type file struct {
 	*io.SectionReader
 }
 
-// Stat implements fs.File.
+// Stat implements fs.File: what was known of the file when it was opened.
 func (f *file) Stat() (fs.FileInfo, error) { return f.entry, nil }
-func (f *file) Close() error               { return nil }
+
+// Close implements fs.File: there is nothing to close.
+func (f *file) Close() error { return nil }
 
 // A reader requests the ranges that are read. Several goroutines may use it at once.
 type reader struct {

@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/version"
 )
 
+// shoal version. The goroutine of the command runs what is here.
+
 // newVersionCommand returns the command shoal version.
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{

@@ -10,6 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
+// How a training is checked while it runs. The goroutine of the training loop calls everything
+// here; the functions without a receiver are functions, and not methods, because they have a type
+// parameter.
+
 // Audit looks on while a worker trains, and checks what a job promises: every sample counts once an
 // epoch, and all workers hold the same parameters at every step. In the step of the gradient it
 // moves a sheet on which each worker writes what it contributes; so it sees what has become part of

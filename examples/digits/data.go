@@ -9,6 +9,9 @@ import (
 	"strconv"
 )
 
+// The images that the model is trained on. Nobody changes a set once Load has returned it, so any
+// goroutine may read it.
+
 // An image has Side × Side = Pixels pixels and shows one of Classes digits.
 const (
 	Side    = 8

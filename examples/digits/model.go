@@ -5,6 +5,9 @@ import (
 	"math/rand/v2"
 )
 
+// The model, and its gradient. The functions without a receiver change nothing but the memory that
+// they are given.
+
 // Hidden is the width of the hidden layer, Params the number of parameters.
 const (
 	Hidden = 256
