@@ -124,10 +124,10 @@ func (s *supervisor) takePostponed() []agent.StartOrder {
 
 // startProcess starts the process of a worker; token is its secret for the agent. For torch a late
 // worker begins as a job of one. output makes the worker's Output, which a goroutine of g closes
-// when nothing can write to it any more. exit is called, on a goroutine of g, when the process has
-// ended. It blocks, without mu, while a template that is to fork the process imports.
+// when nothing can write to it any more. The caller waits for the end of the process, as proc.Start
+// says. startProcess blocks, without mu, while a template that is to fork the process imports.
 func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token string,
-	output func() (*proc.Output, error), exit func(p *process, e proc.Exit)) (*process, error) {
+	output func() (*proc.Output, error)) (*process, error) {
 	s.mu.Lock()
 	program, env, template := s.program, s.env, s.template
 	size := env.spec.Workers
@@ -151,12 +151,7 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 	if home != nil {
 		command.CPUs = home.CPUs
 	}
-	known := make(chan struct{}) // the process may end before it is known
-	p.Worker, err = proc.Start(g, command, out, func(e proc.Exit) {
-		<-known
-		exit(p, e)
-	})
-	if err != nil {
+	if p.Worker, err = proc.Start(g, command, out); err != nil {
 		_ = out.Close()
 		return nil, err
 	}
@@ -166,7 +161,6 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 	s.mu.Lock()
 	s.processes[worker] = p
 	s.mu.Unlock()
-	close(known)
 	g.Go("close a log", func(context.Context) error {
 		<-p.Silent() // a log that stays open would cost a descriptor for each lost worker
 		_ = out.Close()

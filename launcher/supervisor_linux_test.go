@@ -25,9 +25,12 @@ func TestEndedWorkersHoldNoDescriptors(t *testing.T) {
 		path := filepath.Join(dir, fmt.Sprintf("rank-%d.log", worker))
 		p, err := s.startProcess(g, worker, false, "token", func() (*proc.Output, error) {
 			return proc.NewOutput(console, worker, path)
-		}, func(*process, proc.Exit) {})
+		})
 		if err != nil {
 			t.Fatal(err)
+		}
+		if e := p.Wait(); e.OK() {
+			t.Errorf("a worker %v", e)
 		}
 		<-p.Silent()
 		if tail := p.output.Tail(); len(tail) != 1 || tail[0] != "begins" {

@@ -61,21 +61,20 @@ func (l *launcher) startWorker(worker int) error {
 	late := worker >= l.registry.jobSpec().Workers
 	token := l.agent.Expect(worker, late)
 	l.agent.WorkerStarted(worker)
-	registered := make(chan struct{}) // the process may end before it is in the registry
 	output := func() (*proc.Output, error) {
 		return proc.NewOutput(l.console, worker, l.reporter.directory().logPath(worker))
 	}
-	p, err := l.supervisor.startProcess(l.group, worker, late, token, output,
-		func(p *process, e proc.Exit) {
-			<-registered
-			l.onExit(p, e)
-		})
+	p, err := l.supervisor.startProcess(l.group, worker, late, token, output)
 	if err != nil {
 		return err
 	}
 	stopping := l.registry.setRunning(worker, p.PID(), late)
-	close(registered)
 	l.reportWorker(&message{Started: &startedMessage{worker, p.PID()}})
+	l.group.Go(fmt.Sprintf("wait for worker %d", worker), func(context.Context) error {
+		l.onExit(p, p.Wait())
+		p.ReapGroup()
+		return nil
+	})
 	if stopping { // the signal for all workers may have come before this one was registered
 		p.Signal(syscall.SIGTERM)
 	}
@@ -160,10 +159,10 @@ func (l *launcher) onEvent(e agent.Event) {
 }
 
 // onExit registers the end of a worker of this host, and tells the agent and the host that leads.
-// It runs on the goroutine that waited for the process, and waits for the engine's thread. Where
-// the job is led the registry has the end first, so that endings are in their order: the membership
-// can end other workers because of it. On other hosts the membership hears of the end first, since
-// the registry that counts is on the host that leads.
+// It runs on the goroutine that has waited for the process, and waits for the engine's thread.
+// Where the job is led the registry has the end first, so that endings are in their order: the
+// membership can end other workers because of it. On other hosts the membership hears of the end
+// first, since the registry that counts is on the host that leads.
 func (l *launcher) onExit(p *process, e proc.Exit) {
 	// in an elastic job, which survives losses, a lost peer is not why a worker ends
 	status := l.agent.Status()

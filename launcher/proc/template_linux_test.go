@@ -71,10 +71,16 @@ func (f *forks) start(number int) *Worker {
 	}
 	c := f.command
 	c.Env = append(c.Env[:len(c.Env):len(c.Env)], fmt.Sprintf("NUMBER=%d", number))
-	w, err := Start(f.group, c, out, func(e Exit) { f.exits <- e })
+	w, err := Start(f.group, c, out)
 	if err != nil {
 		f.t.Error(err)
+		return nil
 	}
+	f.group.Go("wait", func(context.Context) error {
+		f.exits <- w.Wait()
+		w.ReapGroup()
+		return nil
+	})
 	return w
 }
 

@@ -41,7 +41,7 @@ func (c Command) shielded() Command {
 	return c
 }
 
-// child is a process that ends some day. One goroutine calls await and then reap, each once.
+// child is a process that ends some day. Wait calls await and then reap, each once.
 type child interface {
 	// await blocks until the process has ended. It stays a zombie.
 	await()
@@ -50,15 +50,20 @@ type child interface {
 	reap() Exit
 }
 
-// Worker is one started process with a process group of its own. It is safe for concurrent use:
-// pid, bound and streams are set before Start returns it, and not changed then.
+// Worker is one started process with a process group of its own. It is safe for concurrent use: the
+// fields down to streams are set before Start returns it, and not changed then.
 type Worker struct {
-	pid     int
-	shield  bool          // the process began with SIGTERM ignored
-	bound   bool          // the process began with the processors of its Command alone
-	streams []*os.File    // the launcher's ends of stdout and stderr
+	pid      int
+	started  time.Time
+	child    child      // the process, for Wait
+	template *Template  // has forked the process, or was to; nil = there is none
+	shield   bool       // the process began with SIGTERM ignored
+	bound    bool       // the process began with the processors of its Command alone
+	streams  []*os.File // the launcher's ends of stdout and stderr
+
 	reading atomic.Int32  // streams that are still read
 	silent  chan struct{} // closed when reading becomes 0
+	reaped  chan struct{} // closed when Wait has reaped the process
 
 	// mu orders signals against reaping, after which the kernel may give the process number to
 	// another process.
@@ -68,17 +73,16 @@ type Worker struct {
 
 // Start starts a worker, with goroutines in g, and returns when its process runs; it blocks while a
 // template imports that is to fork it. The worker's stdin is empty, and its output goes to out,
-// which the caller closes after Silent. ended is called once, on one of these goroutines, when the
-// worker has ended; processes that the worker started may still run and write then (Silent,
-// StopReadingAfter).
-func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, error) {
-	w := &Worker{silent: make(chan struct{}), shield: c.Shield}
+// which the caller closes after Silent. The caller has a goroutine call Wait, and then ReapGroup.
+func Start(g *group.Group, c Command, out *Output) (*Worker, error) {
+	w := &Worker{template: c.Template, shield: c.Shield, silent: make(chan struct{}),
+		reaped: make(chan struct{})}
 	theirs, err := w.makePipes()
 	if err != nil {
 		return nil, err
 	}
-	if !w.startForked(g, c, theirs, ended) {
-		err = w.startAnew(g, c, theirs, ended)
+	if !w.startForked(c, theirs) {
+		err = w.startAnew(g, c, theirs)
 	}
 	closeAll(theirs)
 	if err != nil {
@@ -98,27 +102,26 @@ func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, e
 }
 
 // startAnew starts the process as a new one, with the pipes, which the caller closes, as its stdout
-// and stderr, and a goroutine that waits for its end and then calls ended. It returns when the
-// process runs, or with why it does not.
-func (w *Worker) startAnew(g *group.Group, c Command, pipes []*os.File, ended func(Exit)) error {
+// and stderr, on a goroutine that lasts until Wait has reaped it. It returns when the process runs,
+// or with why it does not.
+func (w *Worker) startAnew(g *group.Group, c Command, pipes []*os.File) error {
 	as := c.shielded()
 	cmd := &exec.Cmd{Path: as.Path, Args: as.Args, Env: c.Env, SysProcAttr: workerAttr(),
 		Stdout: pipes[0], Stderr: pipes[1]}
 	started := make(chan error, 1)
-	g.Go(fmt.Sprintf("wait for %s", c.Args[0]), func(context.Context) error {
+	g.Go(fmt.Sprintf("parent of %s", c.Args[0]), func(context.Context) error {
 		// The parent-death signal means the death of the thread that started the process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		from := time.Now()
+		w.started = time.Now()
 		var err error
 		w.bound, err = startOnCPUs(c.CPUs, cmd.Start)
 		if err == nil {
-			w.pid = cmd.Process.Pid
+			w.pid, w.child = cmd.Process.Pid, newChild{cmd}
 		}
 		started <- err
 		if err == nil {
-			ended(w.waitAndReap(newChild{cmd}, from))
-			c.Template.reapGroup(w.pid)
+			<-w.reaped
 		}
 		return nil
 	})
@@ -126,10 +129,9 @@ func (w *Worker) startAnew(g *group.Group, c Command, pipes []*os.File, ended fu
 }
 
 // startForked has the template of the command fork the process, with the pipes, which the caller
-// closes, as its stdout and stderr, and starts a goroutine that waits for its end and then calls
-// ended. It blocks while the template still imports. It returns false where there is no template,
-// or it has ended.
-func (w *Worker) startForked(g *group.Group, c Command, pipes []*os.File, ended func(Exit)) bool {
+// closes, as its stdout and stderr. It blocks while the template still imports. It returns false
+// where there is no template, or it has ended.
+func (w *Worker) startForked(c Command, pipes []*os.File) bool {
 	if c.Template == nil {
 		return false
 	}
@@ -137,13 +139,7 @@ func (w *Worker) startForked(g *group.Group, c Command, pipes []*os.File, ended 
 	if err != nil {
 		return false // the template's end says why
 	}
-	from := time.Now()
-	w.pid, w.bound = f.pid, f.bound
-	g.Go(fmt.Sprintf("wait for a fork, %s", c.Args[0]), func(context.Context) error {
-		ended(w.waitAndReap(f, from))
-		c.Template.reapGroup(w.pid)
-		return nil
-	})
+	w.pid, w.bound, w.child, w.started = f.pid, f.bound, f, time.Now()
 	return true
 }
 
@@ -197,17 +193,24 @@ func (w *Worker) makePipes() (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// waitAndReap blocks until the process, which was started at from, has ended, and reaps it with mu
-// held: until then no other process gets its number, and no signal can hit another process.
-func (w *Worker) waitAndReap(c child, from time.Time) Exit {
-	c.await()
+// Wait blocks until the process has ended, and tells how; processes that the worker started may
+// still run and write then (Silent, StopReadingAfter). One goroutine calls it, once. It reaps the
+// process with mu held: until then no other process gets its number, and no signal can hit another
+// process.
+func (w *Worker) Wait() Exit {
+	defer close(w.reaped)
+	w.child.await()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	e := c.reap()
+	e := w.child.reap()
 	w.gone = true
-	e.PID, e.Started, e.Ended = w.pid, from, time.Now()
+	e.PID, e.Started, e.Ended = w.pid, w.started, time.Now()
 	return e
 }
+
+// ReapGroup reaps what has ended of the worker's process group, after Wait and once whoever calls
+// has ended what it wants to end of it. It does not wait.
+func (w *Worker) ReapGroup() { w.template.reapGroup(w.pid) }
 
 // PID is the process number, and also the number of the process group.
 func (w *Worker) PID() int { return w.pid }

@@ -53,10 +53,13 @@ func startCommand(t *testing.T, c Command) *shellRun {
 	s := &shellRun{out: out, text: text, ended: make(chan Exit, 1),
 		group: group.New(context.Background())}
 	c.Env = append(c.Env, "PATH="+os.Getenv("PATH"))
-	s.Worker, err = Start(s.group, c, out, func(e Exit) { s.ended <- e })
-	if err != nil {
+	if s.Worker, err = Start(s.group, c, out); err != nil {
 		t.Fatal(err)
 	}
+	s.group.Go("wait", func(context.Context) error {
+		s.ended <- s.Wait()
+		return nil
+	})
 	t.Cleanup(func() {
 		s.Signal(syscall.SIGKILL)
 		s.StopReadingAfter(0)
@@ -184,9 +187,7 @@ func TestStartRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := group.New(context.Background())
-		_, err = Start(g, Command{Path: path, Args: []string{name}}, out, func(Exit) {
-			t.Errorf("%s: ended, but never started", name)
-		})
+		_, err = Start(g, Command{Path: path, Args: []string{name}}, out)
 		var ce *CommandError
 		if !errors.As(err, &ce) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
