@@ -227,8 +227,7 @@ func (m *Machine) coreKeep(e *entry, why string) {
 			m.waitAgain(o, why)
 		case o.started() && !o.Want.equal(o.Target) && o.Target.total() > 0:
 			o.Want = o.Target.clone()
-			starts := o.State == Starting // and its start is still to come
-			if c := o.change(); c != nil && !(starts && c.From == 0) {
+			if c := o.change(); c != nil && !(c.starts() && o.State == Starting) {
 				c.Outcome = why
 			}
 			_ = m.core.Undo(jobID(o), o.Want.places(), false)

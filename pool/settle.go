@@ -144,6 +144,9 @@ func (e *entry) change() *Change {
 	return &e.Changes[n-1]
 }
 
+// starts reports whether a change gives a job its first workers, or those after it was parked.
+func (c *Change) starts() bool { return c.From == 0 }
+
 // start begins a job whose slots are all free: the whole gang or nobody.
 func (m *Machine) start(e *entry) {
 	if e.Held.total() > 0 {

@@ -48,10 +48,8 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 			done = append(done, candidate{i, j, j.Priority, float64(at)})
 		}
 	}
-	for i := len(v.Jobs) - 1; i >= 0 && free < 0; i-- { // a host is leaving: the youngest give way
-		if n, keeps := want[i], v.Jobs[i].kept(); n > keeps {
-			want[i], free = keeps, free+n-keeps
-		}
+	if free < 0 { // a host is leaving: the youngest give way
+		free = giveWay(sortedBy(v, func(*Job) float64 { return 0 }), want, free)
 	}
 	for i, j := range v.Jobs {
 		if left, is := s.Left[j.ID]; is && want[i] == 0 {

@@ -12,13 +12,7 @@ func (c *climb) fit() {
 	for c.free < 0 && c.shrinkLeast(-1, math.Inf(1)) {
 		continue
 	}
-	list := c.byAttained()
-	for k := len(list) - 1; k >= 0 && c.free < 0; k-- {
-		if i := list[k].index; list[k].job.kept() == 0 {
-			c.free += c.want[i]
-			c.want[i] = 0
-		}
-	}
+	c.free = giveWay(c.byAttained(), c.want, c.free)
 }
 
 // byAttained returns all jobs, those first that have had least.

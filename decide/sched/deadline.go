@@ -113,22 +113,18 @@ func (a *appointments) admit(refused []Rejection, i int) []Rejection {
 // sizes to those who have none, by deadline, and more slots to those who use them best.
 func (a *appointments) allot(d *Decision) {
 	v, free := a.view, a.view.Slots
-	want, need := make([]int, len(v.Jobs)), make([]int, len(v.Jobs))
+	need := make([]int, len(v.Jobs))
 	for i, j := range v.Jobs {
 		need[i] = max(a.plans[i].at(a.table.first), j.kept())
-		want[i] = need[i]
-		free -= want[i]
+		free -= need[i]
 		for _, s := range a.plans[i] {
 			if at := int64(s.until) * planPeriod; d.Again == 0 || at < d.Again {
 				d.Again = at
 			}
 		}
 	}
-	for k := len(a.list) - 1; k >= 0 && free < 0; k-- { // late jobs keep what plans do not know
-		c := a.list[k]
-		free += need[c.index] - c.job.kept()
-		need[c.index], want[c.index] = c.job.kept(), c.job.kept()
-	}
+	free = giveWay(a.list, need, free) // late jobs keep what plans do not know
+	want := slices.Clone(need)
 	others := slices.DeleteFunc(slices.Clone(a.list), func(c candidate) bool {
 		refused := slices.ContainsFunc(d.Reject, func(r Rejection) bool { return r.Job == c.index })
 		return refused || !a.table.spare(c.job, a.plans[c.index])

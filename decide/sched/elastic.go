@@ -86,6 +86,19 @@ func keep(v *View, want []int) (free int) {
 	return free
 }
 
+// giveWay has jobs give up what can be taken from them until what all have is there, the last of a
+// list first. It returns how many slots are free then; fewer than 0 = what cannot be taken is more
+// than there is.
+func giveWay(list []candidate, want []int, free int) (left int) {
+	for k := len(list) - 1; k >= 0 && free < 0; k-- {
+		c := &list[k]
+		if n, keeps := want[c.index], c.job.kept(); n > keeps {
+			want[c.index], free = keeps, free+n-keeps
+		}
+	}
+	return free
+}
+
 // startSmallest gives jobs that have nothing their smallest sizes, who comes first. Who does not
 // fit is passed by others until it is overdue. It returns how many slots are left.
 func startSmallest(v *View, list []candidate, want []int, free int) (left int) {
