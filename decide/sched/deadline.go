@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/shoal-ml/shoal/internal/plural"
@@ -10,9 +11,12 @@ import (
 // deadline takes jobs only while all of them can end in time (Gu et al., "ElasticFlow: An Elastic
 // Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023, section 4: minimum
 // satisfactory shares, admission control, and elastic scaling of what is left). Each job has the
-// smallest share by which it ends in time, period by period over what earlier deadlines leave. What
+// smallest share by which it ends in time, period by period over what those before it leave. What
 // is free beyond that goes where it is used best. Unlike there, what was promised is remembered and
-// kept unless all can be planned better, and jobs without a deadline run on what is left.
+// kept unless all can be planned better, jobs without a deadline run on what is left, and jobs are
+// planned by least laxity, not by deadline (Dertouzos and Mok, "Multiprocessor online scheduling of
+// hard-real-time tasks", IEEE Transactions on Software Engineering 15, 1989): one that must start
+// soon to end in time, with whatever size, goes before one with an earlier deadline that can wait.
 var deadline = Policy{Name: "deadline",
 	About: "takes only jobs that can end in time, and has all of them do so",
 	Share: deadlineShare{}}
@@ -20,13 +24,18 @@ var deadline = Policy{Name: "deadline",
 // deadlineShare is the share of deadline. It remembers the plans of jobs that it has taken.
 type deadlineShare struct{}
 
-// deadlineMargin is how much before its deadline a job is planned to end.
+// deadlineMargin is how much before its deadline, and the end of its plan, a job is planned to end.
 const deadlineMargin = Second
+
+// mostUpset is by how many times what a job needs all plans together may grow for it, times the
+// pause of a change: by any number where jobs are changed while they run, and by four times where a
+// change is a restart of a quarter of an hour, each of which takes slots from jobs to come.
+const mostUpset = float64(Hour)
 
 // appointments are the plans of the jobs of a view, by index, and what they leave.
 type appointments struct {
 	view     *View
-	list     []candidate // jobs by deadline
+	list     []candidate // jobs by their latest start
 	admitted []bool      // whether a job was told that it will end in time
 	plans    []plan
 	slots    int // those that can be planned
@@ -35,12 +44,7 @@ type appointments struct {
 
 // Decide implements Share.
 func (deadlineShare) Decide(v *View, mem []byte) (d Decision, memory []byte) {
-	a := &appointments{view: v, slots: v.Slots, list: sortedBy(v, func(j *Job) float64 {
-		if j.Deadline == 0 {
-			return float64(Never)
-		}
-		return float64(j.Deadline)
-	})}
+	a := &appointments{view: v, slots: v.Slots, list: sortedBy(v, latestStart)}
 	a.admitted, a.plans = readPlans(v, mem)
 	for i, j := range v.Jobs {
 		a.admitted[i] = j.Deadline > 0 && (a.admitted[i] || j.Started != Never)
@@ -51,13 +55,38 @@ func (deadlineShare) Decide(v *View, mem []byte) (d Decision, memory []byte) {
 	if !a.check() {
 		a.replan(-1)
 	}
-	for i, j := range v.Jobs {
-		if j.Deadline > 0 && !a.admitted[i] {
+	for _, c := range sortedBy(v, func(j *Job) float64 { return leastNeed(j, v.Now) }) {
+		if i := c.index; c.job.Deadline > 0 && !a.admitted[i] {
 			d.Reject = a.admit(d.Reject, i)
 		}
 	}
 	a.allot(&d)
 	return d, writePlans(v, a.admitted, a.plans)
+}
+
+// latestStart returns until when a job can wait and still end in time, with the size at which it is
+// fastest. Jobs without a deadline come last.
+func latestStart(j *Job) float64 {
+	if j.Deadline == 0 {
+		return float64(Never)
+	}
+	best := 0.0
+	for n := j.Smallest(); n > 0; n = j.nextSize(n) {
+		best = max(best, j.Rate(n))
+	}
+	return float64(j.Deadline) - float64(1000*j.Left.Mean/best)
+}
+
+// leastNeed returns the fewest slot-seconds with which a job ends in time if it starts now, and
+// infinity where it cannot. Of jobs that come together, those are taken first that need the fewest:
+// so more of them are.
+func leastNeed(j *Job, now int64) float64 {
+	for n := j.Smallest(); n > 0; n = j.nextSize(n) {
+		if s := j.Seconds(n); float64(now)+float64(1000*s) <= float64(j.Deadline) {
+			return s * float64(n)
+		}
+	}
+	return math.Inf(1)
 }
 
 // check makes the timetable of all plans. It returns whether they fit, and all jobs that have one
@@ -66,24 +95,34 @@ func (a *appointments) check() (fine bool) {
 	a.table, fine = newTimetable(a.view, a.slots), true
 	for i, j := range a.view.Jobs {
 		if a.plans[i] != nil {
-			_, end := a.table.walk(j, 0, j.Deadline, a.plans[i].at)
+			_, end := a.table.walk(j, 0, j.Deadline, 0, a.plans[i].at)
 			fine = a.table.add(a.plans[i]) && end != Never && fine
 		}
 	}
 	return fine
 }
 
-// replan plans all jobs anew, by deadline. With a job that is to be added it changes nothing unless
-// it and all others fit; with -1 those that do not fit are late and have no plan any more.
+// replan plans all jobs anew, by their latest start. With a job that is to be added it changes
+// nothing unless it and all others fit, and it is worth what that costs; with -1 those that do not
+// fit are late and have no plan any more.
 func (a *appointments) replan(added int) bool {
 	table, plans := newTimetable(a.view, a.slots), make([]plan, len(a.plans))
 	for _, c := range a.list {
 		if i := c.index; i == added || a.admitted[i] && (a.plans[i] != nil || added < 0) {
-			if plans[i] = table.least(c.job, c.job.Deadline-deadlineMargin); plans[i] != nil {
+			if plans[i] = table.least(c.job, c.job.Deadline); plans[i] != nil {
 				table.add(plans[i])
 			} else if added >= 0 {
 				return false
 			}
+		}
+	}
+	if added >= 0 {
+		j := a.view.Jobs[added]
+		costs := a.view.Costs(j.Kind)
+		pause := max(costs.Resize.Mean, costs.Resume.Mean) + costs.Park.Mean
+		more := slotSeconds(table.first, plans) - slotSeconds(table.first, a.plans)
+		if float64(float64(more)*pause) > float64(mostUpset*leastNeed(j, a.view.Now)) {
+			return false
 		}
 	}
 	a.table, a.plans = table, plans
@@ -93,7 +132,7 @@ func (a *appointments) replan(added int) bool {
 // admit takes a job if it can end in time without that another does not, and refuses it if not.
 func (a *appointments) admit(refused []Rejection, i int) []Rejection {
 	j := a.view.Jobs[i]
-	if p := a.table.least(j, j.Deadline-deadlineMargin); p != nil {
+	if p := a.table.least(j, j.Deadline); p != nil {
 		a.table.add(p)
 		a.plans[i], a.admitted[i] = p, true
 		return refused
@@ -110,7 +149,7 @@ func (a *appointments) admit(refused []Rejection, i int) []Rejection {
 }
 
 // allot gives jobs what is planned for now, which they must have, and then what is left: smallest
-// sizes to those who have none, by deadline, and more slots to those who use them best.
+// sizes to those who have none, by their latest start, and more slots to those who use them best.
 func (a *appointments) allot(d *Decision) {
 	v, free := a.view, a.view.Slots
 	need := make([]int, len(v.Jobs))
@@ -131,7 +170,7 @@ func (a *appointments) allot(d *Decision) {
 	})
 	free = startSmallest(v, others, want, free)
 	growBest(others, want, free, partSaved)
-	d.Want, d.Need = want, need
+	d.Want, d.Need, d.Whole = want, need, true
 	d.Because = func(i int) string {
 		if want[i] == need[i] && a.plans[i] != nil {
 			return fmt.Sprintf("%s now and it ends in time", plural.Of(want[i], "slot"))

@@ -7,28 +7,41 @@ import (
 	"github.com/shoal-ml/shoal/decide/sched"
 )
 
-// TestDeadlines has a job in the way of others that are to end in time: it gives way to who can,
-// who cannot is refused with what could be, and what is said would have been right.
+// TestDeadlines has a job of any time and one with a deadline in the way of another one that is to
+// end in time: it gives way to who can, who cannot is refused with what could be, and what is said
+// would have been right. Four slots do four units of work a second.
 func TestDeadlines(t *testing.T) {
 	curve := sched.Curve{{Slots: 1, Rate: 1}, {Slots: 2, Rate: 2}, {Slots: 4, Rate: 4}}
 	job := func(id string, work float64, deadline int64) sched.Job {
 		return sched.Job{ID: sched.JobID(id), Min: 1, Max: 4, Asked: 4, Sizes: []int{1, 2, 4},
 			Left: sched.Estimate{Mean: work}, Speed: curve, Park: sched.ParkWhole,
-			Deadline: deadline}
+			Deadline: deadline * sched.Second}
 	}
 	for _, c := range []struct {
-		deadline int64
-		refused  string
-	}{{3600 * sched.Second, ""}, {2400 * sched.Second, "the earliest that can is 3002 s"}} {
+		name    string
+		a, b    sched.Job
+		has     int // slots of a in the end
+		refused string
+	}{
+		{"b can wait for a", job("a", 7190, 1810), job("b", 4800, 3600), 4, ""},
+		{"b cannot wait", job("a", 7190, 1810), job("b", 4800, 2400), 4,
+			"the earliest that can is 3002 s"},
+		{"a can wait for b, though its deadline is earlier", job("a", 600, 3800),
+			job("b", 14380, 3850), 0, ""},
+		{"a ends with its period, so it may be a moment late", job("a", 2400, 605),
+			job("b", 4800, 1810), 4, "the earliest that can is 2402 s"},
+	} {
 		m := newMachine(t, "deadline", 4)
-		for _, j := range []sched.Job{job("any", 1e6, 0), job("a", 7200, 1810*sched.Second)} {
+		for _, j := range []sched.Job{job("any", 1e6, 0), c.a} {
 			if err := m.Submit(j); err != nil {
 				t.Fatal(err)
 			}
 		}
-		m.Ready() // a has all slots, until 1800 s
-		b := job("b", 4800, c.deadline)
-		if err := m.Submit(b); err != nil {
+		m.Ready()
+		if a, _ := m.Job("a"); a.Slots() != 4 && c.has == 4 {
+			t.Errorf("%s: a has %d slots before b comes", c.name, a.Slots())
+		}
+		if err := m.Submit(c.b); err != nil {
 			t.Fatal(err)
 		}
 		refused := ""
@@ -38,11 +51,36 @@ func TestDeadlines(t *testing.T) {
 			}
 		}
 		if (refused == "") != (c.refused == "") || !strings.Contains(refused, c.refused) {
-			t.Errorf("deadline %d: refused with %q, want %q", c.deadline, refused, c.refused)
+			t.Errorf("%s: refused with %q, want %q", c.name, refused, c.refused)
 		}
-		if a, _ := m.Job("a"); a.Slots() != 4 {
-			t.Errorf("a has %d slots and needs all", a.Slots())
+		if a, _ := m.Job("a"); a.Slots() != c.has {
+			t.Errorf("%s: a has %d slots, want %d", c.name, a.Slots(), c.has)
 		}
+	}
+}
+
+// TestSmallNeedsFirst has jobs come together of which not all can end in time: those that need the
+// least are taken, though a larger one was submitted first, so that most are.
+func TestSmallNeedsFirst(t *testing.T) {
+	m := newMachine(t, "deadline", 4)
+	for _, x := range []struct {
+		id    string
+		slots int
+	}{{"large", 4}, {"small", 1}, {"other", 1}} {
+		j := rigid(x.id, 0, x.slots, 3000)
+		j.Deadline = 3500 * sched.Second
+		if err := m.Submit(j); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := ""
+	for _, g := range m.Ready() {
+		if g.Verb == sched.Refuse {
+			refused += string(g.Job) + " "
+		}
+	}
+	if refused != "large " {
+		t.Errorf("refused: %q, want large alone", refused)
 	}
 }
 

@@ -18,9 +18,9 @@ type change struct {
 	cost     float64 // seconds for which it does not go on
 }
 
-// guard returns what jobs are to have of what a policy wants for them, and at least what they need;
-// need may be nil.
-func (m *Machine) guard(v *View, want, need []int) []int {
+// guard returns what jobs are to have of what a policy wants for them, and at least what they need.
+func (m *Machine) guard(v *View, d *Decision) []int {
+	want, need := d.Want, d.Need
 	m.guarded = append(m.guarded[:0], want...)
 	out := m.guarded
 	free := m.place.free
@@ -55,7 +55,7 @@ func (m *Machine) guard(v *View, want, need []int) []int {
 	if len(shrinks)+len(grows) == 0 || m.lost || m.place.leaving {
 		return out
 	}
-	rest := m.takeNeeded(v, out, shrinks, &free)
+	rest := m.takeNeeded(v, out, shrinks, d.Whole, &free)
 	if m.worthwhile(append(rest, grows...)) {
 		for _, c := range rest {
 			out[c.index] = c.to
@@ -74,9 +74,11 @@ func (m *Machine) guard(v *View, want, need []int) []int {
 }
 
 // takeNeeded has jobs give as many slots as starts need, those first that lose the least with each,
-// and sets what all of them keep. free is how many slots are left after all starts, at first below
-// 0 where some must be taken. It returns what would be given beyond that.
-func (m *Machine) takeNeeded(v *View, out []int, shrinks []change, free *int) (rest []change) {
+// and sets what all keep; whole = each gives all that it is to give, or nothing. free is how
+// many slots are left after all starts, at first below 0 where some must be taken. It returns what
+// would be given beyond that.
+func (m *Machine) takeNeeded(v *View, out []int, shrinks []change, whole bool,
+	free *int) (rest []change) {
 	slices.SortStableFunc(shrinks, func(a, b change) int {
 		return cmp.Or(cmp.Compare(v.Jobs[a.index].Priority, v.Jobs[b.index].Priority),
 			cmp.Compare(-a.gain/float64(a.from-a.to), -b.gain/float64(b.from-b.to)))
@@ -85,7 +87,7 @@ func (m *Machine) takeNeeded(v *View, out []int, shrinks []change, free *int) (r
 		j, keep := v.Jobs[c.index], c.from
 		if *free < 0 {
 			keep = c.to
-			for n := c.from - 1; n > c.to; n-- {
+			for n := c.from - 1; n > c.to && !whole; n-- {
 				if j.Allows(n) && c.from-n >= -*free {
 					keep = n
 					break

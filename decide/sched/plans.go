@@ -29,6 +29,19 @@ func (p plan) end() int {
 	return p[len(p)-1].until
 }
 
+// slotSeconds returns the slots of some plans from a period on, times the seconds for which jobs
+// have them.
+func slotSeconds(first int, plans []plan) (sum int64) {
+	for _, p := range plans {
+		from := first
+		for _, s := range p {
+			sum += int64(s.slots) * int64(s.until-from)
+			from = s.until
+		}
+	}
+	return sum * planPeriod / Second
+}
+
 // spare reports whether a job ends in time by its plan even if its slots change twice more than
 // planned; one without a plan does not care.
 func (t *timetable) spare(j *Job, p plan) bool {
@@ -42,7 +55,7 @@ func (t *timetable) spare(j *Job, p plan) bool {
 	costs := t.view.Costs(j.Kind)
 	pause := max(costs.Resize.Mean, costs.Start.Mean, costs.Resume.Mean) + costs.Park.Mean
 	more := float64(2 * pause / 1000 * j.Rate(most))
-	_, end := t.walk(j, more, j.Deadline, p.at)
+	_, end := t.walk(j, more, j.Deadline, 0, p.at)
 	return end != Never
 }
 

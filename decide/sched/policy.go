@@ -77,6 +77,9 @@ type Decision struct {
 	// Need has for each job the part of these that the guard is to let pass, whatever it gains: it
 	// is at most Want. nil = the guard judges of all changes but starts.
 	Need []int
+	// Whole says that a job gives up at once all that it is to give up, or nothing: it has no time
+	// for two changes.
+	Whole bool
 	// Because returns why a job of the view, by its index, gets what it gets. It is asked for jobs
 	// whose slots change, before the next decision. nil = the policy is named.
 	Because func(i int) string

@@ -24,7 +24,7 @@ func (m *Machine) decideByShare() {
 		}
 		return d.Because(i)
 	}
-	want := m.guard(v, d.Want, d.Need)
+	want := m.guard(v, &d)
 	reasons := map[int]string{}
 	for i, e := range entries {
 		if want[i] != e.slots {

@@ -44,10 +44,11 @@ func (t *timetable) add(p plan) (fits bool) {
 }
 
 // walk returns when a job has done its work and something more, in milliseconds, and its plan, if
-// size says its slots by period; Never if that is not until a time. Each change of its slots takes
-// what it costs. It stops where slots would be taken from the job that it keeps.
-func (t *timetable) walk(j *Job, more float64, until int64, size func(period int) int) (plan,
-	int64) {
+// size says its slots by period; Never if that is not until a time. The plan has reserve more
+// milliseconds than the work takes. Each change of its slots takes what it costs. It stops where
+// slots would be taken from the job that it keeps.
+func (t *timetable) walk(j *Job, more float64, until, reserve int64,
+	size func(period int) int) (plan, int64) {
 	costs := t.view.Costs(j.Kind)
 	n, kept, begun := j.Slots(), j.kept(), j.Started != Never
 	left, stall := j.Left.Mean+more, int64(0)
@@ -65,15 +66,15 @@ func (t *timetable) walk(j *Job, more float64, until int64, size func(period int
 		if m < kept {
 			return nil, Never
 		}
-		if m != n && m > 0 {
+		if m != n {
 			change := costs.Resize.Mean
 			if n == 0 && begun {
 				change = costs.Resume.Mean
 			} else if n == 0 {
 				change = costs.Start.Mean
 			}
-			stall += int64(change + costs.Park.Mean)
-			begun = true
+			stall = int64(change + costs.Park.Mean) // what was left of the last change is no more
+			begun = begun || m > 0
 		}
 		if k := len(p) - 1; k >= 0 && p[k].slots == m {
 			p[k].until = period + 1
@@ -91,10 +92,10 @@ func (t *timetable) walk(j *Job, more float64, until int64, size func(period int
 			stall -= still
 			rate := j.Rate(m)
 			can := float64(rate * float64(next-at-still) / 1000)
-			if end := addMillis(at+still, left/rate); left <= can && end <= until {
+			if end := addMillis(at+still, left/rate); end <= min(next, until)-reserve {
 				return p, end
 			}
-			left -= can
+			left = max(left-can, 0)
 		}
 		at = next
 	}
@@ -112,7 +113,7 @@ func sizes(j *Job) (list []int) {
 // fit returns the plan by which a job has at most one of its sizes, and less where less is free,
 // and when it ends; Never if that is not until a time.
 func (t *timetable) fit(j *Job, list []int, until int64) (plan, int64) {
-	return t.walk(j, 0, until, func(period int) int {
+	return t.walk(j, 0, until, deadlineMargin, func(period int) int {
 		free := t.left(period)
 		for i := len(list) - 1; i >= 0; i-- {
 			if list[i] <= free {

@@ -11,39 +11,48 @@ var deadline = Experiment{
 	Run:      runDeadline,
 }
 
-// deadlineCases are what is compared.
+// deadlineCases are what is compared on each cluster, on all but the first only the two policies
+// that matter most.
 var deadlineCases = []struct {
 	policy, costs string
 	sigma         float64
 }{
-	{"fifo", "live", 0}, {"edf", "live", 0}, {"elastic", "live", 0}, {"goodput", "live", 0},
-	{"deadline", "live", 0}, {"deadline", "restart", 0}, {"deadline", "live", 1},
+	{"edf", "live", 0}, {"deadline", "live", 0}, {"fifo", "live", 0}, {"elastic", "live", 0},
+	{"goodput", "live", 0}, {"deadline", "restart", 0}, {"deadline", "live", 1},
 }
 
-// runDeadline plays a cluster whose trace has generated models and deadlines.
+// runDeadline plays clusters whose traces have generated models and deadlines.
 func runDeadline(in *Input) (*Table, error) {
-	const gpus = 288
-	t := &Table{Heads: []string{"POLICY", "COSTS", "SIGMA", "MET", "REFUSED", "ADMITTED, LATE",
-		"MEAN H"}, Difference: "Half of the generated deadlines lie before what the " +
-		"job takes on the GPUs that it asks for, and 461 cannot be met on any number of them; " +
-		"where predictions are wrong, promises are broken."}
+	t := &Table{Heads: []string{"CLUSTER", "GPUS", "POLICY", "COSTS", "SIGMA", "MET", "REFUSED",
+		"ADMITTED, LATE", "MEAN H"}, Difference: "Half of the generated deadlines lie before " +
+		"what the job takes on the GPUs that it asks for, and of cluster 07 461 cannot be met on " +
+		"any number of them; where predictions are wrong, promises are broken."}
 	curves, err := in.Curves("elasticflow-throughputs/A100")
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := in.Jobs("elasticflow-traces/deadline/cluster07.csv.gz", gpus)
-	if err != nil {
-		return nil, err
-	}
-	for k, x := range deadlineCases {
-		in.step("deadline", k, len(deadlineCases))
-		r, err := playElastic(in, jobs, curves, gpus, x.policy, x.costs, x.sigma)
+	clusters := [][2]int{{7, 288}, {3, 512}, {4, 512}, {5, 64}, {8, 144}, {10, 24}}
+	for i, c := range clusters {
+		jobs, err := in.Jobs(fmt.Sprintf("elasticflow-traces/deadline/cluster%02d.csv.gz", c[0]),
+			c[1])
 		if err != nil {
 			return nil, err
 		}
-		t.Rows = append(t.Rows, []string{x.policy, x.costs, fmt.Sprint(x.sigma),
-			fmt.Sprintf("%.1f %%", 100*float64(r.Met)/float64(r.Deadlines)),
-			fmt.Sprint(r.Refused), fmt.Sprint(r.Deadlines - r.Met - r.Refused), hours(r.Mean)})
+		cases := deadlineCases
+		if i > 0 {
+			cases = cases[:2]
+		}
+		for _, x := range cases {
+			in.step("deadline", len(t.Rows), len(deadlineCases)+2*len(clusters)-2)
+			r, err := playElastic(in, jobs, curves, c[1], x.policy, x.costs, x.sigma)
+			if err != nil {
+				return nil, err
+			}
+			t.Rows = append(t.Rows, []string{fmt.Sprintf("%02d", c[0]), fmt.Sprint(c[1]), x.policy,
+				x.costs, fmt.Sprint(x.sigma),
+				fmt.Sprintf("%.1f %%", 100*float64(r.Met)/float64(r.Deadlines)),
+				fmt.Sprint(r.Refused), fmt.Sprint(r.Deadlines - r.Met - r.Refused), hours(r.Mean)})
+		}
 	}
 	return t, nil
 }
