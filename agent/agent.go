@@ -59,6 +59,9 @@ type Config struct {
 	Fixed bool
 	// Redundant asks for what several ranks of a mesh have to be on two hosts.
 	Redundant bool
+	// Meshes are the meshes that the job is to begin with, by its number of workers; for others its
+	// program says one.
+	Meshes map[int]string
 	// After is how many generations the job had before this start: workers and people are told of
 	// those that are numbered on from it.
 	After topo.Generation
@@ -171,7 +174,7 @@ func (a *Agent) makeDriver() error {
 		batches: batches{running: map[head.BatchID]*batch{}},
 		initial: len(a.cfg.Tokens),
 		routes:  routes{fixed: a.cfg.Fixed, chosen: map[cost.Class]collective.Route{}},
-		planner: meshes.Planner{Redundant: a.cfg.Redundant}}
+		planner: meshes.Planner{Redundant: a.cfg.Redundant, Meshes: a.cfg.Meshes}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Kind: a.cfg.Kind,
 		Route: a.driver.routes.choose, Arrange: a.driver.planner.Arrange}
 	if a.cfg.Size > 0 {

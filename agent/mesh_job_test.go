@@ -106,7 +106,7 @@ func newMeshJob(t *testing.T, mesh string, slots []int, replicas bool,
 	s.c = startHosts(t, m.Ranks(), slots, s.orders)
 	for _, a := range s.c.agents {
 		if s.spread {
-			a.KeepRedundant()
+			a.LearnMeshes(true, nil)
 		}
 	}
 	s.starts = group.New(context.Background())

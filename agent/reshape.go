@@ -13,13 +13,16 @@ import (
 
 // How the state of the job lies on its mesh, as workers state it and ask for it.
 
-// All functions of this file but KeepRedundant run on the engine's thread.
+// All functions of this file but LearnMeshes run on the engine's thread.
 
-// KeepRedundant has replicas on a mesh placed on two hosts, on a host that learns what the job
-// wants after it has joined the job. It does not wait, and any goroutine may call it.
-func (a *Agent) KeepRedundant() {
+// LearnMeshes tells a host, which learns what the job wants after it has joined the job, whether
+// replicas on a mesh are placed on two hosts, and with which mesh the job begins, by its number of
+// workers. It does not wait, and any goroutine may call it.
+func (a *Agent) LearnMeshes(redundant bool, meshes map[int]string) {
 	// a stopped engine has no mesh
-	_ = a.engine.runLater(func() { a.driver.planner.Redundant = true })
+	_ = a.engine.runLater(func() {
+		a.driver.planner.Redundant, a.driver.planner.Meshes = redundant, meshes
+	})
 }
 
 // maxStatement bounds a worker's statement of the state, in bytes.
@@ -27,8 +30,10 @@ const maxStatement = 64 << 20
 
 // acceptStatement accepts a worker's statement of the state of the job, or returns why it does not:
 // it compares what the worker holds with what it should hold, gives the planner a layout that it
-// does not know yet, and tells the head of the shape if the job has none. It keeps state.
-func (d *driver) acceptStatement(m *worker, s *reshape.Statement, state *reshape.State) error {
+// does not know yet, and tells the head of the shape if the job has none. It keeps state, and
+// returns the mesh of the job.
+func (d *driver) acceptStatement(m *worker, s *reshape.Statement,
+	state *reshape.State) (mesh string, err error) {
 	shape, stated := d.head.State().Shape, state.ID()
 	if shape != nil {
 		stated = shape.State
@@ -36,34 +41,36 @@ func (d *driver) acceptStatement(m *worker, s *reshape.Statement, state *reshape
 		stated = d.planner.State().ID()
 	}
 	if stated != state.ID() {
-		return &collective.FieldError{Field: "layout", Problem: "another worker has stated " +
+		return "", &collective.FieldError{Field: "layout", Problem: "another worker has stated " +
 			"another layout or other tensors; every worker must state the same"}
 	}
 	// no layout is known here, or one that the job has not taken
 	if d.planner.State() == nil || d.planner.State().ID() != stated {
 		d.planner.Learn(state)
 	}
-	mesh, rank := s.Mesh, int(m.rank)
+	rank := int(m.rank)
 	if shape != nil {
 		mesh, rank = shape.Mesh, slices.Index(shape.Workers, m.id)
+	} else {
+		mesh = d.planner.FirstMesh(s.Mesh, d.head.State().View.Size())
 	}
 	l, err := d.planner.Layout(mesh)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if s.Local != nil {
 		if rank < 0 || rank >= l.Ranks {
-			return &collective.FieldError{Field: "local",
+			return "", &collective.FieldError{Field: "local",
 				Problem: fmt.Sprintf("this worker is no rank of mesh %s", mesh)}
 		}
 		if err := l.CheckHeld(rank, s.Local); err != nil {
-			return err
+			return "", err
 		}
 	}
 	if shape == nil {
 		text, err := statementText(s)
 		if err != nil {
-			return err
+			return "", err
 		}
 		d.runInput(func() {
 			d.head.ReportLayout(
@@ -71,7 +78,7 @@ func (d *driver) acceptStatement(m *worker, s *reshape.Statement, state *reshape
 					Layout: text, Redundant: d.planner.Redundant})
 		})
 	}
-	return nil
+	return mesh, nil
 }
 
 // maxLayout is how many bytes a layout may have to be sent to other hosts. A head whose host has no

@@ -12,8 +12,8 @@ import (
 // Requests of a worker about the state of the job on its mesh.
 
 // serveState takes the worker's statement of the state of the job, which lies in its arena, and
-// answers whether it is accepted. The text is copied on the engine's thread and parsed on the
-// session's goroutine.
+// answers whether it is accepted, and which mesh the job has. The text is copied on the engine's
+// thread and parsed on the session's goroutine.
 func (s *session) serveState(r *api.StateRequest) error {
 	if r.Bytes > maxStatement {
 		return &collective.FieldError{Field: "bytes",
@@ -41,15 +41,16 @@ func (s *session) serveState(r *api.StateRequest) error {
 	if err != nil {
 		return err
 	}
+	var mesh string
 	if stopped := e.runAndWait(func() {
-		err = e.driver.acceptStatement(e.byID[s.worker], said, state)
+		mesh, err = e.driver.acceptStatement(e.byID[s.worker], said, state)
 	}); stopped != nil {
 		return stopped
 	}
 	if err != nil {
 		return err
 	}
-	return s.reply(&api.StateReply{})
+	return s.reply(&api.StateReply{Mesh: mesh})
 }
 
 // serveShape answers on which mesh the state of the job lies, and which mesh comes next. Then the

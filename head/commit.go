@@ -110,6 +110,7 @@ func (r *leader) commitStep(f *batch) {
 	c := Commit{Batch: f.number}
 	if !f.isReshape() {
 		r.countStep(f, &c)
+		r.parking = ""
 	}
 	next := r.machine.View()
 	switch {

@@ -66,6 +66,9 @@ type requests struct {
 	entering *requestedChange
 	// parkBy is who wants the job to be parked when the step ends; "" = nobody does.
 	parkBy string
+	// parking is who wanted what the members were told at the end of the last step, to park; "" =
+	// they were told nothing of it.
+	parking string
 	// verdict is the end of the trial that the next entry tells; nil = none is to be told.
 	verdict *setting.Change
 	// sizedBy says who has asked for the size that the newest entry has brought, for people; "" =

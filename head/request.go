@@ -67,18 +67,22 @@ func (r *leader) checkPark() error {
 		return errors.New("the job is ending")
 	case r.machine.Paused():
 		return errors.New("the job is paused, so no step ends; ask again when it trains")
-	case r.state.Shape != nil:
-		return errors.New("a job with a mesh cannot be parked; shoal stop has it make a last " +
-			"checkpoint, and then runs what stands behind its loop")
+	case r.machine.View().Generation == 0:
+		return errEarly
+	case r.state.Shape == nil:
+		return r.checkResizable()
+	case r.state.Shape.Broken != "":
+		return errors.New(r.state.Shape.Broken)
 	}
-	return r.checkResizable()
+	return nil
 }
 
 // enterPark has the members parked behind the step that ends with the entry c of the log, if
 // somebody wants that. They stay who they are, and nothing is under way.
 func (r *leader) enterPark(c *Commit) {
 	if r.parkBy != "" {
-		c.Park, c.Changed, r.parkBy, r.state.Joined = r.parkBy, true, "", 0
+		c.Park, c.Changed, r.parking, r.state.Joined = r.parkBy, true, r.parkBy, 0
+		r.parkBy = ""
 	}
 }
 

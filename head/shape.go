@@ -301,6 +301,8 @@ func (r *leader) abortStep() {
 	if r.machine.Proposing() || r.machine.Paused() {
 		return
 	}
+	// On a mesh a checkpoint that is made to park the job ends with the loss of a worker.
+	r.parkBy, r.parking = cmp.Or(r.parkBy, r.parking), ""
 	next := r.machine.View()
 	r.dropUnfitRequest(next)
 	r.startReshape(next, r.settleLeavingHosts(next), "the step is aborted, since a worker is lost")

@@ -1,6 +1,7 @@
 package head_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,6 +22,7 @@ type meshJob struct {
 	t     *testing.T
 	agent *head.Agent
 	notes []string // what people were told of the mesh, oldest first
+	parks []string // who wanted the job to be parked, when the members were told so
 }
 
 // newMeshJob begins a job of which all workers have joined, stated their layout and a place in the
@@ -52,13 +54,18 @@ func newMeshJob(t *testing.T, workers int) *meshJob {
 	return c
 }
 
-// runActions carries out what the agent wants until it wants nothing more, and keeps c.notes.
+// runActions carries out what the agent wants until it wants nothing more, and keeps c.notes and
+// c.parks.
 func (c *meshJob) runActions() {
 	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
 		for _, a := range actions {
 			switch a := a.(type) {
 			case *head.Execute:
 				c.agent.BatchExecuted(a.Batch, digest.Proof{})
+			case *head.Apply:
+				if a.Park != "" {
+					c.parks = append(c.parks, a.Park)
+				}
 			case head.Meshed:
 				c.notes = append(c.notes, string(a.Because))
 			}
@@ -217,4 +224,42 @@ func TestLossesOnTheWayBack(t *testing.T) {
 		!strings.Contains(s.Back, "makes 1 steps again") {
 		t.Errorf("in the end: %+v", s)
 	}
+}
+
+// TestParkOnAMesh: the members are told to park at the end of a step, and again when a worker is
+// lost before they have made their checkpoint; no more when they have made another step.
+func TestParkOnAMesh(t *testing.T) {
+	c := newMeshJob(t, 3)
+	step := func(ticket uint64, workers ...topo.WorkerID) {
+		for _, w := range workers {
+			c.postStep(w, ticket, collective.Barrier)
+		}
+	}
+	check := func(when string, want ...string) {
+		t.Helper()
+		if !slices.Equal(c.parks, want) {
+			t.Fatalf("%s: the members were told to park by %q, and not %q", when, c.parks, want)
+		}
+	}
+	step(1, 0, 1, 2)
+	if err := c.agent.Park("ada"); err != nil {
+		t.Fatal(err)
+	}
+	check("within a step")
+	step(2, 0, 1, 2)
+	check("at its end", "ada")
+	c.loseWorker(1, 0, 2) // while the checkpoint is made
+	for _, w := range []topo.WorkerID{0, 2} {
+		c.postStep(w, 4, collective.Reshape)
+	}
+	c.statePlace(0, 1)
+	check("before a step on the other mesh", "ada")
+	step(5, 0, 2)
+	check("behind it", "ada", "ada")
+	step(6, 0, 2) // their checkpoint was not whole
+	c.loseWorker(2, 0)
+	c.postStep(0, 8, collective.Reshape)
+	c.statePlace(0, 1)
+	step(9, 0)
+	check("when they had trained on", "ada", "ada")
 }

@@ -36,7 +36,7 @@ type Schedule struct {
 	// how many optimizer steps the training has in all; default: its program says that, or nobody
 	Steps uint64 `json:"steps,omitempty"`
 	Sizes []int  `json:"sizes,omitempty"` // numbers of workers that it can have; default: each
-	// mesh of each number of workers, as dp=2,tp=2; default: the job chooses
+	// mesh with which the job begins with so many workers, as dp=2,tp=2; default: its program says
 	Meshes  map[int]string `json:"meshes,omitempty"`
 	Preempt Preempt        `json:"preempt,omitempty"` // what may be done to it for other jobs
 }
@@ -107,6 +107,15 @@ func (s *Schedule) Goal() uint64 {
 		return 0
 	}
 	return s.Steps
+}
+
+// MeshesBySize returns the meshes with which the job begins, by its number of workers; others begin
+// with what their program states. The map is not altered.
+func (s *Schedule) MeshesBySize() map[int]string {
+	if s == nil {
+		return nil
+	}
+	return s.Meshes
 }
 
 // checkSchedule returns what is wrong with the schedule of a job as an *Error; nil = nothing.

@@ -137,9 +137,7 @@ func (l *launcher) beginJob(j jobMessage) {
 	if j.Spec.FixedRoutes {
 		l.agent.FixRoutes()
 	}
-	if j.Spec.Redundant {
-		l.agent.KeepRedundant()
-	}
+	l.agent.LearnMeshes(j.Spec.Redundant, j.Spec.Schedule.MeshesBySize())
 	l.drive(j.Spec)
 	l.agent.CountGenerationsFrom(j.After)
 	if l.record != nil && j.Record != nil {

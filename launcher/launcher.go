@@ -79,7 +79,7 @@ type hostAgent interface {
 	CountGenerationsFrom(after topo.Generation)
 	FixRoutes()
 	FollowKungFu()
-	KeepRedundant()
+	LearnMeshes(redundant bool, meshes map[int]string)
 	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 	WhyNot() []act.WhyNot
 	SlowHosts() []string
@@ -250,6 +250,7 @@ func (l *launcher) agentConfig() agent.Config {
 		cfg.Job, cfg.Size, cfg.Min, cfg.Max, cfg.Spares = spec.Name, spec.Workers, spec.Min,
 			spec.Max, spec.Spares
 		cfg.Fixed, cfg.Redundant, cfg.After = spec.FixedRoutes, spec.Redundant, j.After
+		cfg.Meshes = spec.Schedule.MeshesBySize()
 		if spec.Grow {
 			cfg.Growth = member.GrowOn
 		}

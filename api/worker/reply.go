@@ -131,7 +131,12 @@ type LoadReply struct{ Header }
 func (*LoadReply) TypeName() string { return "load" }
 
 // StateReply accepts a StateRequest.
-type StateReply struct{ Header }
+type StateReply struct {
+	Header
+	// Mesh is the mesh of the job, or the one that it begins with: the stated one, or a smaller one
+	// where the job has fewer workers.
+	Mesh string `json:"mesh,omitempty"`
+}
 
 // TypeName implements Message.
 func (*StateReply) TypeName() string { return "state" }

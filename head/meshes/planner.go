@@ -22,6 +22,8 @@ type Planner struct {
 	// Redundant says that the job asks for replicas on two hosts, on a host with workers of the
 	// job.
 	Redundant bool
+	// Meshes are the meshes that a job is to begin with, by its number of workers.
+	Meshes map[int]string
 
 	state   *reshape.State             // nil = no layout is known
 	layouts map[string]*reshape.Layout // by mesh
@@ -178,11 +180,7 @@ func (p *Planner) Arrange(shape Shape, mesh string, members topo.View) (to Arran
 	}
 	if next == "" {
 		var ok bool
-		if next, ok = reshape.LargestMesh(shape.Mesh, "dp", len(takers),
-			func(mesh string) bool {
-				_, err := p.Layout(mesh)
-				return err == nil
-			}); !ok {
+		if next, ok = p.largestMesh(shape.Mesh, len(takers)); !ok {
 			return to, fmt.Errorf(
 				"mesh %s cannot do with %s, and the layout has no smaller one", shape.Mesh,
 				plural.Of(len(takers), "worker"))
@@ -221,6 +219,32 @@ func (p *Planner) Arrange(shape Shape, mesh string, members topo.View) (to Arran
 		to.Order = workersByRank(change, members)
 	}
 	return to, &StateLost{Why: why}
+}
+
+// FirstMesh returns the mesh that a job of so many workers begins with, whose program states one:
+// the one of Meshes, or else that one, or the largest that the workers can hold if they are fewer
+// than its ranks and none of them is left over.
+func (p *Planner) FirstMesh(stated string, workers int) string {
+	if mesh := p.Meshes[workers]; mesh != "" {
+		return mesh
+	}
+	if l, err := p.Layout(stated); err != nil || l.Ranks <= workers {
+		return stated
+	}
+	mesh, ok := p.largestMesh(stated, workers)
+	if l, err := p.Layout(mesh); !ok || err != nil || l.Ranks != workers {
+		return stated
+	}
+	return mesh
+}
+
+// largestMesh returns the largest mesh that so many workers can hold, of those without a higher
+// degree than a mesh has, preferably with fewer ranks of dp; false if there is none.
+func (p *Planner) largestMesh(mesh string, workers int) (string, bool) {
+	return reshape.LargestMesh(mesh, "dp", workers, func(mesh string) bool {
+		_, err := p.Layout(mesh)
+		return err == nil
+	})
 }
 
 // workersByRank lists the workers that take the new ranks, by rank.

@@ -63,6 +63,44 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	}
 }
 
+// A job begins with the mesh that its spec says for so many workers, or else with the one that its
+// program states, or with a smaller one of as many ranks as it
+// has workers. What its workers cannot hold, or would leave one of them without a rank, stays as it
+// is stated, and is refused.
+func TestFirstMesh(t *testing.T) {
+	state, err := reshape.NewState(&reshape.Statement{Mesh: "dp=1",
+		Layout: `{"shoal": "layout/1", "mesh": "dp=1,tp=1",` +
+			` "rules": [{"match": "w", "place": "tp=shard(0)"}]}`,
+		Tensors: []reshape.Tensor{{Name: "w", DType: "f32", Shape: []int{4}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Planner{Meshes: map[int]string{8: "dp=4,tp=2"}}
+	p.Learn(state)
+	for _, c := range []struct {
+		stated  string
+		workers int
+		want    string
+	}{
+		{"dp=2,tp=2", 4, "dp=2,tp=2"},
+		{"tp=2, dp=2", 4, "tp=2, dp=2"},
+		{"dp=2,tp=2", 2, "dp=1,tp=2"},
+		{"dp=2,tp=2", 1, "dp=1,tp=1"},
+		{"dp=3,tp=2", 4, "dp=2,tp=2"},
+		{"tp=4", 2, "tp=2"},
+		{"tp=4", 3, "tp=4"}, // a tensor of four rows cannot be cut into three parts
+		{"dp=2,tp=2", 3, "dp=2,tp=2"},
+		{"dp=2,tp=2", 5, "dp=2,tp=2"},
+		{"dp=2,xp=2", 2, "dp=2,xp=2"},
+		{"dp=2,tp=2", 8, "dp=4,tp=2"},
+	} {
+		if got := p.FirstMesh(c.stated, c.workers); got != c.want {
+			t.Errorf("%d workers begin with mesh %s, of which %s is stated, and not with %s",
+				c.workers, got, c.stated, c.want)
+		}
+	}
+}
+
 // The plan that the head arranges is the one that is prepared and executed, whatever people ask
 // meanwhile. Who executes it has agreed on the workers of all ranks.
 func TestAPlanIsMadeOnce(t *testing.T) {

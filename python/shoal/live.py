@@ -24,7 +24,7 @@ from ._live import packing
 from ._live.epochs import End
 from ._runtime.arguments import wrong_type
 from ._runtime.backend import Call
-from ._runtime.log import log_line
+from ._runtime.log import counted, log_line
 from ._runtime.protocol import KINDS, STEP
 from ._runtime.view import View
 from .cursor import Cursor
@@ -104,9 +104,11 @@ def train(
     `build` makes this rank's part of the model for a mesh. `layout` says where the tensors lie on
     any mesh (docs/formats/layout.md, as text or a mapping; of its mesh only the names of the axes
     count: with `dp` they are the axes that a mesh may have), and `catalogue` lists all of them,
-    whole: {"name": …, "dtype": "f32", "shape": […]}. `mesh` is what the job begins with. `shoal
-    reshape JOB --mesh dp=4` changes it: between two steps the state moves to the ranks of the other
-    mesh, proved by fingerprint, `build` is called again, and the next step is made there.
+    whole: {"name": …, "dtype": "f32", "shape": […]}. `mesh` is what the job begins with; with fewer
+    workers than it has ranks, the largest mesh of its axes that has as many ranks as there are
+    workers, and no higher degree. The job's spec may name another for a number of workers.
+    `shoal reshape JOB --mesh dp=4` changes it: between two steps the state moves to the ranks of
+    the other mesh, proved by fingerprint, `build` is called again, and the next step is made there.
 
     When a worker is lost, the step under way is void. It is made again on a mesh of a smaller `dp`
     that the remaining workers can hold. Where only the lost worker had a part of the state, the job
@@ -198,9 +200,16 @@ class _Live:
         """Tell the agent how the state lies, and that this rank has the tensors `local`; None = not
         known yet. Waits for its answer. Raises ShoalError where it contradicts the others.
         """
-        self._job._backend.declare_layout(
+        mesh = self._job._backend.declare_layout(
             packing.layout_statement(self._layout, self._first_mesh, self._catalogue, local)
         )
+        if local is None and mesh and mesh != self._first_mesh and not self._job.outside:
+            if not self._job.rank:
+                log_line(
+                    f"the job has {counted(self._job.size, 'worker')}, and begins on mesh {mesh};"
+                    f" its program states mesh {self._first_mesh}"
+                )
+            self._first_mesh = mesh
 
     def follow_mesh(self, progress: Progress) -> bool:
         """Go to the mesh that the job should have: move the state, and build the model. Waits for
@@ -339,7 +348,7 @@ class _Live:
         than to copy.
         """
         view = self._job._backend.view
-        if view is not self._seen and not view.released:
+        if view is not self._seen and not view.released and not view.parks:
             self._allocator = threading.Thread(
                 target=self._allocate_next_memory, name="shoal reshape"
             )

@@ -134,8 +134,13 @@ def curve(job, mesh, steps):
     return losses
 
 
-def main(mesh, steps, end=None):
-    """Train by CHAIN, and print every step; until the file `end` is there, if one is given."""
+def main(mesh, steps, *files):
+    """Train by CHAIN, and print every step; until the last of the files is there, if one is given.
+    Checkpoints are made when the job is parked, in the folder that is named before it.
+    """
+    *folder, end = files or (None,)
+    if folder:
+        shoal.join().checkpoint(folder[0], every=1 << 20)
     trained = CHAIN.train(
         samples=SAMPLES, fetch=fetch, batch=BATCH, mesh=mesh, seed=SEED, steps=int(steps)
     )

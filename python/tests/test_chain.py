@@ -81,6 +81,26 @@ def test_losses_while_the_mesh_changes(launch, binary, tmp_path, monkeypatch):
     assert_close([float(loss) for _, _, loss in steps], "while the mesh changes")
 
 
+def test_a_parked_chain_goes_on(launch, binary, tmp_path):
+    """It goes on with the next sample, on the mesh that fewer workers can hold."""
+    folder, mesh = tmp_path / "checkpoints", "pp=2(2/3;micro=2;ahead=3/1),dp=2"
+    with running_job.running(
+        launch, binary, tmp_path / "end", 4, WORKER, mesh, 1 << 20, folder, prefork="torch"
+    ) as job:
+        subprocess.run([binary, "park", job.name], check=True, timeout=running_job.HANG)
+        output = job.finish()
+    assert "END" not in output, output[-6000:]
+    at = max(int(path.name[5:]) for path in folder.glob("step-*"))
+    words = (mesh, at + 6, folder, tmp_path / "none")
+    after = launch(2, WORKER, *words, prefork="torch")
+    steps = re.findall(r"STEP (\d+) on (\S+) loss (\S+)", after)
+    other = "pp=2(2/3;micro=2;ahead=3/1),dp=1"
+    assert [(int(n), m) for n, m, _ in steps] == [(at + i, other) for i in range(6)], after
+    wanted = itertools.islice(chain_torch.plain_losses(), at, at + 6)
+    for (n, _, got), want in zip(steps, wanted):
+        assert abs(float(got) - want) <= 1e-9 * want, f"step {n}: {got}, want {want}"
+
+
 def test_alone():
     """Without the launcher a chain trains as a job of one, as the plain loop does."""
     trained = chain_torch.CHAIN.train(

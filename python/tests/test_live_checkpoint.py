@@ -178,3 +178,83 @@ def test_without_a_checkpoint_to_go_back_to(training, tmp_path):  # noqa: F811
         "only lost ones had" in output
         and f"There is no checkpoint in {tmp_path / 'checkpoints'} to go back to" in output
     ), output
+
+
+def park(binary, job):
+    """Park a job under way, and wait for its end; return what it has printed, in which nobody has
+    come behind its loop.
+    """
+    done = subprocess.run(
+        [binary, "park", job.name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=running_job.HANG,
+    )
+    output = job.finish()
+    assert done.returncode == 0 and f"job {job.name} is parked" in done.stdout, (
+        done.stdout + output[-6000:]
+    )
+    assert "END" not in output, output[-6000:]
+    return output
+
+
+def check_parked(output, folder, meshes):
+    """Check that a parked job has made each step once, on these meshes, and a checkpoint behind the
+    last one; return how many steps that are.
+    """
+    made = history(output)[0]
+    at = max(int(path.name[5:]) for path in folder.glob("step-*"))
+    # what a worker prints while it is ended may be lost
+    assert [n for n, _ in made] == list(range(len(made))) and at - len(made) in (0, 1), output
+    assert [mesh for mesh, _ in itertools.groupby(mesh for _, mesh in made)] == meshes
+    return at
+
+
+def test_a_parked_job_goes_on_on_fewer_workers(training, launch, binary, tmp_path):  # noqa: F811
+    """It goes on with the next sample, on the mesh that its workers can hold, and later on more of
+    them on the mesh that its program states. It has begun on the one that its spec names.
+    """
+    folder, stated = tmp_path / "checkpoints", "dp=2,tp=2"
+    (tmp_path / "job.yaml").write_text('schedule: {meshes: {4: "dp=1,tp=4"}}')
+    options = ("-f", tmp_path / "job.yaml")
+    with training(4, stated, folder, 1 << 20, options=options) as job:
+        at = check_parked(park(binary, job), folder, ["dp=1,tp=4"])
+    for n, mesh in ((2, "dp=1,tp=2"), (1, "dp=1,tp=1"), (4, stated)):
+        output = launch(n, WORKER, stated, at + 6, folder, 1 << 20, "-")
+        steps, said = history(output)
+        assert steps == [(at + i, mesh) for i in range(6)], output[-3000:]
+        assert said[at, 0] == noise(0, at)
+        said_mesh = f"begins on mesh {mesh}; its program states mesh {stated}" in output
+        assert said_mesh == (mesh != stated), output[:3000]
+        at += 6
+
+
+def test_a_worker_lost_while_the_job_is_parked(training, launch, binary, tmp_path):  # noqa: F811
+    """When a worker dies while the checkpoint is made, the others make the next step without it,
+    and the job is parked behind that.
+    """
+    folder, stated, get = tmp_path / "checkpoints", "dp=2,tp=2", "lambda: table,"
+    program = WORKER.read_text()
+    assert get in program
+    program = program.replace(
+        get, "lambda: job.rank == 3 and table.sum() > 10 and os.kill(os.getpid(), 9) or table,"
+    )
+    with training(4, stated, folder, 1 << 20, worker=program) as job:
+        at = check_parked(park(binary, job), folder, [stated, "dp=1,tp=2"])
+    steps, _ = history(launch(4, WORKER, stated, at + 3, folder, 1 << 20, "-"))
+    assert steps == [(at + i, stated) for i in range(3)]
+
+
+def test_a_job_that_makes_no_checkpoints_is_not_parked(training, binary):  # noqa: F811
+    """It says what is missing, and trains on."""
+    with training(2, "dp=2") as job:
+        done = subprocess.run(
+            [binary, "park", job.name],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=running_job.HANG,
+        )
+        assert done.returncode == 1 and "call job.checkpoint(folder)" in done.stderr, done.stderr
+        job.wait_for_new_step()
+        assert job.stop() == ["dp=2"]

@@ -140,8 +140,10 @@ class Backend(Protocol):
     def ask_setting(self) -> Setting:
         """Ask the agent for the setting of the job, and wait for its answer."""
 
-    def declare_layout(self, statement: bytes) -> None:
-        """Tell the agent how the state of the job lies on its workers. Waits for its answer."""
+    def declare_layout(self, statement: bytes) -> str:
+        """Tell the agent how the state of the job lies on its workers. Waits for its answer, which
+        is the mesh of the job; "" = the one that was told.
+        """
 
     def ask_mesh(self) -> MeshStatus:
         """Ask the agent how the state of the job lies now, and what comes next. Waits for its

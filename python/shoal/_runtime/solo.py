@@ -124,9 +124,10 @@ class Solo:
         """That nothing is set."""
         return Setting()
 
-    def declare_layout(self, statement: bytes) -> None:
+    def declare_layout(self, statement: bytes) -> str:
         """Do nothing: there is no agent to tell."""
         self.check()
+        return ""
 
     def ask_mesh(self) -> MeshStatus:
         """A status without news: this rank has all of the state, and keeps it."""

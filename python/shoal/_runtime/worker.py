@@ -329,15 +329,16 @@ class Worker:
         told = (float(reply.get("rate", 0)), int(reply.get("save", 0)))
         return Setting(*told, str(reply.get("sync", "")), int(reply.get("number", 0)))
 
-    def declare_layout(self, statement: bytes) -> None:
+    def declare_layout(self, statement: bytes) -> str:
         """Tell the agent how the state of the job lies on its workers, as docs/formats/reshape.md
-        says; every worker says the same. Waits for the answer.
+        says; every worker says the same. Waits for the answer, which is the mesh of the job.
 
         Raises ShoalError where the statement contradicts itself, the other workers, or what this
         worker holds.
         """
         block = self.arena.copy_in(statement)  # kept until the agent has answered
-        self._request({"type": "state", **self.arena.extent(block)}, "state")
+        reply = self._request({"type": "state", **self.arena.extent(block)}, "state")
+        return str(reply.get("mesh", ""))
 
     def ask_mesh(self) -> MeshStatus:
         """Ask the agent how the state of the job lies now, and what comes next. Waits for its
