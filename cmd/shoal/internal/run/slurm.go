@@ -39,7 +39,8 @@ type slurmTask struct {
 	proc    int      // number of the task in its step; 0 begins the job
 	nodes   []string // the nodes of the step
 	node    string   // this one
-	job     string   // number of the job of Slurm
+	job     string   // number of the job of Slurm, of an element of an array its own
+	name    string   // what scontrol calls the job: its number, or ARRAY_ELEMENT
 	step    string   // number of the step
 	restart string   // how often Slurm has started the job again
 	dir     string   // folder that all nodes share
@@ -48,7 +49,7 @@ type slurmTask struct {
 	result *launcher.Result // how the job has ended, where this host has led it; nil = elsewhere
 }
 
-// slurmJob matches the number of a job or of a step of Slurm.
+// slurmNumber matches a number that Slurm gives: of a task, a job, a step or a start.
 var slurmNumber = regexp.MustCompile(`^[0-9]{1,19}$`)
 
 // readSlurmTask reads what Slurm says of this task in the environment, which get returns by name.
@@ -65,11 +66,17 @@ func readSlurmTask(get func(string) string) (*slurmTask, error) {
 			return nil, missing(name)
 		}
 	}
-	for name, text := range map[string]string{"SLURM_PROCID": get("SLURM_PROCID"),
-		"SLURM_JOB_ID": t.job, "SLURM_STEP_ID": t.step, "SLURM_RESTART_COUNT": t.restart} {
-		if !slurmNumber.MatchString(text) {
-			return nil, cli.Usagef("--slurm: %s=%q is no number", name, text)
+	array, element := get("SLURM_ARRAY_JOB_ID"), cmp.Or(get("SLURM_ARRAY_TASK_ID"), "0")
+	for _, v := range []struct{ name, text string }{{"SLURM_PROCID", get("SLURM_PROCID")},
+		{"SLURM_JOB_ID", t.job}, {"SLURM_STEP_ID", t.step}, {"SLURM_RESTART_COUNT", t.restart},
+		{"SLURM_ARRAY_JOB_ID", cmp.Or(array, "0")}, {"SLURM_ARRAY_TASK_ID", element}} {
+		if !slurmNumber.MatchString(v.text) {
+			return nil, cli.Usagef("--slurm: %s=%q is no number", v.name, v.text)
 		}
+	}
+	// The number of an array is also that of one of its elements, and scontrol takes it for all.
+	if t.name = t.job; array != "" {
+		t.name = array + "_" + element
 	}
 	var err error
 	if t.nodes, err = nodelist.Expand(
@@ -161,7 +168,7 @@ func (f *runFlags) runSlurm(cmd *cobra.Command, spec job.Spec) error {
 	}
 	if why := t.requeue(cmd.Context(), notes); why != nil {
 		return fmt.Errorf("job %s of Slurm is not done, and is not put back into the queue: %w; "+
-			"submit it again, and it goes on from its newest checkpoint: %w", t.job, why,
+			"submit it again, and it goes on from its newest checkpoint: %w", t.name, why,
 			context.Cause(cmd.Context()))
 	}
 	return nil
@@ -193,7 +200,7 @@ var jobState = regexp.MustCompile(`(?:^|\s)JobState=(\S+)`)
 func (t *slurmTask) requeue(ctx context.Context, notes io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), slurmWait)
 	defer cancel()
-	text, err := t.scontrol(ctx, "-o", "show", "job", t.job)
+	text, err := t.scontrol(ctx, "-o", "show", "job", t.name)
 	if err != nil {
 		return err
 	}
@@ -203,8 +210,8 @@ func (t *slurmTask) requeue(ctx context.Context, notes io.Writer) error {
 			"time is over", strings.Join(state[min(len(state), 1):], ""))
 	}
 	fmt.Fprintf(notes, "shoal: asks Slurm to put job %s back into its queue: it goes on from its "+
-		"newest checkpoint\n", t.job) // Slurm ends this process when it does
-	_, err = t.scontrol(ctx, "requeue", t.job)
+		"newest checkpoint\n", t.name) // Slurm ends this process when it does
+	_, err = t.scontrol(ctx, "requeue", t.name)
 	return err
 }
 

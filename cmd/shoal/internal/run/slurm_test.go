@@ -54,6 +54,9 @@ func TestReadSlurmTask(t *testing.T) {
 		{map[string]string{"SLURM_RESTART_COUNT": ""}, func(t *slurmTask) bool {
 			return t.restart == "0"
 		}},
+		{map[string]string{"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"},
+			func(t *slurmTask) bool { return t.job == "17" && t.name == "17_3" }},
+		{nil, func(t *slurmTask) bool { return t.name == "17" }},
 		{map[string]string{"SLURM_SUBMIT_DIR": ""}, func(t *slurmTask) bool {
 			here, _ := os.Getwd()
 			return t.dir == here
@@ -70,6 +73,7 @@ func TestReadSlurmTask(t *testing.T) {
 		{"SLURM_JOB_NODELIST", "", "SLURM_JOB_NODELIST is not set"},
 		{"SLURM_STEP_NODELIST", "", "SLURM_STEP_NODELIST is not set"},
 		{"SLURM_JOB_ID", "../17", `SLURM_JOB_ID="../17" is no number`},
+		{"SLURM_ARRAY_JOB_ID", "-f", `SLURM_ARRAY_JOB_ID="-f" is no number`},
 		{"SLURM_PROCID", "3", "SLURM_PROCID=3 is no task of 3"},
 		{"SLURM_STEP_NUM_TASKS", "6", "6 tasks on 3 nodes"},
 		{"SLURM_STEP_NODELIST", "n[1-2]", "3 tasks on 3 nodes (2 names)"},
