@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -34,16 +35,25 @@ func main() {
 	elect := flag.Bool("elect", true, "of several operators let one act, which holds a lease")
 	lease := flag.String("lease-namespace", "", "`NAMESPACE` of that lease; the default is the "+
 		"operator's own")
+	list := flag.String("schedule", "", "`NAMESPACES` whose jobs share what there is, such as "+
+		"lab=16,team: 16 pods, and as many as the ResourceQuotas of team have")
+	resource := flag.String("schedule-resource", "", "`RESOURCE` that they share, such as "+
+		"nvidia.com/gpu; the default is pods")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
-	if err := run(*metrics, *health, *lease, *elect); err != nil {
+	schedules, err := operator.ParseSchedules(*list, *resource)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "shoal-operator: -schedule:", err)
+		os.Exit(2)
+	}
+	if err := run(*metrics, *health, *lease, *elect, schedules); err != nil {
 		fmt.Fprintln(os.Stderr, "shoal-operator:", err)
 		os.Exit(1)
 	}
 }
 
 // run runs the operator until it is asked to stop.
-func run(metrics, health, lease string, elect bool) error {
+func run(metrics, health, lease string, elect bool, schedules operator.Schedules) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgo.AddToScheme,
 		v1alpha1.AddToScheme} {
@@ -91,10 +101,10 @@ func run(metrics, health, lease string, elect bool) error {
 	r := &operator.Reconciler{Client: manager.GetClient(), Fresh: manager.GetAPIReader(),
 		Asker:  operator.NewHTTPAsker(),
 		Events: manager.GetEventRecorder("shoal-operator"), Now: time.Now, Kueue: kueue,
-		Metrics: count}
+		Metrics: count, Schedules: schedules}
 	// what the operator itself writes into the status of a job is no news to it
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{},
-		predicate.LabelChangedPredicate{}))
+		predicate.LabelChangedPredicate{}, operator.ScheduleChanged()))
 	jobs := ctrl.NewControllerManagedBy(manager).For(&v1alpha1.ShoalJob{}, changed).
 		Owns(&corev1.Pod{}).WithOptions(controller.Options{MaxConcurrentReconciles: 8})
 	if kueue {
@@ -105,5 +115,20 @@ func run(metrics, health, lease string, elect bool) error {
 	if err := jobs.Complete(r); err != nil {
 		return err
 	}
+	if len(schedules.Capacity) > 0 {
+		if err := startScheduler(manager, r); err != nil {
+			return err
+		}
+	}
 	return manager.Start(ctrl.SetupSignalHandler())
+}
+
+// startScheduler has schedules decide of the jobs of a reconciler.
+func startScheduler(manager ctrl.Manager, r *operator.Reconciler) error {
+	s := &operator.Scheduler{Client: r.Client, Fresh: r.Fresh, Events: r.Events, Now: r.Now,
+		Metrics: r.Metrics, Schedules: r.Schedules}
+	of := handler.EnqueueRequestsFromMapFunc(s.OfNamespace)
+	return ctrl.NewControllerManagedBy(manager).Named("schedule").
+		Watches(&v1alpha1.ShoalJob{}, of).Watches(&corev1.Pod{}, of).
+		Watches(&corev1.ResourceQuota{}, of).Complete(s)
 }

@@ -160,7 +160,7 @@ func (r *Reconciler) claim(ctx context.Context, j *v1alpha1.ShoalJob, w *wish, d
 		return err
 	}
 	view := decide.QueueView{Queue: j.Labels[labelQueue], Replicas: w.replicas,
-		Least: (w.job.Min + w.slots - 1) / w.slots, Suspend: w.suspend, Deleted: deleted,
+		Least: w.least(), Suspend: w.suspend, Deleted: deleted,
 		Over: j.Status.Phase == v1alpha1.Succeeded || j.Status.Phase == v1alpha1.Failed}
 	for _, c := range claims {
 		view.Claims = append(view.Claims, c.Claim)

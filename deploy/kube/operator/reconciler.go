@@ -30,6 +30,8 @@ type Reconciler struct {
 	Now    func() time.Time
 	Kueue  bool // the cluster has Kueue
 
+	Schedules Schedules // of namespaces
+
 	Metrics *Metrics // counts what happens; nil = nobody does
 }
 
@@ -69,6 +71,9 @@ func (r *Reconciler) reconcile(ctx context.Context, key client.ObjectKey) (ctrl.
 			"and start the operator again", labelQueue, j.Labels[labelQueue],
 			WorkloadKind.Version)}
 	}
+	if fault == nil {
+		fault = r.Schedules.check(j)
+	}
 	var wrong *invalid
 	switch {
 	case deleted:
@@ -90,6 +95,9 @@ func (r *Reconciler) reconcile(ctx context.Context, key client.ObjectKey) (ctrl.
 		if err := r.claim(ctx, j, &w, deleted); err != nil {
 			return ctrl.Result{}, err
 		}
+	}
+	if r.Schedules.has(j) {
+		w.take(j)
 	}
 	return r.advance(ctx, j, w, deleted)
 }

@@ -111,6 +111,18 @@ func (w wish) check(j *v1alpha1.ShoalJob) error {
 	return nil
 }
 
+// most returns how many pods a job may use: replicas, where people say that, and otherwise as many
+// as hold the greatest number of workers.
+func (w wish) most(j *v1alpha1.ShoalJob) int {
+	if j.Spec.Replicas != nil {
+		return w.replicas
+	}
+	return (max(w.job.Max, w.job.Workers) + w.slots - 1) / w.slots
+}
+
+// least returns how many pods a job must have to train.
+func (w wish) least() int { return max(1, (w.job.Min+w.slots-1)/w.slots) }
+
 // podSpec returns the job spec that pods get: the job begins with the workers of its first pod, or
 // its least number, and grows as pods come.
 func podSpec(raw []byte, w wish) ([]byte, error) {

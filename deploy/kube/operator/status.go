@@ -107,7 +107,9 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 		if t.live.Steps > 0 { // one that goes on has not read its checkpoint before
 			s.Steps = t.live.Steps
 		}
+		s.Goal = int64(t.job.Goal)
 		if p := t.job.Pace; p != nil && p.Median > 0 {
+			s.StepMicroseconds = int64(p.Median * 1e6)
 			s.Speed = samplesText(float64(p.Batch) / p.Median)
 		}
 	}

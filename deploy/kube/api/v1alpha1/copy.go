@@ -37,6 +37,10 @@ func (s ShoalJobSpec) DeepCopy() ShoalJobSpec {
 func (s ShoalJobStatus) DeepCopy() ShoalJobStatus {
 	c := s
 	c.Pods = slices.Clone(s.Pods)
+	if s.Schedule != nil {
+		schedule := *s.Schedule
+		c.Schedule = &schedule
+	}
 	if s.Conditions != nil {
 		c.Conditions = make([]metav1.Condition, len(s.Conditions))
 		for i := range s.Conditions {

@@ -99,11 +99,30 @@ type ShoalJobStatus struct {
 	Speed      string `json:"speed,omitempty"`
 	Host       string `json:"host,omitempty"`
 
+	// Goal is how many steps the training has in all; 0 = not known. StepMicroseconds is what one
+	// takes lately.
+	Goal             int64 `json:"goal,omitempty"`
+	StepMicroseconds int64 `json:"stepMicroseconds,omitempty"`
+
+	// Schedule is what the schedule of the namespace lets the job have; nil = it has not decided,
+	// or there is none.
+	Schedule *ScheduleStatus `json:"schedule,omitempty"`
+
 	// LastChange is what was changed last, and why.
 	LastChange string `json:"lastChange,omitempty"`
 	// ObservedGeneration is that of the spec that this status answers.
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ScheduleStatus is what the schedule of a namespace has decided of a job.
+type ScheduleStatus struct {
+	// Pods is how many pods the job may have; 0 = none.
+	Pods int32 `json:"pods"`
+	// Because says why.
+	Because string `json:"because,omitempty"`
+	// History is what the next decision must know of earlier ones.
+	History string `json:"history,omitempty"`
 }
 
 // PodStatus is a pod that the job is meant to have.

@@ -65,6 +65,7 @@ func TestSchema(t *testing.T) {
 	}{
 		{[]string{"spec"}, reflect.TypeFor[ShoalJobSpec]()},
 		{[]string{"status"}, reflect.TypeFor[ShoalJobStatus]()},
+		{[]string{"status", "properties", "schedule"}, reflect.TypeFor[ScheduleStatus]()},
 		{[]string{"status", "properties", "pods", "items"}, reflect.TypeFor[PodStatus]()},
 	} {
 		got, _, err := unstructured.NestedMap(s, append(part.path, "properties")...)
@@ -82,11 +83,14 @@ func TestSchema(t *testing.T) {
 func TestCopy(t *testing.T) {
 	n := int32(2)
 	j := &ShoalJob{Spec: ShoalJobSpec{Replicas: &n},
-		Status: ShoalJobStatus{Pods: []PodStatus{{Number: 1}}}}
+		Status: ShoalJobStatus{Pods: []PodStatus{{Number: 1}},
+			Schedule: &ScheduleStatus{Pods: 1}}}
 	j.Spec.Job.Raw = []byte("{}")
 	c := j.DeepCopy()
 	*c.Spec.Replicas, c.Status.Pods[0].Number, c.Spec.Job.Raw[0] = 3, 7, 'x'
-	if *j.Spec.Replicas != 2 || j.Status.Pods[0].Number != 1 || string(j.Spec.Job.Raw) != "{}" {
+	c.Status.Schedule.Pods = 5
+	if j.Status.Schedule.Pods != 1 || *j.Spec.Replicas != 2 || j.Status.Pods[0].Number != 1 ||
+		string(j.Spec.Job.Raw) != "{}" {
 		t.Errorf("the copy shares memory with %+v", j)
 	}
 }

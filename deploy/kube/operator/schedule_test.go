@@ -1,0 +1,224 @@
+package operator
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+)
+
+// testSchedule is a namespace with a schedule, in a cluster in memory.
+type testSchedule struct {
+	*testCluster
+	most int // pods by the quota
+}
+
+// newSchedule returns a namespace whose quota has four pods, and a job of one pod or more in it.
+func newSchedule(t *testing.T) *testSchedule {
+	j := newJob(example)
+	j.Spec.Replicas = nil
+	j.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	s := &testSchedule{newCluster(t, j), 4}
+	s.must(s.api.Create(t.Context(), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{
+		Name: "lab", Namespace: "lab"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+		"pods": resource.MustParse("4")}}}))
+	return s
+}
+
+// add adds a job to the namespace.
+func (s *testSchedule) add(name, spec string) {
+	j := newJob(spec)
+	j.Name, j.UID, j.Spec.Replicas = name, "u-"+j.UID, nil
+	j.CreationTimestamp = metav1.NewTime(time.Now())
+	s.must(s.api.Create(s.t.Context(), j))
+}
+
+// run has a new operator each time do what is to be done, which watches that no quota is exceeded.
+func (s *testSchedule) run(times int) {
+	s.t.Helper()
+	for range times {
+		api, all := s.killable(), Schedules{Capacity: map[string]int{"lab": 0}}
+		sched := &Scheduler{Client: api, Fresh: api, Events: s, Now: time.Now, Schedules: all}
+		r := &Reconciler{Client: api, Fresh: api, Asker: s.asker, Events: s, Now: time.Now,
+			Schedules: all}
+		_, err := sched.Reconcile(s.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{
+			Namespace: "lab", Name: "schedule"}})
+		s.check(err)
+		var jobs v1alpha1.ShoalJobList
+		s.must(s.api.List(s.t.Context(), &jobs))
+		for _, j := range jobs.Items {
+			_, err := r.Reconcile(s.t.Context(), ctrl.Request{
+				NamespacedName: client.ObjectKeyFromObject(&j)})
+			s.check(err)
+		}
+		s.runPods()
+		if n := len(s.alive()); n > s.most {
+			s.t.Fatalf("%d pods, and the quota has %d: %s", n, s.most, s.names())
+		}
+	}
+}
+
+// check ends the test on an error, unless the operator was killed or is to try again.
+func (s *testSchedule) check(err error) {
+	s.t.Helper()
+	if errors.Is(err, errKilled) {
+		s.writes = -1 // and is started again
+	} else if !apierrors.IsConflict(err) {
+		s.must(err)
+	}
+}
+
+// wantPods compares the pods of all jobs.
+func (s *testSchedule) wantPods(want string) {
+	s.t.Helper()
+	if got := s.names(); got != want {
+		var jobs v1alpha1.ShoalJobList
+		s.must(s.api.List(s.t.Context(), &jobs))
+		for _, j := range jobs.Items {
+			s.t.Logf("%s: %s %+v", j.Name, j.Status.Phase, j.Status.Schedule)
+		}
+		s.t.Fatalf("the pods are %q, not %q; events:\n%s", got, want, strings.Join(s.events, "\n"))
+	}
+}
+
+// scheduled takes jobs through a schedule.
+func scheduled(s *testSchedule) {
+	s.run(10)
+	s.wantPods("big-1-0* big-1-1 big-1-2 big-1-3")
+	s.add("urgent", `{"command": ["x"], "workers": 2, "schedule": {"priority": 10}}`)
+	s.run(10)
+	s.wantPods("big-1-0* big-1-1 urgent-1-0* urgent-1-1")
+	s.end("urgent-1-1", "over")
+	s.end("urgent-1-0", "finished")
+	s.run(6)
+	s.wantPods("big-1-0* big-1-1 big-1-4 big-1-5")
+	s.change(suspend(true))
+	s.add("next", `{"command": ["x"], "workers": 2}`)
+	s.run(4)
+	s.wantPods("big-1-0* big-1-1 big-1-4 big-1-5") // they are on their way to a checkpoint
+	for _, number := range []int{5, 4, 1} {
+		s.end(fmt.Sprintf("big-1-%d", number), "over")
+	}
+	s.end("big-1-0", "parked")
+	s.run(6)
+	s.wantPods("next-1-0* next-1-1")
+	s.change(suspend(false))
+	s.run(8)
+	s.wantPods("big-2-0* big-2-1 next-1-0* next-1-1")
+}
+
+// TestScheduled has jobs share the quota of a namespace.
+func TestScheduled(t *testing.T) {
+	s := newSchedule(t)
+	scheduled(s)
+	said := strings.Join(s.events, "\n")
+	for _, text := range []string{"Scheduled: from 0 to 4 pods: there are slots for all",
+		"Scheduled: from 4 to 2 pods: 2 slots for urgent, priority 10",
+		"Smaller: the job goes from 4 to 2 pods"} {
+		if !strings.Contains(said, text) {
+			t.Errorf("no event says %q:\n%s", text, said)
+		}
+	}
+}
+
+// TestScheduledKilled takes them through the same with an operator that is killed at its n-th
+// write, before it or just after: each of the first ten, and of later ones fewer.
+func TestScheduledKilled(t *testing.T) {
+	for n, killed := 1, true; killed; n += 1 + n/10 {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			s := newSchedule(t)
+			s.writes, s.late = n, n%2 == 0
+			scheduled(s)
+			killed = s.writes < 0
+		})
+		if !killed && n < 30 {
+			t.Errorf("the operator makes only %d writes", n)
+		}
+	}
+}
+
+// TestParseSchedules reads what -schedule says.
+func TestParseSchedules(t *testing.T) {
+	for list, want := range map[string]string{
+		"":            "map[]",
+		"lab":         "map[lab:0]",
+		"lab=16,team": "map[lab:16 team:0]",
+		"lab=":        `"lab=" is no namespace with a capacity`,
+		"lab=0":       `"lab=0" is no namespace with a capacity`,
+		"=4":          `"=4" is no namespace with a capacity`,
+		"lab,":        `"" is no namespace with a capacity`,
+		"lab,lab=3":   "namespace lab is there twice",
+	} {
+		s, err := ParseSchedules(list, "")
+		got := fmt.Sprint(s.Capacity)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %s, want %s", list, got, want)
+		}
+	}
+}
+
+// FuzzParseSchedules reads what nobody would write.
+func FuzzParseSchedules(f *testing.F) {
+	f.Add("lab=16,team")
+	f.Add("=,=")
+	f.Fuzz(func(t *testing.T, list string) {
+		s, err := ParseSchedules(list, "")
+		if err == nil && len(s.Capacity) != 0 != (list != "") {
+			t.Errorf("%q has %d namespaces", list, len(s.Capacity))
+		}
+	})
+}
+
+// TestQuota reads how much a namespace has from its quotas, and what pods of others leave of it.
+func TestQuota(t *testing.T) {
+	c := newSchedule(t)
+	var q corev1.ResourceQuota
+	key := client.ObjectKey{Namespace: "lab", Name: "lab"}
+	c.must(c.api.Get(t.Context(), key, &q))
+	q.Status.Used = corev1.ResourceList{"pods": resource.MustParse("3")}
+	c.must(c.api.Update(t.Context(), &q))
+	for _, x := range []struct {
+		resource corev1.ResourceName
+		ours     int
+		want     string
+	}{{"", 0, "1"}, {"", 2, "3"}, {"", 4, "4"}, {"nvidia.com/gpu", 0, "namespace lab has no " +
+		"ResourceQuota with any of [requests.nvidia.com/gpu"}} {
+		s := &Scheduler{Schedules: Schedules{Resource: x.resource}}
+		n, err := s.quota(t.Context(), c.api, "lab", x.ours)
+		got := fmt.Sprint(n)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, x.want) {
+			t.Errorf("%q with %d pods: %s, want %s", x.resource, x.ours, got, x.want)
+		}
+	}
+}
+
+// TestUnits has a schedule of GPUs refuse a job that asks for none.
+func TestUnits(t *testing.T) {
+	j := newJob(example)
+	s := Schedules{Capacity: map[string]int{"lab": 8}, Resource: "nvidia.com/gpu"}
+	err := s.check(j)
+	if err == nil || !strings.Contains(err.Error(), "ask for no nvidia.com/gpu") {
+		t.Errorf("a job without GPUs: %v", err)
+	}
+	j.Spec.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+		"nvidia.com/gpu": resource.MustParse("2")}
+	if n := s.unitsOf(j.Spec.Template.Spec); n != 2 || s.check(j) != nil {
+		t.Errorf("a pod of two GPUs takes %d: %v", n, s.check(j))
+	}
+}
