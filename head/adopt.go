@@ -26,7 +26,7 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		}
 		aborted = aborted || c.Aborted && c.Index > rep.Index
 	}
-	r.machine.SetHost(host, rep.Slots, rep.Kind)
+	r.machine.HostReports(host, rep.Slots, rep.Kind)
 	for _, w := range rep.Workers {
 		id := w.Worker
 		rank, member := r.machine.View().Rank(id)
@@ -35,7 +35,7 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		s, foreign := r.state.Shape, !r.agent.Record().Belongs(host)
 		twice := foreign && (told || s != nil && slices.Contains(s.Workers, id))
 		if member && r.machine.View().Members[rank].Host != host || !r.runsOn(id, host) || twice {
-			r.send(host, Stops{Stop{id, duplicateNumber}})
+			r.stopDuplicate(id, host, w.Ended != "")
 			continue
 		}
 		r.home[id] = host
@@ -60,8 +60,11 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 			r.machine.WorkerAsks(id)
 		case !told && !w.Released && !released[id] && !entered[id]:
 			r.machine.WorkerStarted(id, host)
+		default:
+			r.machine.WorkerLeaves(id, host)
 		}
 	}
+	r.machine.HostReported(host, rep.Ordered)
 }
 
 // adoptGroups gives the matcher the groups that workers have, and answers those who wait for one.

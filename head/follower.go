@@ -23,6 +23,8 @@ type follower struct {
 	groups  map[topo.GroupID]*localGroup   // by number
 	// next is above the numbers of all workers that this host was asked to start.
 	next topo.WorkerID
+	// ordered counts the workers that this host was asked to start and that have not begun.
+	ordered int
 	// index is the number of the last entry of the log that was applied.
 	index uint64
 	state State
@@ -91,6 +93,7 @@ func (f *follower) ensureWorker(w topo.WorkerID) *localWorker {
 // reportBegan adds a worker whose process runs, and tells the head.
 func (f *follower) reportBegan(w topo.WorkerID) {
 	f.ensureWorker(w)
+	f.ordered = max(f.ordered-1, 0)
 	f.agent.tellHead(Began{w})
 }
 
@@ -179,7 +182,7 @@ func (f *follower) receive(b Payload) {
 	case Disbands:
 		delete(f.groups, b.ID)
 	case Starts:
-		f.next = max(f.next, b.First+topo.WorkerID(b.Count))
+		f.next, f.ordered = max(f.next, b.First+topo.WorkerID(b.Count)), f.ordered+b.Count
 		f.agent.emit(b.Start)
 	case Stops:
 		f.agent.emit(b.Stop)
@@ -287,7 +290,7 @@ func (f *follower) answerWorkers(a *Apply, c Commit, old topo.View) {
 }
 
 // isMember reports whether a worker of this host is a member, and not another one that has its
-// number (see duplicateNumber).
+// number (see stopDuplicate).
 func (f *follower) isMember(v topo.View, w topo.WorkerID) bool {
 	r, is := v.Rank(w)
 	return is && (v.Generation == 0 || v.Members[r].Host == f.agent.cfg.Self)
@@ -345,8 +348,9 @@ func (f *follower) indexIn(id topo.GroupID, w topo.WorkerID) (self, size int, ok
 // newReport returns all that a head must know of this host, but for lost links. It copies what can
 // change.
 func (f *follower) newReport() Report {
-	r := Report{Slots: f.agent.cfg.Slots, Kind: f.agent.cfg.Kind, Next: f.next, Index: f.index,
-		State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated, Shaped: f.shaped}
+	r := Report{Slots: f.agent.cfg.Slots, Kind: f.agent.cfg.Kind, Next: f.next,
+		Ordered: f.ordered, Index: f.index, State: f.state, Recent: slices.Clone(f.recent),
+		Stated: f.stated, Shaped: f.shaped}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
 		r.Workers = append(r.Workers,
 			f.workers[w].newReport(w, f.isMember(f.state.View, w) && f.state.View.Generation > 0))

@@ -116,9 +116,8 @@ func (r *leader) receive(host string, b Payload) {
 		return
 	}
 	if w, is := workerOf(b); is && !r.runsOn(w, host) {
-		if _, gone := b.(Ended); !gone {
-			r.send(host, Stops{Stop{w, duplicateNumber}})
-		}
+		_, ended := b.(Ended)
+		r.stopDuplicate(w, host, ended)
 		return
 	}
 	switch b := b.(type) {
@@ -155,9 +154,13 @@ type received struct {
 	payload Payload // retained; whoever takes it releases it
 }
 
-// duplicateNumber is why a worker is ended whose number this head has given to another one: an
+// stopDuplicate ends a worker, unless it has ended, of whose number this head knows another one: an
 // earlier head ordered it, and nobody told this head in time.
-const duplicateNumber = member.Because("another worker has its number")
+func (r *leader) stopDuplicate(w topo.WorkerID, host string, ended bool) {
+	if r.machine.StrayRuns(w, host, !ended); !ended {
+		r.send(host, Stops{Stop{w, "another worker has its number"}})
+	}
+}
 
 // workerOf returns the worker that a payload is about; false if it is about none.
 func workerOf(b Payload) (w topo.WorkerID, is bool) {

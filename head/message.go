@@ -72,6 +72,8 @@ type (
 		Kind string
 		// Next is above the numbers of all workers that this host was asked to start.
 		Next topo.WorkerID
+		// Ordered is how many workers this host was asked to start that have not begun.
+		Ordered int
 		// Index is the number of the last entry of the log that was applied.
 		Index uint64
 		// State is what the job is after that entry.
@@ -86,8 +88,7 @@ type (
 		Groups []GroupReport
 		// Stated is what a worker has stated of the data and the log does not have; nil = nothing.
 		Stated *Stated
-		// Shaped is what a worker has stated of the layout and the log does not have; nil =
-		// nothing.
+		// Shaped is what a worker has stated of the layout and the log does not; nil = nothing.
 		Shaped *Shaped
 		// LinksLost are the hosts of the job to which this host has lost its link.
 		LinksLost []LinkLost

@@ -64,7 +64,14 @@ func TestSizeIsEnteredWithAStep(t *testing.T) {
 	p.mustChange("A", back, setting.Change{Number: 1, Phase: setting.Reverted})
 	p.endStep(4, 0, 1)
 	p.wantSize(4)
-	if got := newestAction[head.Start](p, "B"); got.Count != 2 ||
+	if got := newestAction[head.Start](p, "B"); got.Because != "the job begins" {
+		t.Errorf("the workers that leave have their slots, and B is told to start %+v", got)
+	}
+	for _, w := range []topo.WorkerID{2, 3} {
+		b.WorkerFinished(w, "has done its work")
+	}
+	p.runAll()
+	if got := newestAction[head.Start](p, "B"); got.First != 5 || got.Count != 1 ||
 		got.Because != "the end of change 1 asked for 4 workers" {
 		t.Errorf("B is told to start %+v", got)
 	}

@@ -22,8 +22,8 @@ const (
 	maxElements   = 1 << 48
 	maxDims       = 8 // as a descriptor has room for
 	maxWorkers    = 1 << 30
-	maxGeneration = 1 << 32 // it is the upper half of a Batch
-	maxIndex      = 1 << 62
+	maxGeneration = member.MaxGeneration
+	maxIndex      = member.MaxNumber
 	maxGroup      = 1 << 30
 	maxMesh       = layout.MaxText
 )
@@ -39,7 +39,8 @@ func validate(v any) error {
 		return v.validate()
 	case Report:
 		return cmp.Or(validateHost(member.Host{Slots: v.Slots, Kind: v.Kind}),
-			checkBounds("groups", len(v.Groups), collective.MaxGroups))
+			checkBounds("groups", len(v.Groups), collective.MaxGroups, "workers to start",
+				v.Ordered, collective.MaxMembers))
 	case GroupReport:
 		return checkBounds("group", int(v.ID)-1, maxGroup, "members", len(v.Members),
 			collective.MaxMembers)
@@ -74,7 +75,7 @@ func validate(v any) error {
 	case Start:
 		return checkBounds("workers to start", v.Count-1, collective.MaxMembers)
 	case member.Record:
-		return validateRecord(v)
+		return v.Check()
 	case member.Host:
 		return validateHost(v)
 	case member.Allotment:
@@ -249,22 +250,6 @@ func (s *State) validate() error {
 			s.Trial)
 	}
 	return checkBounds("joined", s.Joined, maxWorkers)
-}
-
-// validateRecord returns what is wrong with a generation, but for its view.
-func validateRecord(r member.Record) error {
-	g := r.View.Generation
-	if r.Head == "" || g >= maxGeneration || r.Since > g || r.Next > maxIndex ||
-		r.Sized > maxIndex {
-		return fmt.Errorf("generation %d of head %q since %d, next worker %d", g, r.Head, r.Since,
-			r.Next)
-	}
-	if r.ListsHostTwice() {
-		return fmt.Errorf("generation %d lists a host twice", g)
-	}
-	return cmp.Or(r.Growth.Validate(), checkBounds("want", r.Want, maxWorkers, "min", r.Min,
-		maxWorkers, "max", r.Max, maxWorkers, "spares", r.Spares, maxWorkers, "done", r.Done,
-		math.MaxInt))
 }
 
 // validateView returns what is wrong with a list of members.

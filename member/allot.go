@@ -209,9 +209,7 @@ func (m *Machine) isLeft(h *Host) bool {
 // giveUpOn gives up n workers of a host that are not members yet: those that are not started first,
 // then those that have not asked, the youngest of each; none for an n of 0 or less.
 func (m *Machine) giveUpOn(h *Host, n int) {
-	k := max(min(n, m.ordered[h.Name]), 0)
-	m.ordered[h.Name] -= k
-	n -= k
+	n -= m.ordered.cancel(h.Name, n)
 	for _, p := range []phase{starting, ready} {
 		list := m.workersOn(h.Name, p)
 		for ; n > 0 && len(list) > 0; n-- {

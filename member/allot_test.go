@@ -20,6 +20,7 @@ type allotted struct {
 	orders  []topo.Member            // workers that have not started
 	alive   map[topo.WorkerID]string // by worker that runs: its host
 	waiting map[topo.WorkerID]bool   // by worker that has started: whether it has not asked
+	stopped []topo.WorkerID          // that live and were ordered to end
 	state   map[topo.WorkerID]bool   // members that have taken part in a step
 	view    topo.View                // the active generation
 }
@@ -36,8 +37,8 @@ func (a *allotted) follow() {
 						topo.Member{Worker: o.First + topo.WorkerID(i), Host: o.Host})
 				}
 			case member.Stop:
-				delete(a.alive, o.Worker)
 				delete(a.waiting, o.Worker)
+				a.stopped = append(a.stopped, o.Worker)
 			case member.Propose:
 				a.m.GenerationDecided(o.Record.View.Generation)
 			case member.Activate:
@@ -85,6 +86,13 @@ func (a *allotted) step(all bool) {
 	a.m.ReachBoundary()
 	a.follow()
 	a.m.BeginStep()
+	for len(a.stopped) > 0 && happens("end") {
+		w := a.stopped[0]
+		a.stopped = a.stopped[1:]
+		delete(a.alive, w)
+		a.m.WorkerFinished(w)
+		a.follow()
+	}
 }
 
 // Whatever slots a job is allotted, one allotment after another, done or not: there are never fewer

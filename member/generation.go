@@ -45,11 +45,17 @@ func (m *Machine) countOutside() int {
 }
 
 // countComing counts the workers that may still ask to take part.
-func (m *Machine) countComing() int { return m.countOnTheWay() + m.unplaced }
+func (m *Machine) countComing() int {
+	return m.workers.countIn(starting) + m.ordered.total() + m.unplaced
+}
 
 // countOnTheWay counts the workers that may still ask to take part and that a host has room for:
-// they are ordered or started.
-func (m *Machine) countOnTheWay() int { return m.workers.countIn(starting) + m.ordered.total() }
+// they are ordered or started, or get the slots of those who are leaving.
+func (m *Machine) countOnTheWay() int { return m.countComing() - m.unplaced + m.countAwaited() }
+
+// countAwaited counts the workers that are not ordered yet and get the slots of those who are
+// leaving.
+func (m *Machine) countAwaited() int { return min(m.unplaced, m.totalRoom()) }
 
 // isDraining reports whether the host of a worker is to be left.
 func (m *Machine) isDraining(s *worker) bool {

@@ -3,16 +3,15 @@ package member
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// The hosts of a Machine: which there are, which are to be left, and the workers that are ordered
-// there. One goroutine at a time uses a Machine, and nothing here blocks or does I/O. The shell is
-// the agent, or a test, that feeds the Machine and carries out what it orders.
+// The hosts of a Machine: which there are, which are to be left, and which have slots for workers.
+// One goroutine at a time uses a Machine, and nothing here blocks or does I/O. The shell is the
+// agent, or a test, that feeds the Machine and carries out what it orders.
 
 // Host is a place where workers may run.
 type Host struct {
@@ -25,49 +24,33 @@ type Host struct {
 // NoSlots are the Slots of a host that takes no workers.
 const NoSlots = -1
 
-// orders counts the workers that are ordered and not started yet, by host; "" = the one host
-// without a name.
-type orders map[string]int
-
-// markStarted takes one worker that has started on a host off what is ordered there, or on the one
-// host without a name.
-func (o orders) markStarted(host string) {
-	for _, h := range []string{host, ""} {
-		if o[h] > 0 {
-			o[h]--
-			return
-		}
-	}
-}
-
-// cancelOne takes one order back; false if there is none.
-func (o orders) cancelOne() bool {
-	for _, h := range slices.Sorted(maps.Keys(o)) {
-		if o[h] > 0 {
-			o[h]--
-			return true
-		}
-	}
-	return false
-}
-
-// total counts the orders of all hosts.
-func (o orders) total() (n int) {
-	for _, k := range o {
-		n += k
-	}
-	return n
-}
-
 // SetHost adds a host of some kind with room for workers, or sets another number of them. What was
 // wanted and had no room starts there. While the job runs, the generation that comes next records
 // it, and at the next Tick there is one: see recordHosts.
 func (m *Machine) SetHost(name string, slots int, kind string) {
+	m.HostReports(name, slots, kind)
+	m.HostReported(name, 0)
+}
+
+// HostReports is SetHost for a host that may have workers, which are told next, and then
+// HostReported: until then nobody is ordered.
+func (m *Machine) HostReports(name string, slots int, kind string) {
+	m.reporting = true
 	if h := m.findHost(name); h != nil {
 		h.Slots, h.Kind = slots, kind
-	} else {
-		m.hosts = append(m.hosts, &Host{Name: name, Slots: slots, Kind: kind})
-		m.orderMinimum(name)
+		return
+	}
+	m.hosts = append(m.hosts, &Host{Name: name, Slots: slots, Kind: kind})
+	m.orderMinimum(name)
+}
+
+// HostReported tells that all workers are known of the host of which HostReports has told, and how
+// many others it was asked to start under a head before this one, that have not begun.
+func (m *Machine) HostReported(name string, ordered int) {
+	m.reporting = false
+	m.ordered.wanted[name] += ordered
+	if excess := m.countOutside() - m.countMissing() - m.wantedSpares(); !m.restored {
+		m.unplaced -= max(min(excess, m.unplaced), 0) // who has come is who was waited for
 	}
 	m.placeWorkers(m.because)
 	m.refill()
@@ -97,10 +80,10 @@ func (m *Machine) AllReported() {
 		m.orderWorkers(m.countMissing()-m.countOutside(), m.because)
 		return
 	}
-	lacking := m.countMissing() - m.countOutside() - m.totalRoom()
+	lacking := m.countMissing() - m.countOutside() - m.totalFree()
 	if lacking > 0 && m.cfg.Spares == 0 && m.replenishes() {
-		m.unplaced += lacking
 		m.because = Because(m.head + " leads, and the job lacks workers")
+		m.orderWorkers(lacking, m.because)
 	}
 }
 
@@ -161,7 +144,7 @@ func (m *Machine) loseHost(name, how string) bool {
 	}
 	expected := m.CountExpected()
 	m.hosts = slices.DeleteFunc(m.hosts, func(h *Host) bool { return h.Name == name })
-	delete(m.ordered, name)
+	m.ordered.forget(name)
 	for _, w := range m.workersOn(name, starting, ready, active, leaving) {
 		m.countLost(w)
 		m.workers.remove(w)
@@ -212,14 +195,14 @@ func (m *Machine) CheckDrain(name string) error {
 func (m *Machine) needsHost(h *Host) bool {
 	return m.record.View.Generation > 0 && !m.whole && !m.isEnding() && m.hostLoad(h) > 0 &&
 		!slices.ContainsFunc(m.hosts, func(o *Host) bool {
-			return o != h && !m.isLeft(o) && (m.hostLoad(o) > 0 || m.freeSlots(o) > 0)
+			return o != h && !m.isLeft(o) && (m.hostLoad(o) > 0 || m.room(o) > 0)
 		})
 }
 
 // BlockedDrains lists the hosts that are to be left and cannot be, since those who were on others,
 // or on their way there, are lost: those with members, and the head.
 func (m *Machine) BlockedDrains() (hosts []string) {
-	if m.CountExpected()-m.unplaced > 0 || m.isEnding() || m.over ||
+	if m.CountExpected()-m.unplaced+m.countAwaited() > 0 || m.isEnding() || m.over ||
 		m.hold > 0 && (m.cfg.Spares > 0 || m.isGrowing()) {
 		return nil
 	}
@@ -242,8 +225,8 @@ func (m *Machine) Drain(name, who string) error {
 	}
 	h.Draining = true
 	m.because = Because(who + " asked for " + name + " to be drained")
-	n := m.ordered[name] + len(m.workersOn(name, starting, ready, active))
-	delete(m.ordered, name)
+	n := m.hostLoad(h)
+	m.ordered.cancel(name, n)
 	for _, w := range m.workersOn(name, starting, ready) {
 		m.stopWorker(w, m.because)
 	}
@@ -308,9 +291,21 @@ func (m *Machine) workersOn(host string, phases ...phase) []topo.WorkerID {
 	})
 }
 
-// freeSlots is how many more workers a host has room for; 2³⁰ = any number.
+// freeSlots is how many more workers can start on a host now; 2³⁰ = any number. One that is leaving
+// has its slot until its process has ended.
 func (m *Machine) freeSlots(h *Host) int {
-	const plenty = 1 << 30
+	if n := m.room(h); n < plenty {
+		return max(n-len(m.workersOn(h.Name, leaving))-m.ordered.countStrays(h.Name), 0)
+	}
+	return plenty
+}
+
+// plenty is the room of a host that takes any number of workers.
+const plenty = 1 << 30
+
+// room is how many more workers a host has room for, when those are gone that are leaving; 2³⁰ =
+// any number.
+func (m *Machine) room(h *Host) int {
 	switch slots := m.slotsOf(h); {
 	case h.Draining:
 		return 0
@@ -321,9 +316,9 @@ func (m *Machine) freeSlots(h *Host) int {
 	}
 }
 
-// hostLoad is how many workers a host has, or will have.
+// hostLoad is how many workers a host has, or will have, without those that are leaving.
 func (m *Machine) hostLoad(h *Host) int {
-	return len(m.workersOn(h.Name, starting, ready, active)) + m.ordered[h.Name]
+	return len(m.workersOn(h.Name, starting, ready, active)) + m.ordered.wanted[h.Name]
 }
 
 // Rooms lists the hosts that are not to be left and take workers, in the order in which they came:
@@ -342,10 +337,22 @@ func (m *Machine) Rooms() (list []Host) {
 	return list
 }
 
-// totalRoom is how many more workers all hosts have room for; 2³⁰ or more = any number.
+// totalRoom is how many more workers all hosts have room for, when those are gone that are leaving;
+// 2³⁰ or more = any number.
 func (m *Machine) totalRoom() (n int) {
 	if m.isAlone() {
-		return 1 << 30
+		return plenty
+	}
+	for _, h := range m.hosts {
+		n += m.room(h)
+	}
+	return n
+}
+
+// totalFree is how many more workers can start on all hosts now.
+func (m *Machine) totalFree() (n int) {
+	if m.isAlone() {
+		return plenty
 	}
 	for _, h := range m.hosts {
 		n += m.freeSlots(h)
@@ -392,7 +399,7 @@ func (m *Machine) Hosts() (list []Host) {
 // host get numbers in a row, so that they become neighbours in rank. A head that has just come to
 // lead does not know all numbers that the one before gave, and places nobody until AllReported.
 func (m *Machine) placeWorkers(why Because) {
-	if m.over || m.restored {
+	if m.over || m.restored || m.reporting || m.isEnding() {
 		return
 	}
 	if m.isAlone() {
@@ -423,8 +430,7 @@ func (m *Machine) placeWorkers(why Because) {
 // startOn orders n new workers on a host, "" for the one there is, with the next free numbers;
 // nothing for an n of 0.
 func (m *Machine) startOn(host string, n int, why Because) {
-	if n > 0 {
-		m.ordered[host] += n
+	if n = m.ordered.order(host, n); n > 0 {
 		m.emit(Start{host, n, m.next, why})
 		m.next += topo.WorkerID(n)
 	}

@@ -58,13 +58,12 @@ func (f *fleet) checkOrders() {
 	}
 }
 
-// checkRoom fails the test if a host has more workers than it has room for.
+// checkRoom fails the test if a host has more workers than it has room for, those too that were
+// ordered to end and have not ended.
 func (f *fleet) checkRoom() {
 	load := map[string]int{}
-	for w, host := range f.alive {
-		if !f.stopped[w] {
-			load[host]++
-		}
+	for _, host := range f.alive {
+		load[host]++
 	}
 	for host, n := range load {
 		if n > max(f.slots[host], f.most[host]) {
@@ -268,7 +267,11 @@ func (f *fleet) takeOver(host string) {
 		}
 	}
 	for _, w := range sortedKeys(f.alive) {
-		if _, is := r.View.Rank(w); !is {
+		switch _, is := r.View.Rank(w); {
+		case is:
+		case f.stopped[w]:
+			f.m.WorkerLeaves(w, f.alive[w])
+		default:
 			f.m.WorkerStarted(w, f.alive[w])
 		}
 	}

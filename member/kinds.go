@@ -33,7 +33,7 @@ func (m *Machine) SizeFor(size int, wanted map[string]int) int {
 	waiting := map[string]int{}
 	for _, h := range m.hosts {
 		if !m.isLeft(h) {
-			waiting[h.Kind] += len(m.workersOn(h.Name, starting, ready)) + m.ordered[h.Name]
+			waiting[h.Kind] += len(m.workersOn(h.Name, starting, ready)) + m.ordered.wanted[h.Name]
 		}
 	}
 	for kind, n := range wanted {

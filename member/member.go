@@ -122,10 +122,11 @@ type Machine struct {
 	out      []Action // orders since the last Ready
 }
 
-// numbers says which numbers new workers get.
+// numbers says which numbers new workers get, and when none is given.
 type numbers struct {
-	next     topo.WorkerID // the number of the next one
-	restored bool          // not all hosts have told this head of theirs; see AllReported
+	next      topo.WorkerID // the number of the next one
+	restored  bool          // not all hosts have told this head of theirs; see AllReported
+	reporting bool          // one host has not told all of its own; see HostReports
 }
 
 // proposal is a generation that waits for a decision.
@@ -148,7 +149,7 @@ func New(cfg Config) *Machine {
 
 // newMachine returns a membership with the hosts of a configuration, and without workers.
 func newMachine(cfg Config) *Machine {
-	m := &Machine{cfg: cfg, ordered: orders{}, done: map[topo.WorkerID]bool{}}
+	m := &Machine{cfg: cfg, ordered: newOrders(), done: map[topo.WorkerID]bool{}}
 	for _, h := range cfg.Hosts {
 		m.hosts = append(m.hosts, &h)
 	}

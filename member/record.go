@@ -1,6 +1,7 @@
 package member
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/shoal-ml/shoal/topo"
@@ -147,4 +148,33 @@ func (r *Record) ListsHostTwice() bool {
 		names[h.Name] = true
 	}
 	return len(names) != len(r.Hosts)
+}
+
+// What numbers of a record may be, well beyond what there is.
+const (
+	MaxGeneration = 1 << 32 // it is the upper half of the number of a batch
+	MaxNumber     = 1 << 62 // of workers and of requests
+	maxWorkers    = 1 << 30
+)
+
+// Check returns what is wrong with a record, but for its view and each of its hosts; nil where
+// nothing is.
+func (r Record) Check() error {
+	g := r.View.Generation
+	switch {
+	case r.Head == "" || g >= MaxGeneration || r.Since > g || r.Next > MaxNumber ||
+		r.Sized > MaxNumber:
+		return fmt.Errorf("generation %d of head %q since %d, next worker %d", g, r.Head, r.Since,
+			r.Next)
+	case r.ListsHostTwice():
+		return fmt.Errorf("generation %d lists a host twice", g)
+	case r.Done < 0:
+		return fmt.Errorf("%d members have finished", r.Done)
+	}
+	for _, n := range []int{r.Want, r.Min, r.Max, r.Spares} {
+		if n < 0 || n > maxWorkers {
+			return fmt.Errorf("a size of %d, which is not from 0 to %d", n, maxWorkers)
+		}
+	}
+	return r.Growth.Validate()
 }

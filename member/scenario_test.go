@@ -116,6 +116,12 @@ func (p *player) runCommand(words []string) {
 		m.SetHost(words[1], number("slots="), "")
 	case "started":
 		m.WorkerStarted(w, words[2])
+	case "leaves":
+		m.WorkerLeaves(w, words[2])
+	case "reports":
+		m.HostReports(words[1], number("slots="), "")
+	case "reported":
+		m.HostReported(words[1], number("ordered="))
 	case "asks":
 		m.WorkerAsks(w)
 	case "lost":

@@ -73,7 +73,7 @@ func (m *Machine) refill() {
 	case missing > 0:
 		m.orderWorkers(missing-m.countOutside(), m.because)
 	case m.cfg.Spares > 0 && m.allTookPart():
-		m.orderWorkers(min(m.cfg.Spares-m.countOutside(), m.totalRoom()),
+		m.orderWorkers(min(m.cfg.Spares-m.countOutside(), m.totalFree()),
 			Because(fmt.Sprintf("the job keeps spares: %d", m.cfg.Spares)))
 	}
 }

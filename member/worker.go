@@ -23,7 +23,7 @@ func (m *Machine) WorkerStarted(w topo.WorkerID, host string) {
 		return // it went with its host
 	}
 	room := m.countOutside() < m.countMissing()+m.wantedSpares() &&
-		(at == nil || m.freeSlots(at) > 0)
+		(at == nil || m.room(at) > 0)
 	m.workers.put(&worker{number: w, host: host})
 	switch {
 	case m.isEnding() || m.over:
@@ -34,6 +34,30 @@ func (m *Machine) WorkerStarted(w topo.WorkerID, host string) {
 		m.stopWorker(w, m.because)
 	case !room:
 		m.stopWorker(w, m.because)
+	}
+}
+
+// StrayRuns tells whether a worker runs on a host that has the number of another worker, and is
+// being ended.
+func (m *Machine) StrayRuns(w topo.WorkerID, host string, runs bool) {
+	s := stray{w, host}
+	switch {
+	case !runs:
+		delete(m.ordered.strays, s)
+		m.placeWorkers(m.because) // where it had its place
+	case !m.ordered.strays[s]:
+		m.ordered.strays[s] = true
+		if m.ordered.markStarted(host) {
+			m.unplaced++
+		}
+	}
+}
+
+// WorkerLeaves tells that a worker runs on a host that was a member, or was told that it will be
+// none, under the head before this one: it is about to end.
+func (m *Machine) WorkerLeaves(w topo.WorkerID, host string) {
+	if m.next = max(m.next, w+1); m.findHost(host) != nil || len(m.hosts) == 0 {
+		m.workers.put(&worker{number: w, host: host, phase: leaving})
 	}
 }
 
@@ -63,7 +87,7 @@ func (m *Machine) WorkerAsks(w topo.WorkerID) {
 // the generation at once; the request for it is gone too, or a worker that always fails would be
 // started for ever; not so in a job with spares, which starts those that fail ever later.
 func (m *Machine) WorkerLost(w topo.WorkerID, how string) {
-	if m.workers.find(w) == nil || m.over {
+	if m.ordered.forgetStrays(w); m.workers.find(w) == nil || m.over {
 		return
 	}
 	m.countFailure(w)
@@ -83,7 +107,7 @@ func (m *Machine) WorkerLost(w topo.WorkerID, how string) {
 // the growing of the job.
 func (m *Machine) WorkerFinished(w topo.WorkerID) {
 	s := m.workers.find(w)
-	if s == nil || m.over {
+	if m.ordered.forgetStrays(w); s == nil || m.over {
 		return
 	}
 	m.countFailure(w)
@@ -96,6 +120,7 @@ func (m *Machine) WorkerFinished(w topo.WorkerID) {
 		}
 		m.news = append(m.news, why)
 	}
+	m.placeWorkers(m.because) // where it had its place
 	m.decideNext()
 }
 

@@ -44,6 +44,7 @@ type Cluster struct {
 	store        store           // where the job is recorded
 	job          member.Config   // with which the first host begins
 	slots        int             // of the first host
+	allotted     map[string]int  // by host, the most slots that it was ever allotted
 	kind         string          // of the first host; "" = not known
 	out          strings.Builder // what was printed since the last Output
 	quiet        bool            // nothing is printed
@@ -54,6 +55,7 @@ type host struct {
 	cluster *Cluster
 	name    string
 	kind    string // "" = not known
+	slots   int    // of its own; 0 = any number
 	agent   *head.Agent
 	reader  head.Reader // reads messages that arrive as bytes
 	alive   bool        // it runs, and its agent takes part
@@ -71,7 +73,7 @@ type host struct {
 
 // New returns a cluster without hosts.
 func New() *Cluster {
-	c := &Cluster{}
+	c := &Cluster{allotted: map[string]int{}}
 	c.net.links = map[pair]*link{}
 	c.invariants.reset()
 	c.disk.reset()
@@ -131,7 +133,8 @@ func (c *Cluster) newHost(name string, cfg head.Config) *host {
 		asked++
 		return routes[asked%len(routes)]
 	}
-	h := &host{cluster: c, name: name, kind: cfg.Kind, agent: head.New(cfg), alive: true,
+	h := &host{cluster: c, name: name, kind: cfg.Kind, slots: cfg.Slots,
+		agent: head.New(cfg), alive: true,
 		workers: map[topo.WorkerID]*worker{}, runs: map[head.BatchID]*execution{}}
 	c.hosts = append(c.hosts, h)
 	return h

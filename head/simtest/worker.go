@@ -45,6 +45,7 @@ type worker struct {
 func (h *host) startWorker(id topo.WorkerID) {
 	h.workers[id] = &worker{id: id, host: h, open: map[uint64]*collective.Posted{},
 		groups: map[string]topo.GroupID{}}
+	h.checkSlots()
 	h.agent.WorkerStarted(id)
 	h.runActions()
 }
