@@ -13,6 +13,11 @@ import (
 	"github.com/shoal-ml/shoal/twin"
 )
 
+// How the Loop chooses among what the policies want: each decides, the twin predicts what that
+// brings, and what saves most time within the horizon is ordered. The methods run within
+// Loop.Observe, or Loop.Propose for a person's change, on the goroutine that uses the Loop, and do
+// no I/O.
+
 const (
 	// minGain is by which factor the progress a second must be predicted to grow for a change.
 	minGain = decide.MinGain
@@ -32,7 +37,7 @@ const (
 	minSwings, driftMeasure = 3, 32
 )
 
-// spending is what a change has cost.
+// spending is what a change has cost: how many seconds of training, and when.
 type spending struct {
 	at      sense.Duration
 	seconds float64
@@ -247,7 +252,7 @@ func (l *Loop) change(to decide.Scored, efficiency float64) setting.Change {
 	return c
 }
 
-// round returns a number with four significant digits.
+// round returns x with four significant digits.
 func round(x float64) float64 {
 	x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'g', 4, 64), 64)
 	return x

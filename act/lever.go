@@ -10,6 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// When a part of the setting is left alone: after a change that brought little, after one that was
+// taken back, and while it goes back and forth. The methods of Loop run within its exported ones,
+// on the goroutine that uses it.
+
 const (
 	// maxPatience is the most steps for which a lever is left after a change.
 	maxPatience = 1024
@@ -65,14 +69,15 @@ type moment struct {
 // isAhead reports whether the moment has not come in what is observed.
 func (m moment) isAhead(o sense.Observation) bool { return o.Step < m.step || o.Now < m.at }
 
-// in returns the moment in so many optimizer steps, each of which counts as leastStep at least.
+// in returns the moment that is so many optimizer steps from now; each of them counts as leastStep
+// at least.
 func (l *Loop) in(steps uint64) moment {
 	return moment{l.now.Step + commits(steps, l.now.Setting.Round),
 		l.now.Now + sense.Duration(steps)*leastStep}
 }
 
-// commits returns how many commits so many optimizer steps are in rounds of some steps; at least
-// one.
+// commits returns in how many commits of the job so many optimizer steps are made, where a round
+// has so many steps and ends with a commit; at least one.
 func commits(steps uint64, round uint32) uint64 { return max(steps/uint64(max(round, 1)), 1) }
 
 // valueOf returns the value of a part in the text form of a setting; that of the round with how
@@ -215,11 +220,12 @@ func (l *Loop) release(asOrdered bool) bool {
 	return true
 }
 
-// isSame reports whether two values of a part are about the same.
+// isSame reports whether two values of a part of the setting, in the text form of a setting, are
+// about the same.
 func isSame(a, b string) bool { return isWithin(a, b, sameFactor) }
 
-// isWithin reports whether two values of a part differ by less than a factor, or not at all where
-// they are no numbers.
+// isWithin reports whether two values of a part of the setting, in its text form, differ by less
+// than a factor above 1, or not at all where they are no numbers.
 func isWithin(a, b string, factor float64) bool {
 	x, err := strconv.ParseFloat(a, 64)
 	y, err2 := strconv.ParseFloat(b, 64)

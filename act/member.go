@@ -10,6 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// How the Loop asks a policy, and refuses what it may not want. The methods run within
+// Loop.Observe, on the goroutine that uses the Loop. A policy that panics has no decision then, and
+// the others go on.
+
 // maxFaults is how many faults in a row end a policy.
 const maxFaults = 3
 

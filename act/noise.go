@@ -19,7 +19,8 @@ const (
 	maxStale   = 4.0
 )
 
-// memory is what was known of the noise last. The zero value knows nothing.
+// memory is what was known of the noise of gradients last. It is its Loop's, and used as that is.
+// The zero value knows nothing.
 type memory struct {
 	noise noise.Estimate
 	step  uint64 // when it was known

@@ -7,6 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// What the Loop does when workers keep their way to synchronise though the setting names another
+// one. agent/loop calls Stayed, as all exported methods of the Loop with a lock held; Loop.Observe
+// and Loop.Applied call the others.
+
 // Stay is that workers have not gone over to the way to synchronise that a change of the setting
 // names, and go on by the one that they had. The zero value says nothing.
 type Stay struct {

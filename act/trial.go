@@ -14,6 +14,10 @@ import (
 	"github.com/shoal-ml/shoal/twin"
 )
 
+// How the Loop measures a change: it compares the steps behind the change with those before it, and
+// orders that the change is kept or taken back. The methods run within Loop.Observe and
+// Loop.Applied, on the goroutine that uses the Loop, and do no I/O.
+
 const (
 	// settleSteps is how many steps after a change are not measured.
 	settleSteps = 2

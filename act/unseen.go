@@ -7,6 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// How the Loop handles changes that no measurement of steps could judge: they are kept at once. The
+// methods run within Loop.Observe, on the goroutine that uses the Loop.
+
 // isUnseen reports whether no trial shows what a change brings: one of the steps between
 // checkpoints alone, which saves a part of the time in hours, or of the rate alone, which changes
 // nothing of how fast the job is.

@@ -2,6 +2,9 @@ package act
 
 import "slices"
 
+// What the Loop remembers of decisions that changed nothing, for shoal explain. WhyNots is called
+// as all methods of the Loop, by one goroutine at a time; the Loop itself calls note.
+
 // maxWhyNots is how many reasons a loop keeps.
 const maxWhyNots = 64
 

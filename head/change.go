@@ -14,7 +14,7 @@ import (
 // How a job trains is part of its state: its setting, which only entries of the log change. A
 // change is entered with the end of a step after which nothing is under way, by the same entry, so
 // all members have the same setting in the same step, and whoever leads after a loss knows it. The
-// methods of leader run on the thread of the Agent and do no I/O.
+// methods of Agent and leader run on its thread and do no I/O; those of State use that value alone.
 
 // Change asks for what a change of the setting says, on the head; elsewhere it returns ErrNotHead.
 // An error says why it will not be; then nothing has changed.

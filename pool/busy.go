@@ -8,7 +8,8 @@ import (
 )
 
 // In a large pool most jobs wait, and what happens to hosts is not about them. The others are kept
-// in a list of their own, so that an event takes no longer when more jobs wait.
+// in a list of their own, so that an event takes no longer when more jobs wait. The methods run
+// within those of the Machine that take events, on the goroutine that uses it.
 
 // open returns the jobs that are not over, as they were submitted. Few events are worth a look at
 // all of them: TestCrowd bounds how many that are.

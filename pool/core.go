@@ -11,7 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
-// What the machine tells the core, which decides: jobs, what they have left, and how fast they are.
+// What the machine tells the core, the Machine of decide/sched, which decides who gets how many
+// slots: jobs, what they have left, and how fast they are. The methods run within those of the
+// Machine that take events, on the goroutine that uses it.
 
 // usualCosts are what changes take, in milliseconds, as long as nothing of a kind was measured. The
 // pause of another size is that of docs/survival.md.
@@ -134,7 +136,7 @@ func (m *Machine) curve(e *entry, least, most int) sched.Curve {
 	return curve
 }
 
-// abs returns the absolute value of n.
+// abs returns the absolute value of an integer.
 func abs(n int) int { return max(n, -n) }
 
 // knowsWork reports whether anything is known of how many steps a job has to go. Where nothing is,

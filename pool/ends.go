@@ -8,7 +8,8 @@ import (
 )
 
 // When jobs end, as the ends of earlier ones were missed: the core expects an end by the steps that
-// are left and the speed, and what jobs take on top of that follows from those that have ended.
+// are left and the speed, and what jobs take on top of that follows from those that have ended. The
+// methods run on the goroutine that uses the Machine. Times are milliseconds since 1970.
 
 const (
 	// maxEnds is how many ended jobs of a kind are kept, and fewEnds below how many those of all

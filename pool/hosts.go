@@ -9,6 +9,10 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// The hosts of a Machine: keepers that come and go, and how many slots of a host are free, which is
+// what the core may give to jobs. The methods are for the goroutine that uses the Machine, that of
+// pool/keeper, and do no I/O.
+
 // HostUp tells that the keeper of a host is linked, and how many slots the host has. What was under
 // way on an earlier link is lost: the keeper must not carry out orders of that any more. Nothing is
 // ordered, and no slot is free, before its first report.

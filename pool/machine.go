@@ -11,6 +11,10 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// The Machine, what people ask of it (submissions, stops, other sizes), and what its shell takes
+// from it: writes, orders and notes. The shell is pool/keeper, all on one goroutine, or a test;
+// nothing here blocks or does I/O.
+
 // Config is what a pool is from its beginning on.
 type Config struct {
 	Name   string

@@ -15,6 +15,7 @@ import (
 // sum of the seconds of their steps, times their weights. What that is to bring is compared with
 // what steps take without limits, and what has come of it with both: limits that bring nothing end.
 // A job that has not shown yet what it sends has no limit, nor have those that share hosts with it.
+// The methods run within Machine.Settle, on the goroutine that uses the Machine.
 
 // Share is the part of a job of what the cards of its hosts carry.
 type Share struct {

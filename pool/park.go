@@ -3,7 +3,8 @@ package pool
 import "fmt"
 
 // What people do with jobs that are to go on later. A job that a person has parked gets no slots
-// until somebody resumes it.
+// until somebody resumes it. The keeper calls Park and Resume for them, on the goroutine that uses
+// the Machine.
 
 // Park ends a job at a checkpoint when its step ends, or keeps one that waits from starting, until
 // Resume. A job that cannot be parked goes on, and the last of its changes says why.

@@ -1,7 +1,7 @@
 package pool
 
 // What is kept of jobs that have ended, by their kind: what the next one of the kind is expected to
-// take.
+// take. Machine.end calls learn, when a job has ended.
 
 // Past is what jobs of a kind have taken.
 type Past struct {

@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// How a Machine gives a running job the number of workers that a person has set. Machine.Resize
+// calls this, on the goroutine that uses the Machine.
+
 // resize gives a job n workers because a person says so, and has the policy leave that as it is; 0
 // gives the job back to the policy.
 func (m *Machine) resize(e *entry, n int, because string) error {

@@ -11,7 +11,8 @@ import (
 )
 
 // What follows from what has happened: what the core grants becomes what jobs want, and what they
-// want becomes orders, as far as slots are free and the store knows.
+// want becomes orders, as far as slots are free and the store knows. All of it runs within Settle,
+// or the methods of the Machine that take events, on the goroutine that uses it.
 
 // Settle decides, and makes the orders that follow. It is called after one event or several.
 func (m *Machine) Settle(now int64) {

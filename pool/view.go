@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// What people and tools are told of a pool.
+// What people and tools are told of a pool. The keeper asks the Machine for it, on the goroutine
+// that uses it; what is returned is the caller's.
 
 // JobView is a job as shoal queue --json prints it. Times are milliseconds since 1970; 0 = not
 // known.

@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// For what jobs wait, in words.
+// For what jobs wait, in words, for the views that people and tools get. The methods change nothing
+// of the Machine.
 
 // taken is who has the slots of a pool, for those who wait.
 type taken struct {

@@ -10,6 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// How the Twin learns from its own errors: each change that was measured tells how far off the
+// prediction was, and later bands become wider or narrower by that. The methods of Twin are for the
+// goroutine that uses it; Predict reads what Learn and LearnCost have kept.
+
 const (
 	// maxScores is how many past errors of a kind of change count.
 	maxScores = 64
@@ -51,7 +55,7 @@ func kindOf(c setting.Change) string {
 	return parts[0]
 }
 
-// kind returns the calibration of a kind of change, which it makes if it is new.
+// kind returns the calibration of a kind of change, as kindOf names it, and makes it if it is new.
 func (t *Twin) kind(name string) *calibration {
 	for _, c := range t.kinds {
 		if c.name == name {

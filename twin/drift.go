@@ -8,6 +8,10 @@ import (
 	"github.com/shoal-ml/shoal/sense"
 )
 
+// How the Twin notices that the job became faster or slower by itself, and what of earlier steps it
+// still believes then. The methods run on the goroutine that uses the Twin: Twin.fit calls absorb,
+// and act.Loop calls Drifts and Drifted.
+
 const (
 	// driftSteps is how many steps show that the job has become faster or slower by itself, and
 	// driftFactor by which factor it must have, and driftSigmas by how many standard deviations.
@@ -138,7 +142,7 @@ func (t *Twin) Drifted(step uint64, factor float64) {
 	t.add(Drift{Since: step, Factor: factor, until: step})
 }
 
-// add takes in a drift.
+// add remembers a drift, and forgets the oldest of more than maxDrifts.
 func (t *Twin) add(d Drift) {
 	if len(t.drifts) == maxDrifts {
 		t.drifts = slices.Delete(t.drifts, 0, 1)

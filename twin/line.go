@@ -122,8 +122,8 @@ func lossOf(share, at float64, sizes []size) (loss, level float64) {
 // isMeasured reports whether steps of two sizes were measured; else fixed is a guess.
 func (l line) isMeasured() bool { return len(l.points) > 1 }
 
-// seconds returns how long a step takes in which a worker has so many samples, as a multiple of a
-// step of now.
+// seconds returns how long a step takes in which the busiest worker has so many samples, as a
+// multiple of a step of now.
 func (l line) seconds(samples float64) setting.Band {
 	x, off := samples/l.at, portable.Exp(l.off(samples)-l.off(l.at))
 	// with returns that for a fixed share.

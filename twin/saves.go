@@ -5,8 +5,11 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// withSaves returns a prediction in which checkpoints are made as a setting says too. What they
-// cost is counted with steps as they are now.
+// What a change of the steps between checkpoints saves and costs, as a part of a prediction of the
+// Twin.
+
+// withSaves returns the prediction p where checkpoints are made as the setting `to` says too.
+// Twin.Predict calls it last; what checkpoints cost is counted with steps as they are now.
 func (t *Twin) withSaves(p decide.Prediction, to setting.Setting) decide.Prediction {
 	from := t.now.Setting
 	gain := decide.SaveGain(t.now, from, to, float64(from.Batch)/t.rate.Mid)

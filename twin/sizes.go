@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/sense"
 )
 
+// What the Twin remembers of how long steps took: by members and samples of the busiest worker. The
+// methods run within Twin.fit and Twin.Predict, on the goroutine that uses the Twin.
+
 const (
 	// maxSizes is how many sizes of steps a twin remembers.
 	maxSizes = 64

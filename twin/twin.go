@@ -259,7 +259,7 @@ func times(a, b setting.Band) setting.Band {
 	return setting.Band{Low: mid * portable.Exp(-below), Mid: mid, High: mid * portable.Exp(above)}
 }
 
-// stretch returns a band whose relative widths are so many times as large.
+// stretch returns a band around the same middle whose relative widths are multiplied by a factor.
 func stretch(b setting.Band, factor float64) setting.Band {
 	return setting.Band{Low: b.Mid * portable.Pow(b.Low/b.Mid, factor), Mid: b.Mid,
 		High: b.Mid * portable.Pow(b.High/b.Mid, factor)}

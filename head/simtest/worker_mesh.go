@@ -12,7 +12,8 @@ import (
 )
 
 // shaped is what a worker of a job with a mesh has besides. It does what shoal.train does. One
-// goroutine uses it, that of its Cluster; a check that fails is recorded in the invariants.
+// goroutine uses it, that of its Cluster, and so all methods of worker and host in this file; a
+// check that fails is recorded in the invariants.
 type shaped struct {
 	stated  bool     // it has stated its layout
 	held    []uint64 // its boxes, in order; nil = none yet
