@@ -24,8 +24,8 @@ func (c *Call) checkOverlap() error {
 	return fieldError("out.offset", "the output of %v overlaps its input", c.Kind)
 }
 
-// isApartOrAt reports whether a part shares no memory with the whole, or lies in it exactly off
-// bytes from its start.
+// isApartOrAt reports whether part shares no memory with whole, or lies in it exactly off bytes
+// from its start. It compares addresses, and reads no memory.
 func isApartOrAt(whole, part []byte, off int) bool {
 	if len(whole) == 0 || len(part) == 0 {
 		return true

@@ -15,7 +15,8 @@ const (
 	PiecesOpen = 2
 )
 
-// windowElements returns the number of elements of a call in pieces, whose shape alone says it.
+// windowElements returns the number of elements of c, a call in pieces, whose shape alone says it:
+// its In and Out are nil.
 func (c *Call) windowElements() int {
 	n, _ := tensor.Shape(c.Shape).Elements()
 	return n
@@ -47,7 +48,8 @@ func (c *Call) SetToPiece(of *Call, i int) {
 	c.In, c.Out = c.In[from:from+n:from+n], c.Out[from:from+n:from+n]
 }
 
-// checkPieces is the part of Check about calls in pieces: it returns nil for all others.
+// checkPieces is the part of Check about calls in pieces: it returns what is wrong with such a
+// call, and nil for all others. It only reads c.
 func (c *Call) checkPieces() error {
 	switch {
 	case c.Window == nil:

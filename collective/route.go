@@ -190,7 +190,8 @@ func DefaultRoute(bytes int) Route {
 }
 
 // MaxBytes returns the bytes of the longest move of a set that agrees, as far as the lengths of its
-// calls tell: the most that a host gives or gets, and for an all-to-all the even share of it.
+// calls tell: the most that a host gives or gets, and for an all-to-all the even share of it. The
+// head chooses a route by it. It only reads the calls.
 func (r Ready) MaxBytes() (bytes int) {
 	for _, p := range r.Calls {
 		c := &p.Call

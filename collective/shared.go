@@ -35,8 +35,8 @@ func (s Shared) writeTo(b *strings.Builder, of topo.GroupID) {
 	}
 }
 
-// checkShared returns an error for a shared result of a collective whose outputs differ between
-// ranks.
+// checkShared is the part of Check about shared results: it returns an error for a shared result of
+// a collective whose outputs differ between ranks. It only reads c.
 func (c *Call) checkShared() error {
 	if c.Shared.Name == "" || c.Kind == AllReduce || c.Kind == AllGather {
 		return nil

@@ -6,6 +6,10 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
+// What an all-reduce takes by a Model over so many hosts that playing it through would take long:
+// world/job asks for jobs of any size. A Model is a value, which nothing here changes, so any
+// goroutine may call these methods.
+
 // PlayedHosts is the number of hosts up to which Bound plays a ring through. To play it takes time
 // with the square of the hosts.
 const PlayedHosts = 16

@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/portable"
 )
 
+// How a Model is found that explains what was measured: decide/policy fits one while a job runs. A
+// Model is a value: Fit returns another one, and changes only copies of its own on the way.
+
 // Sample is an all-reduce that was measured.
 type Sample struct {
 	Route   collective.Route

@@ -14,7 +14,7 @@ type Step struct {
 // StepSeconds predicts the seconds from the begin of the backward pass until all hosts have the
 // mean of the last bucket. Buckets have so many bytes and go by a route. The messages about one
 // bucket do not overlap with those about the next: the head deals with one collective after the
-// other.
+// other. It is a function of its arguments and of the value m.
 func (m Model) StepSeconds(s Step, bucket int, r collective.Route) float64 {
 	n := max((s.Bytes+bucket-1)/bucket, 1)
 	each := s.Bytes / n

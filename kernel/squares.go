@@ -13,7 +13,8 @@ const squareLanes = 32
 
 // Squares returns the sum of the squares of all numbers in src, of a type of floats, in float64:
 // the squared norm. Squares of f64 may overflow, to +Inf, and those of the other types do not. It
-// panics for integers.
+// panics for integers. It only reads src, and nothing changes an Impl, so any goroutine may call
+// it.
 func (k *Impl) Squares(d tensor.DType, src []byte) (sum float64) {
 	if !d.Float() {
 		panic(fmt.Sprintf("kernel: no squares of %v, only of floats", d))
@@ -54,7 +55,7 @@ func squares(d tensor.DType, src []byte) float64 {
 }
 
 // sumSquares returns the sum of the squares of numbers: that of whole blocks, plus that of the
-// rest, as the SIMD code adds them up.
+// rest, in the order in which the SIMD code adds them up, so that both give the same bits.
 func sumSquares[T float32 | float64](x []T) float64 {
 	var whole, rest [squareLanes]float64
 	n := len(x) / squareLanes * squareLanes

@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// How a Change is said to people: in the ledger, by shoal explain and in the logs of a run. Nothing
+// here changes a Change, so any goroutine may call these functions.
+
 // String says the change in one line for a person: that it was entered and why, with what was
 // predicted, or how it has ended, with what was measured.
 func (c Change) String() string {
@@ -145,8 +148,9 @@ func (c Change) ending() string {
 	return ": " + strings.Join(list, ", ")
 }
 
-// factor writes the band of the factor of something, such as "1.31x (1.18–1.44)": with three
-// digits, and four where it is hardly more than 1.
+// factor writes a band of factors as text; `of` is what Gain returns, with a space behind it, or
+// "". The Mid comes first, such as "1.31x (1.18–1.44)", with three digits, and four where it is
+// hardly more than 1.
 func (b Band) factor(of string) string {
 	digits := 3
 	if math.Abs(b.Mid-1) < 0.01 {

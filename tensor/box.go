@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// Boxes are parts of tensors: state/layout says which box of a tensor is on which rank, and what
+// moves between layouts is where boxes overlap.
+
 // A Span is the indices from From up to, not including, To. It is empty when To is not above From.
 type Span struct{ From, To int }
 

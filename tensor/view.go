@@ -2,6 +2,9 @@ package tensor
 
 import "iter"
 
+// Where the elements of boxes lie in memory, for whoever copies them: state/move, state/boxes and
+// the formats. All of it is values; nothing here touches the memory.
+
 // A View says where the elements of a tensor lie in memory: element i at place Base + Σ
 // i[d]·Strides[d], counted in elements. A view of a part counts with the indices of the whole
 // tensor, so it serves every box inside that part, and its Base may be negative.

@@ -6,6 +6,10 @@ import (
 	"slices"
 )
 
+// How a Cursor is written as bytes and read again, for messages between agents, the log and
+// checkpoints. A Cursor is a value: but for parseSetting, which Parse calls for the one that it
+// makes, nothing here changes it, so any goroutine may call it.
+
 // The encoding of docs/formats/cursor.md.
 const (
 	headBytes = 56 // bytes before the spans: six words, the flags and the number of spans

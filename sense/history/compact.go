@@ -46,8 +46,8 @@ func Compact(text []byte, limit int) []byte {
 	return shorten(out, limit/8*7)
 }
 
-// shorten returns rows as lines, without the oldest ones where all are longer than the limit. What
-// these say of hosts and data goes to the next row of the same members.
+// shorten returns rows as lines of at most limit bytes in all, without the oldest ones where all
+// are longer than that. What these say of hosts and data goes to the next row of the same members.
 func shorten(rows []Row, limit int) []byte {
 	lines, total := make([][]byte, len(rows)), 0
 	for i := range rows {
@@ -70,7 +70,8 @@ func shorten(rows []Row, limit int) []byte {
 	return bytes.Join(lines[min(first, len(lines)):], nil)
 }
 
-// isAlike reports whether the row after this one has the same members and setting.
+// isAlike reports whether the row after this one has the same members and setting, so that merge
+// can make one of both.
 func (r *Row) isAlike(next *Row) bool {
 	return r.Generation == next.Generation && r.Size == next.Size && r.Batch == next.Batch &&
 		r.Change == next.Change && next.Hosts == nil && next.Data == nil && next.Step > r.Step &&

@@ -76,7 +76,7 @@ func (s *Sums) addTimes(o Sums, weight float64) {
 	portable.AddTimes(to[:], more[:], weight)
 }
 
-// numbers returns where the sums are.
+// numbers returns pointers to the sums, all fields of s, for loops over them.
 func (s *Sums) numbers() [7]*float64 {
 	return [...]*float64{&s.Steps, &s.Alone, &s.Wrong, &s.Own, &s.Mean, &s.PerOwn, &s.PerBatch}
 }

@@ -68,8 +68,8 @@ func (j *Job) Add(host string, n Note) {
 	j.hosts[host] = sum
 }
 
-// notes returns the sums of all hosts, in the order of their names, so that what is added up is the
-// same each time.
+// notes returns what j.hosts has, in the order of the names of the hosts, so that what is added up
+// is the same each time.
 func (j *Job) notes() (list []Note) {
 	for _, host := range slices.Sorted(maps.Keys(j.hosts)) {
 		list = append(list, j.hosts[host])

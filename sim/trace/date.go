@@ -36,7 +36,7 @@ func date(text string) (int64, Rule) {
 	return (((days*24+fields[3])*60+fields[4])*60 + fields[5]) * 1e3, ""
 }
 
-// daysOf returns the days of a month.
+// daysOf returns the number of days of a month, which is from 1 to 12, of the Gregorian calendar.
 func daysOf(year, month int64) int64 {
 	switch {
 	case month == 2 && (year%4 == 0 && year%100 != 0 || year%400 == 0):

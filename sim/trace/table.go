@@ -97,7 +97,8 @@ func (t *table) readAll(r io.Reader) ([]byte, error) {
 	return text, nil
 }
 
-// split returns the cells of a line, and whether its quotes are closed.
+// split returns the cells of a line of comma-separated cells, without their quotes, and whether all
+// quotes in it are closed.
 func split(line string) (cells []string, whole bool) {
 	if !strings.Contains(line, `"`) {
 		return strings.Split(line, ","), true
