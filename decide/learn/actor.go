@@ -3,8 +3,9 @@ package learn
 import "github.com/shoal-ml/shoal/internal/portable"
 
 // ActorCritic learns which of a few actions to take: one network gives how probable each should be,
-// the other what is to be expected from a state on (advantage actor-critic: Mnih and others, ICML
-// 2016, with generalised advantages: Schulman and others, ICLR 2016).
+// the other what reward is to be expected from a state on (advantage actor-critic: Mnih and others,
+// ICML 2016, with generalised advantages: Schulman and others, ICLR 2016). One goroutine uses it at
+// a time.
 type ActorCritic struct {
 	Actor, Critic *MLP
 	Discount      float64 // of the reward of the next moment
@@ -75,8 +76,8 @@ func (a *ActorCritic) Learn(episode []Moment, batch int) {
 	}
 }
 
-// learn adds to the gradients what a moment of n says, with its advantage and what came from its
-// state on.
+// learn adds to the gradients of both networks what moment m of n in a batch says, where advantage
+// is how much better its action was than expected, and came the reward that came from its state on.
 func (a *ActorCritic) learn(m Moment, advantage, came, n float64) {
 	a.Critic.Backward([]float64{(a.Critic.Forward(m.State)[0] - came) / n})
 	p := softmax(a.Actor.Forward(m.State))
@@ -96,7 +97,7 @@ func (a *ActorCritic) learn(m Moment, advantage, came, n float64) {
 	a.Actor.Backward(gradient)
 }
 
-// softmax returns how probable outputs make each action.
+// softmax returns how probable the outputs of the actor make each action; together they are 1.
 func softmax(out []float64) []float64 {
 	most, sum := out[0], 0.0
 	for _, x := range out {

@@ -66,7 +66,7 @@ func (f *Forest) Predict(row []float64) float64 {
 	return sum / float64(len(f.Trees))
 }
 
-// grower grows one tree.
+// grower grows one tree, for one call of GrowForest.
 type grower struct {
 	rows    [][]float64
 	targets []float64
@@ -75,7 +75,8 @@ type grower struct {
 	sorted  []int // memory for split
 }
 
-// grow grows the tree from a node on, with the rows that came there, whose order it changes.
+// grow grows the tree from node `at` on, with the rows that came there, given by their numbers in
+// `in`, whose order it changes.
 func (g *grower) grow(at int, in []int) {
 	sum := 0.0
 	for _, i := range in {

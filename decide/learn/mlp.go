@@ -1,5 +1,5 @@
 // Package learn has what policies learn with. Seeds come in, so the same input gives the same
-// output.
+// output. Nothing here does I/O, and each value is for one goroutine at a time.
 package learn
 
 import (
@@ -9,7 +9,8 @@ import (
 )
 
 // MLP is a multi-layer perceptron with tanh between its layers and none after the last, which Adam
-// trains (Kingma and Ba, ICLR 2015). Its fields are exported so that it can be kept as JSON.
+// trains (Kingma and Ba, ICLR 2015). Its fields are exported so that it can be kept as JSON. One
+// goroutine uses it at a time, also for Forward, which keeps what Backward needs.
 type MLP struct {
 	Sizes []int       // of the layers, that of the input first
 	Layer []layer     // one fewer than Sizes
@@ -78,7 +79,7 @@ func (m *MLP) Forward(input []float64) []float64 {
 }
 
 // Backward adds to the gradients of the parameters what they are for the input of the last Forward,
-// where the loss has the given gradient by the output.
+// where gradient is that of the loss by each number of the output.
 func (m *MLP) Backward(gradient []float64) {
 	up := gradient
 	for k := len(m.Layer) - 1; k >= 0; k-- {
@@ -102,14 +103,15 @@ func (m *MLP) Backward(gradient []float64) {
 	}
 }
 
-// prepare makes memory for the gradient where there is none.
+// prepare makes memory for the gradient where there is none, as after a network was read from JSON.
 func (p *parameters) prepare() {
 	if p.gradient == nil {
 		p.gradient = make([]float64, len(p.Value))
 	}
 }
 
-// Step moves the parameters against the gradients that were collected, by Adam, and forgets these.
+// Step moves the parameters against the gradients that were collected, by a step of Adam with a
+// learning rate, and sets the gradients to 0.
 func (m *MLP) Step(rate float64) {
 	m.Times++
 	for k := range m.Layer {
@@ -120,7 +122,7 @@ func (m *MLP) Step(rate float64) {
 	}
 }
 
-// step is Step for some parameters.
+// step does for some parameters what MLP.Step says, as the step of Adam with the number times.
 func (p *parameters) step(rate, times float64) {
 	const decay, decaySquare, small = 0.9, 0.999, 1e-8
 	unbias, unbiasSquare := 1-portable.Pow(decay, times), 1-portable.Pow(decaySquare, times)

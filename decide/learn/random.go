@@ -7,7 +7,7 @@ import (
 )
 
 // Random is a sequence of numbers by chance that follows from a seed: splitmix64 (Steele, Lea and
-// Flood, 2014).
+// Flood, 2014). Each number that is drawn changes it, so one goroutine uses it at a time.
 type Random struct{ state uint64 }
 
 // NewRandom returns the sequence of a seed.

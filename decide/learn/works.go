@@ -8,7 +8,8 @@ import (
 
 // Works predicts how much work a job has from jobs that have ended, as A-SRPT does (Luo, Liu, Lee
 // and Shroff, INFOCOM 2025, predictor): with a random forest where a job of the same kind has
-// ended, and else with the median of its tenant, or of all. The unit of work is the caller's.
+// ended, and else with the median of its tenant, or of all. The unit of work is the caller's. One
+// goroutine uses it at a time.
 type Works struct {
 	seed    uint64
 	numbers [3]map[string]int // of tenants, kinds and models, in the order in which they came

@@ -146,7 +146,7 @@ func describeNoise(n noise.Estimate) string {
 		samples(n.Scale.Low), samples(n.Scale.High))
 }
 
-// samples returns a number of samples as people read it, with three digits or more and no exponent.
+// samples writes a number of samples as people read it, with three digits or more and no exponent.
 func samples(x float64) string {
 	if x < 100 {
 		return fmt.Sprintf("%.3g", x)

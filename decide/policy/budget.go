@@ -60,7 +60,7 @@ func (b Budget) Decide(o sense.Observation, twin decide.Twin,
 	return d, state
 }
 
-// decide is Decide by what is remembered, which it updates.
+// decide is Decide by what is remembered in s, which it updates.
 func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.Decision {
 	if why := sizeWaits(o); why != "" {
 		return decide.Leave(why)

@@ -68,7 +68,7 @@ func (Checkpoint) Decide(o sense.Observation, _ decide.Twin,
 	return decide.Decision{To: &to, Because: because}, nil
 }
 
-// roundSteps returns a number of steps with two digits, 1 at least.
+// roundSteps rounds a number of steps to two digits, and to 1 at least.
 func roundSteps(steps float64) uint64 {
 	x, _ := strconv.ParseFloat(strconv.FormatFloat(min(steps, 1e15), 'g', 2, 64), 64)
 	return max(uint64(math.Round(x)), 1)

@@ -89,7 +89,7 @@ func climb(o sense.Observation, state []byte, steps uint64, each int,
 	return d, state
 }
 
-// decide is climb by what is remembered, which it updates.
+// decide is climb by what is remembered in s, which it updates.
 func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 	enough func(members int) float64) decide.Decision {
 	if why := sizeWaits(o); why != "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// classState is what is known of a class of all-reduces, and the route that they take. It is used
-// as its Routes are.
+// classState is what is known of a class of all-reduces, and the route that they take. It is its
+// Routes', and for the one goroutine that uses these: Routes.Decide calls the methods here.
 type classState struct {
 	cost.Class
 	route    collective.Route // that they take now
@@ -49,7 +49,7 @@ func newClass(class cost.Class, route collective.Route) *classState {
 		seconds: map[collective.Route]*sense.Window{}}
 }
 
-// add learns what an all-reduce took.
+// add takes in what an all-reduce took, by whichever route.
 func (c *classState) add(s cost.Sample) {
 	c.bytes = s.Bytes
 	w := c.seconds[s.Route]
@@ -132,7 +132,7 @@ func (c *classState) hasDrifted(w *sense.Window) int {
 	return 0
 }
 
-// settle begins the time to the next decision, where the route takes so many seconds.
+// settle begins the time to the next decision, where the route takes so many seconds now.
 func (c *classState) settle(seconds float64) {
 	c.since, c.trial, c.settled, c.relieved = 0, false, seconds, 0
 	if c.slow != nil {
@@ -156,7 +156,8 @@ func (c *classState) keepWell() {
 	}
 }
 
-// isAbout reports whether two times differ by less than shows that the network has changed.
+// isAbout reports whether two times in seconds, both above 0, differ by a smaller factor than shows
+// that the network has changed.
 func isAbout(a, b float64) bool { return a < driftFactor*b && b < driftFactor*a }
 
 // recallWell takes what routes took before a cable was slow for what they take, if the present

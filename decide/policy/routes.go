@@ -187,8 +187,9 @@ func (p *Routes) CallSeconds() (seconds float64, known bool) {
 	return seconds, shortest != nil
 }
 
-// decideClass keeps the route of a class, or changes it in c, and begins the time to its next
-// decision; false = there is nothing to tell. The route was measured.
+// decideClass decides about the route of class c: it keeps the route, or changes it in c, and
+// begins the time to the next decision. d is what is to be told; decided = false: nothing is. The
+// route was measured before.
 func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 	w := c.seconds[c.route]
 	d = RouteDecision{Class: c.Class, Slow: -1}
@@ -241,8 +242,8 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 	return d, true
 }
 
-// next returns the route that should be tried in place of the present one, and the seconds that it
-// may take; the present route if there is none. It sets the slow host of d.
+// next returns the route that should be tried in place of the present one of class c, and the band
+// of seconds that it may take; the present route if there is none. It sets d.Slow.
 func (p *Routes) next(c *classState, d *RouteDecision) (to collective.Route, may setting.Band) {
 	if c.looking {
 		if to, may, d.Slow = c.cableToTry(); to != c.route {

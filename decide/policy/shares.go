@@ -241,7 +241,7 @@ func describeSpeeds(o sense.Observation, slow []float64) string {
 	return text
 }
 
-// nameOf returns what people call a worker.
+// nameOf returns what people call the worker of a rank: its rank, and its host where that is known.
 func nameOf(o sense.Observation, rank int) string {
 	if rank < len(o.Hosts) && o.Hosts[rank] != "" {
 		return fmt.Sprintf("rank %d on %s", rank, o.Hosts[rank])

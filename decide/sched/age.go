@@ -1,7 +1,7 @@
 package sched
 
 // Ageing: a job comes the sooner, the longer it has waited, so that those that come after it do not
-// pass it for ever.
+// pass it for ever. The functions change nothing of a Machine, a View or a Job.
 
 // DefaultAge is the Age of a live pool. It is the greatest by which no job loses its slots to one
 // that has only waited: a key in slot-seconds falls by at least 1 a second while its job runs.

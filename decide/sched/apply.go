@@ -2,9 +2,12 @@ package sched
 
 import "slices"
 
-// This file changes what jobs have. Every change of slots goes through assign.
+// This file changes what jobs have. Every change of slots goes through assign. The methods run
+// within those of the Machine that take events and within Ready, on the goroutine that uses it. An
+// entry is a job that waits or runs; because is the reason that people read in a Grant.
 
-// give has a job have n slots, more than it has, which are free.
+// give has a job have n slots, more than it has, which are free: on places that the machine
+// chooses.
 func (m *Machine) give(e *entry, n int, because string) {
 	verb := Resize
 	if e.slots == 0 {
@@ -69,7 +72,8 @@ func (m *Machine) park(e *entry, because string) {
 	m.wait(e)
 }
 
-// run has a job run on the places that it has, without a grant.
+// run has a job run on the places that it has, without a grant; from is when the change is over
+// that is under way.
 func (m *Machine) run(e *entry, from int64) {
 	e.slots, e.runsFrom = e.job.Slots(), from
 	if e.job.Started == Never {
@@ -131,7 +135,8 @@ func (m *Machine) rekey(e *entry) {
 	m.enqueue(e)
 }
 
-// enqueue has a job among those that wait, of which another key is to be computed.
+// enqueue has a job among those that wait, of which another key is to be computed, and a decision
+// made.
 func (m *Machine) enqueue(e *entry) {
 	if m.policy.Order != nil && !e.job.held() {
 		m.unkeyed = append(m.unkeyed, e)

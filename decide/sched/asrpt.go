@@ -27,7 +27,8 @@ const (
 	asrptSlower = 1.1
 )
 
-// virtual is what asrpt remembers.
+// virtual is what asrpt remembers between two decisions, as JSON in the memory of the Machine. It
+// belongs to one decision.
 type virtual struct {
 	Now  int64             // up to when the virtual machine was played
 	Left map[JobID]float64 // slot-seconds that it has to do of each job; 0 = it is done
@@ -118,7 +119,7 @@ func (s *virtual) play(v *View) (again int64) {
 	return 0
 }
 
-// advance plays the virtual machine up to a time.
+// advance plays the virtual machine up to a time, in milliseconds, with so many slots.
 func (s *virtual) advance(to int64, slots int) {
 	for s.Now < to {
 		id, left := s.shortest()

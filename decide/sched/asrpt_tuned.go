@@ -55,7 +55,8 @@ const (
 	mostTables   = 1000 // spreads that are remembered
 )
 
-// gittinsTable has the indexes of a log-normal variable with median 1.
+// gittinsTable has the indexes of a log-normal variable with median 1. It computes them when they
+// are asked for, so it is for one goroutine at a time, that of its Machine.
 type gittinsTable struct {
 	sigma float64                                 // of its logarithm
 	known [2*tableOctave*tableOctaves + 1]float64 // 0 = not computed yet
@@ -74,7 +75,7 @@ func (t *gittinsTable) index(done float64) float64 {
 	return low + float64(part*(high-low))
 }
 
-// at returns the index of a place in the table.
+// at returns the index at entry i of the table, and computes it the first time.
 func (t *gittinsTable) at(i int) float64 {
 	if t.known[i] == 0 {
 		done := 0.0

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// This file has the steps by which goodput climbs to better sizes.
+// This file has the steps by which goodput climbs to better sizes. A climb belongs to one decision
+// of goodput, and its methods change want and free in it, and nothing of the View.
 
 // fit takes slots that are not there any more, and parks those who have had most if it must.
 func (c *climb) fit() {

@@ -32,7 +32,8 @@ const deadlineMargin = Second
 // change is a restart of a quarter of an hour, each of which takes slots from jobs to come.
 const mostUpset = float64(Hour)
 
-// appointments are the plans of the jobs of a view, by index, and what they leave.
+// appointments are the plans of the jobs of a view, by index there, and what they leave. They
+// belong to one decision of policy deadline.
 type appointments struct {
 	view     *View
 	list     []candidate // jobs by their latest start
@@ -64,8 +65,8 @@ func (deadlineShare) Decide(v *View, mem []byte) (d Decision, memory []byte) {
 	return d, writePlans(v, a.admitted, a.plans)
 }
 
-// latestStart returns until when a job can wait and still end in time, with the size at which it is
-// fastest. Jobs without a deadline come last.
+// latestStart returns until when, in milliseconds, a job can wait and still end in time, with the
+// size at which it is fastest. Jobs without a deadline come last.
 func latestStart(j *Job) float64 {
 	if j.Deadline == 0 {
 		return float64(Never)

@@ -2,6 +2,10 @@ package sched
 
 import "fmt"
 
+// How a Machine asks its policy, by an Order or by a Share, and what it does with one that fails.
+// Ready calls decide, on the goroutine that uses the Machine; the grants that follow are in
+// m.grants.
+
 // mostIdle is how often in a row a policy may have itself asked though nothing has happened, and
 // change nothing, while no job runs and while some do.
 const (

@@ -1,6 +1,7 @@
 package sched
 
-// entry is a job that waits or runs, as the machine keeps it.
+// entry is a job that waits or runs, as its Machine keeps it. It is for the goroutine that uses the
+// Machine. Times are in milliseconds, and work is in the unit of Job.Left.
 type entry struct {
 	job   Job
 	order int  // number of the job among all that were submitted
@@ -31,7 +32,8 @@ type entry struct {
 // leastLeft is how many seconds a job is thought to go on that should have ended.
 const leastLeft = 1.0
 
-// refresh brings what is left of a job and what it has had up to a time.
+// refresh sets in e.job what of its work is left and done, and how many slot-seconds it has had, up
+// to the time now, where the job runs; base and what is known there stay.
 func (e *entry) refresh(now int64) {
 	if e.slots == 0 {
 		return
@@ -44,13 +46,14 @@ func (e *entry) refresh(now int64) {
 		float64(float64(now-e.countedAt)/1000*float64(e.slots))
 }
 
-// rebase makes a time the one at which everything is known.
+// rebase makes now the time at which the work that is left and done is known, before the rate
+// changes.
 func (e *entry) rebase(now int64) {
 	e.refresh(now)
 	e.base, e.left, e.done = now, e.job.Left.Mean, e.job.Done
 }
 
-// count counts what a job has had up to a time at which its slots change.
+// count counts the slot-seconds that a job has had up to now, the time at which its slots change.
 func (e *entry) count(now int64) {
 	e.rebase(now)
 	e.countedAt, e.attained = now, e.job.Attained
@@ -64,7 +67,7 @@ func (e *entry) waited(now int64) int64 {
 	return e.waitedBefore + now - e.waitsSince
 }
 
-// before reports whether a comes before b.
+// before reports whether a comes before b: by the priority, the key, and the order of arrival.
 func (e *entry) before(b *entry) bool {
 	if e.job.Priority != b.job.Priority {
 		return e.job.Priority > b.job.Priority

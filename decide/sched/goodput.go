@@ -13,7 +13,8 @@ var goodput = Policy{Name: "goodput",
 // goodputShare is the share of goodput.
 type goodputShare struct{}
 
-// climb is a search for the best slots of the jobs of a view, by index.
+// climb is a search for the best slots of the jobs of a view. Lists are by index of the job there.
+// It belongs to one decision.
 type climb struct {
 	view *View
 	want []int
@@ -39,7 +40,7 @@ func (goodputShare) Decide(v *View, mem []byte) (Decision, []byte) {
 	return Decision{Want: c.want, Need: c.want, Because: because}, mem
 }
 
-// sizeBelow returns the greatest size that is less than n, or the smallest.
+// sizeBelow returns the greatest number of slots below n that the job can have, or its smallest.
 func (j *Job) sizeBelow(n int) int {
 	size := j.Smallest()
 	for next := j.nextSize(size); next > 0 && next < n; next = j.nextSize(next) {
@@ -51,8 +52,8 @@ func (j *Job) sizeBelow(n int) int {
 // worst is what a job adds that does not go on. It is finite, so that sums can be compared.
 const worst = 1e300
 
-// loss returns what a job adds to what is to be small: the inverse of its speed with n slots, as a
-// part of its fair one.
+// loss returns what job i adds, with n slots, to the sum that is to be small: the inverse of its
+// speed as a part of its fair one, and worst where it does not go on.
 func (c *climb) loss(i, n int) float64 {
 	j := c.view.Jobs[i]
 	rate := j.Rate(n)

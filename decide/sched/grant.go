@@ -55,7 +55,8 @@ type Expect struct {
 // deviations.
 const normal80 = 1.2815515655446004
 
-// expect returns what is expected of an entry that has just got its slots.
+// expect returns what is expected of an entry that has just got its slots, in m.now. It only reads
+// the Machine; assign calls it, on the goroutine that uses the Machine.
 func (m *Machine) expect(e *entry) Expect {
 	x := Expect{Pause: e.runsFrom - m.now, End: Never, Lo: Never, Hi: Never}
 	if e.rate > 0 {

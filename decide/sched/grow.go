@@ -1,6 +1,7 @@
 package sched
 
-// This file gives slots that are free to jobs that have some.
+// This file gives slots that are free to jobs that have some. The policies elastic and deadline,
+// whose Decide calls it, own the lists that are changed here.
 
 // growBest gives free slots to jobs that have some, each time to who gains most by the next size,
 // until nobody gains or fits. Of equal gains that of the job comes first which is first in the

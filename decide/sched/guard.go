@@ -8,7 +8,9 @@ import (
 // This file refuses changes of jobs that run which are not worth what they cost. Starts pass, with
 // exactly the slots that they need; so does what a policy says that a job needs, and what follows a
 // lost or leaving host. What a policy wants beyond that must gain more than it costs, and must not
-// undo the last change of a job unless something has happened since.
+// undo the last change of a job unless something has happened since. Only decideByShare calls it,
+// within Machine.Ready, on the goroutine that uses the Machine. Lists have an element for each job
+// of the view.
 
 // change is that a job of a view that runs gets another number of slots.
 type change struct {

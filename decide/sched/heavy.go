@@ -9,7 +9,8 @@ import (
 // heavy-edge, as A-SRPT does (Luo, Liu, Lee and Shroff, "Online Scheduling for Distributed Machine
 // Learning Training", INFOCOM 2025). Then workers go to free slots and change places as long as
 // fewer bytes leave hosts (as Kernighan and Lin, "An efficient heuristic procedure for partitioning
-// graphs", Bell System Technical Journal 49, 1970, but one pair at a time).
+// graphs", Bell System Technical Journal 49, 1970, but one pair at a time). Nothing here changes a
+// Graph or a placement, and a split belongs to the call that makes it.
 
 // mostExchanging is the greatest number of workers of a job who change places, as each of them is
 // compared with each.

@@ -7,6 +7,9 @@ import (
 	"slices"
 )
 
+// What of a job outlives a Machine, so that another one goes on where it was: a pool keeps it in
+// its store. The methods of Machine are for the goroutine that uses it.
+
 // History is what a machine knows of a job by what it has decided before. A machine that starts
 // again and is given it with the job decides as the one before it would have. All else is derived:
 // what is left and how fast a job is comes from its reports, and what a host has free from the jobs

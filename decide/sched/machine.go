@@ -95,7 +95,7 @@ func (m *Machine) Next() int64 {
 	return m.again
 }
 
-// due returns when the decision is made that is open.
+// due returns when the decision is made that is open: at once, or with a Round at the end of it.
 func (m *Machine) due() int64 {
 	if round := m.cfg.Round; round > 0 && m.policy.Share != nil && len(m.grants) == 0 {
 		return (m.now + round - 1) / round * round
@@ -103,7 +103,7 @@ func (m *Machine) due() int64 {
 	return m.now
 }
 
-// happened notes that an event has happened.
+// happened notes that an event has happened, after which Ready decides.
 func (m *Machine) happened() {
 	m.events++
 	m.dirty = true

@@ -7,6 +7,8 @@ import (
 
 // This file moves jobs so that others are on as few hosts as they need, where a policy packs. A job
 // that is moved goes to slots that are free, so that moves can be carried out one after the other.
+// The methods run within Machine.Ready, on the goroutine that uses the Machine, and move a job by
+// assign, which grants it.
 
 // mostPacked is how many jobs are moved at most so that one comes together.
 const mostPacked = 4

@@ -5,7 +5,9 @@ import (
 	"slices"
 )
 
-// placement knows which slots of which hosts are free.
+// placement knows which slots of which hosts are free. That of a Machine is for the goroutine that
+// uses it; View.placement makes one for a Share. Only set, remove, recount and take change what is
+// free.
 type placement struct {
 	hosts   []spot // by name
 	free    int    // slots that jobs can get
@@ -47,7 +49,7 @@ func (p *placement) remove(name string) {
 	}
 }
 
-// recount adds up slots.
+// recount adds up the slots of the hosts, after one has come, gone or changed.
 func (p *placement) recount() {
 	p.free, p.slots, p.stale, p.leaving = 0, 0, true, false
 	for _, s := range p.hosts {
@@ -75,7 +77,7 @@ func (p *placement) take(places []Place, sign int) {
 	}
 }
 
-// fewest returns on how many hosts n slots are at least.
+// fewest returns on how many hosts n slots are at least, if all slots were free.
 func (p *placement) fewest(n int) int {
 	if p.stale {
 		p.stale, p.sums = false, p.sums[:0]

@@ -5,13 +5,15 @@ import (
 	"slices"
 )
 
-// stint is that a job has some slots until a period begins.
+// stint is that a job has some slots until a period begins. Periods are numbered as in a timetable,
+// in which policy deadline plans.
 type stint struct{ slots, until int }
 
 // plan is what a job has, one stint after another; the first one has begun. nil = nothing.
 type plan []stint
 
-// at returns the slots of a period.
+// at returns the slots that a job has by its plan in a period, counted as those of a timetable; 0
+// where nothing is planned.
 func (p plan) at(period int) int {
 	for _, s := range p {
 		if period < s.until {

@@ -1,7 +1,7 @@
 package sched
 
 // queue holds the jobs that wait, by the slots that they ask for, so that those that fit are found
-// without looking at those that do not.
+// without looking at those that do not. It is the Machine's, and for the goroutine that uses that.
 type queue struct {
 	sizes []int      // in order
 	heaps [][]*entry // one for each size, whose first comes before all others of that size
@@ -79,7 +79,7 @@ func swap(h []*entry, i, j int) {
 	h[i].heap, h[j].heap = i, j
 }
 
-// up moves an entry towards the first until its parent comes before it.
+// up moves entry i of a heap towards the first until its parent comes before it.
 func up(h []*entry, i int) {
 	for i > 0 && h[i].before(h[(i-1)/2]) {
 		swap(h, i, (i-1)/2)
@@ -87,7 +87,7 @@ func up(h []*entry, i int) {
 	}
 }
 
-// down moves an entry away from the first until it comes before its children.
+// down moves entry i of a heap away from the first until it comes before its children.
 func down(h []*entry, i int) {
 	for 2*i+1 < len(h) {
 		child := 2*i + 1

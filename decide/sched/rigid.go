@@ -6,7 +6,9 @@ import (
 	"slices"
 )
 
-// This file decides by an Order, where a job gets the slots that it asks for or none.
+// This file decides by an Order, where a job gets the slots that it asks for or none. The methods
+// run within Machine.Ready, on the goroutine that uses the Machine; what jobs get changes by give
+// and park.
 
 // keyOf returns the key of a job, less what ageing takes off: a job comes as much sooner as it has
 // waited. So that keys of jobs that wait stay the same, what the time takes off all of them is left
@@ -156,7 +158,7 @@ func (m *Machine) extend() {
 	}
 }
 
-// keyTimer has the machine decide again when the key of a job that runs jumps.
+// keyTimer has the machine decide again, by m.again, when the key of a job that runs jumps.
 func (m *Machine) keyTimer() {
 	if _, fixed := m.policy.Order.(OrderFunc); fixed || !m.policy.Preempts {
 		return

@@ -6,6 +6,7 @@ import (
 )
 
 // This file decides by a Share, which says of all jobs at once how many slots they are to have.
+// Machine.Ready calls it through decide, on the goroutine that uses the Machine.
 
 // decideByShare asks the Share, has the guard look at what it wants, and does what is left of that.
 func (m *Machine) decideByShare() {
@@ -112,7 +113,7 @@ func checkDecision(v *View, d Decision) string {
 	return ""
 }
 
-// earlier returns the earlier one of two times, of which 0 is none.
+// earlier returns the earlier one of two times, of which 0 stands for none.
 func earlier(a, b int64) int64 {
 	if a == 0 {
 		return b

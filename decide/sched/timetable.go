@@ -6,7 +6,8 @@ const planPeriod = 600 * Second
 // mostPeriods is how many periods a timetable looks ahead: more than a year.
 const mostPeriods = 60_000
 
-// timetable is what plans leave of all slots, by period.
+// timetable is what plans leave of all slots, by period: the number of planPeriod since time 0. It
+// belongs to one decision of policy deadline.
 type timetable struct {
 	view  *View
 	first int   // the period in which it is now
@@ -43,10 +44,11 @@ func (t *timetable) add(p plan) (fits bool) {
 	return fits
 }
 
-// walk returns when a job has done its work and something more, in milliseconds, and its plan, if
-// size says its slots by period; Never if that is not until a time. The plan has reserve more
-// milliseconds than the work takes. Each change of its slots takes what it costs. It stops where
-// slots would be taken from the job that it keeps.
+// walk plans a job j from now on, period by period, with as many slots as size says. It returns the
+// plan, and when, in milliseconds, j has done its work and `more` units of work beyond; Never if
+// that is not until a time. The plan has reserve more milliseconds than the work takes. Each change
+// of its slots takes what it costs. It stops where slots would be taken from a job that keeps what
+// it has.
 func (t *timetable) walk(j *Job, more float64, until, reserve int64,
 	size func(period int) int) (plan, int64) {
 	costs := t.view.Costs(j.Kind)
