@@ -8,6 +8,10 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
 
+// How plans of a grid are looked for by chance: package chain anneals cuts of layers in a row, and
+// what it finds is played again. Search and proof call it, on the goroutine of the problem, which
+// belongs to one call of Solve or Judge.
+
 const (
 	// annealPasses is how many passes the search plays for a grid, and annealHot by which part of a
 	// step a change may be worse at first.
@@ -19,8 +23,8 @@ const (
 	annealSeed = 1
 )
 
-// chainOf returns a grid as a problem of layers in a row. Replicas count as those of the first
-// class, and transfers as overlapped: what is found is played again.
+// chainOf returns a grid, which was laid, as a problem of package chain. Replicas count as those of
+// the first class, and transfers as overlapped: what is found is played again.
 func (p *problem) chainOf(g *grid) *chain.Problem {
 	known := map[[3]int]*chain.Stage{}
 	return &chain.Problem{Layers: len(p.model.Layers), Stages: g.stages, Micro: g.micro,
@@ -35,7 +39,8 @@ func (p *problem) chainOf(g *grid) *chain.Problem {
 		}}
 }
 
-// chainStage returns what a stage takes that has the layers from one up to another.
+// chainStage returns what stage s of a grid takes that has the layers from one up to, not
+// including, another.
 func (p *problem) chainStage(g *grid, s, from, to int) *chain.Stage {
 	class := &g.laid.classes[0]
 	x := &chain.Stage{Stage: p.stageOf(g, class, s, from, to),

@@ -2,7 +2,11 @@ package planner
 
 import "math"
 
-// evenStarts cuts so many layers into stages whose numbers of layers differ by one at most.
+// Where layers in a row are cut into stages, before any plan is played. The functions change
+// nothing that they are given.
+
+// evenStarts cuts so many layers into stages whose numbers of layers differ by one at most, and
+// returns the first layer of each.
 func evenStarts(layers, stages int) []int {
 	starts := make([]int, stages)
 	for s := range starts {

@@ -9,7 +9,12 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
 )
 
-// result puts the best of some plans, which are sorted, into what people and jobs take.
+// What people and jobs are told of the best plan: the Result, and why others were rejected. A
+// candidate is a whole plan, and a solved is one that was played. The methods only read plans, on
+// the goroutine of the problem, which belongs to one call of Solve or Judge.
+
+// result returns the Result for the first of some plans, which are sorted, the fastest first; least
+// is what no plan takes less than, in seconds.
 func (p *problem) result(found []*solved, least float64) *Result {
 	best := found[0]
 	seconds := best.seconds
@@ -55,7 +60,8 @@ func (p *problem) result(found []*solved, least float64) *Result {
 			p.layerNames(best, slowest), 100*best.timeline.Busy[slowest]/seconds)}
 }
 
-// gapOf returns by which part a step is longer than a bound; -1 = that is 0, and proves nothing.
+// gapOf returns by which part of a bound a step takes longer, both in seconds; -1 = the bound is 0,
+// and proves nothing.
 func gapOf(seconds, bound float64) float64 {
 	if bound <= 0 {
 		return -1
@@ -109,7 +115,7 @@ func (p *problem) namesOf(from, to int) string {
 	return fmt.Sprintf("layers %s to %s", p.model.Layers[from].ID, p.model.Layers[to-1].ID)
 }
 
-// busy returns which part of the step stages compute, in the mean.
+// busy returns in which part of the step the stages compute, in the mean over them.
 func (s *solved) busy() (part float64) {
 	for _, seconds := range s.timeline.Busy {
 		part += seconds / s.seconds / float64(s.stages)

@@ -10,6 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// What else people are told of the best plan: what would make it faster, and what takes memory. The
+// methods of problem play the plan again with a change, on the goroutine of the problem, which
+// belongs to one call of Solve or Judge.
+
 // Memory is what takes the memory of a worker at most, in bytes.
 type Memory struct {
 	State int64 // stays between steps: parameters, gradients, the optimizer's
@@ -17,7 +21,7 @@ type Memory struct {
 	Sent  int64 // two micro-batches and two gradients, on their way in and out
 }
 
-// Sum returns all of it.
+// Sum returns the bytes of all of it.
 func (m Memory) Sum() int64 { return m.State + m.Kept + m.Sent }
 
 // String says for people what it is for.
@@ -51,7 +55,8 @@ type change struct {
 	links float64 // by which part links become faster, of their latency too
 }
 
-// apply changes what a stage takes, whose number is given.
+// apply changes s, what the stage of a number takes in a step, to what it takes with the change;
+// took is what its layers take.
 func (x change) apply(s *timeline.Stage, took *costs, stage int) {
 	if x.speed > 0 && x.stage == stage {
 		forward, backward := took.passes(x.layer, x.layer+1)
@@ -99,7 +104,7 @@ func (p *problem) helps(best *solved) (list []Help) {
 	return list
 }
 
-// heaviest returns the layer of a stage whose passes take longest.
+// heaviest returns the number of the layer of a stage whose passes take longest.
 func (p *problem) heaviest(best *solved, stage int) int {
 	from, to := p.layersOf(&best.candidate, stage)
 	took := best.laid.classes[0].costs[stage]
@@ -137,7 +142,7 @@ func (p *problem) memories(s *solved) []Memory {
 	return list
 }
 
-// rows says of each stage of a plan what a trace shows beside its passes.
+// rows returns, for each stage of a plan, what a trace shows beside its passes.
 func (p *problem) rows(s *solved) (list []timeline.Row) {
 	for stage := range s.stages {
 		row := timeline.Row{Name: p.layerNames(s, stage)}

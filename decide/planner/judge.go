@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
+// How a mesh that somebody has chosen is judged: it is read as a plan of a problem, played, and
+// compared with a bound. All runs on the goroutine that calls Judge.
+
 // Judge returns what a step takes on a mesh that somebody has chosen, by the timeline that compares
 // all plans. It is certified among the plans of the same degrees and micro-batch. The request's
 // number of workers does not count.

@@ -6,6 +6,11 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 )
 
+// Which hosts and links the workers of a grid are on, before layers are cut into stages: transfers
+// and averaging take time by that. A grid is the degrees of plans and the kinds of devices that
+// they are on. lay sets grid.laid; the others only read the grid. All runs on the goroutine of the
+// problem, which belongs to one call of Solve or Judge.
+
 // laid is where the workers of a grid are, as far as that makes a difference.
 type laid struct {
 	classes []class
@@ -25,7 +30,7 @@ type way struct {
 	messages int
 }
 
-// kindOf returns the number of the kind of the devices of a replica of a stage.
+// kindOf returns the kind of the devices of a stage of a replica, as its number in problem.kinds.
 func (g *grid) kindOf(replica, stage int) int {
 	if g.byReplica {
 		return g.on[replica]
@@ -33,8 +38,9 @@ func (g *grid) kindOf(replica, stage int) int {
 	return g.on[stage]
 }
 
-// groups lists by their first place the places of a kind of device, where so many ranks share
-// layers: all of them are on one host. Nobody changes the list.
+// groups lists, for so many ranks, tp, that share layers and must be on one host, where such a
+// group can be on devices of a kind: the first place of each, in the order of hosts of a number.
+// Nobody changes the list, which the problem keeps.
 func (p *problem) groups(order, kind, tp int) (list []cluster.Place) {
 	key := [3]int{order, kind, tp}
 	if known, is := p.grouped[key]; is {
@@ -118,8 +124,8 @@ func (p *problem) lay(g *grid) bool {
 	return true
 }
 
-// eachWay calls yield with the way that each replica sends over from one place to another, so many
-// messages at the same time.
+// eachWay calls yield, for each replica r, with the way from the place from(r) to the place to(r),
+// where each sends so many messages at the same time.
 func (p *problem) eachWay(g *grid, messages int, from, to func(r int) cluster.Place,
 	yield func(r int, w way)) {
 	leave, come := map[string]int{}, map[string]int{} // messages by host, between hosts
@@ -160,8 +166,8 @@ func (p *problem) hostsOf(g *grid) []string {
 	return hostsOf(all)
 }
 
-// fill returns where each worker of a grid is: the first place of those that share its layers. It
-// reports whether there are places for all.
+// fill returns where each worker of a grid is: for a replica and a stage, the first place of the
+// ranks that share its layers. It reports whether there are places for all.
 func (p *problem) fill(g *grid) (place func(replica, stage int) cluster.Place,
 	enough bool) {
 	count := make([]int, len(p.kinds)) // stages, or replicas, of a kind

@@ -7,6 +7,9 @@ import (
 	"slices"
 )
 
+// Plans on devices of several kinds: what can be chosen of them, and how the best is found. The
+// methods run on the goroutine of the problem, which belongs to one call of Solve.
+
 const (
 	// mostMixed is up to how many plans on several kinds of devices all of them are played.
 	mostMixed = 30_000
@@ -108,7 +111,8 @@ func (p *problem) allGrids(combos []combo, workers int) (list []grid, few bool) 
 	return list, true
 }
 
-// withinUnits reports whether there are so many units of each kind.
+// withinUnits reports whether stages on kinds of devices, `on`, need no more units of each kind
+// than there are.
 func withinUnits(on, units []int) bool {
 	used := make([]int, len(units))
 	for _, k := range on {

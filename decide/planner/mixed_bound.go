@@ -9,8 +9,13 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 )
 
-// bound returns what no plan on several kinds of devices takes less than, up to what a plan takes.
-// Where a first plan is all that is asked for, it knows nothing but the work of all units.
+// What no plan on devices of several kinds can be faster than, by package bound. The methods change
+// nothing, and run on the goroutine of the problem in which the plans are searched; an estimate is
+// what stages on kinds of devices take by a formula.
+
+// bound returns the seconds that no plan on several kinds of devices takes less than, up to most,
+// what a plan takes. Where a first plan is all that is asked for, it knows nothing but the work of
+// all units.
 func (s *mixedSearch) bound(most float64) float64 {
 	least, n := most, len(s.model.Layers)
 	for _, e := range s.estimates {
@@ -64,7 +69,8 @@ func (e *estimate) boundKinds(replicas int) (list []bound.Kind) {
 }
 
 // between returns the seconds at least that a cut keeps each of its stages from computing, for each
-// micro-batch: of one transfer where one may be sent and one got at the same time, and else of two.
+// micro-batch: those of one transfer where one may be sent and one got at the same time, and else
+// of two.
 func (e *estimate) between() float64 {
 	least := math.Inf(1)
 	for l := range len(e.model.Layers) - 1 {

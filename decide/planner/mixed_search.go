@@ -6,7 +6,9 @@ import (
 	"slices"
 )
 
-// mixedSearch collects plans on several kinds of devices by their estimates.
+// mixedSearch collects plans on several kinds of devices by their estimates, which are what stages
+// on kinds of devices take by a formula, and plays the best of them. solveMixed makes one, and uses
+// it on its goroutine.
 type mixedSearch struct {
 	*problem
 	workers   int // that there must be in all; 0 = any number
@@ -15,7 +17,7 @@ type mixedSearch struct {
 	proposals []proposal
 }
 
-// propose keeps a plan, if it has as many workers as there must be.
+// propose keeps a proposal, if it has as many workers as there must be and fits into memory.
 func (s *mixedSearch) propose(x proposal) {
 	stages := len(x.on)
 	if x.shares {
@@ -56,8 +58,8 @@ func (s *mixedSearch) seed(e *estimate) {
 	})
 }
 
-// proposeCuts proposes stages on kinds with the cuts that make the slowest of them as fast as can
-// be, without transfers.
+// proposeCuts proposes stages on kinds of devices, `on` by stage, with the cuts that make the
+// slowest of them as fast as can be, without transfers.
 func (s *mixedSearch) proposeCuts(e *estimate, on []int) {
 	if s.workers > 0 && e.replicas*len(on)*e.tp != s.workers {
 		return
@@ -77,8 +79,9 @@ func (s *mixedSearch) proposeCuts(e *estimate, on []int) {
 	s.propose(proposal{combo: e.combo, seconds: e.step(on, starts), on: on, starts: starts})
 }
 
-// cuts returns the cuts of stages on kinds of devices that make the slowest of those that fit into
-// memory as fast as can be, without transfers; nil = none fits whose stages take so long at most.
+// cuts returns the first layer of each stage, where stages are on kinds of devices, `on`, that
+// makes the slowest of those that fit into memory as fast as can be, without transfers; nil = none
+// fits whose stages take at most so many seconds.
 func (e *estimate) cuts(on []int, most float64) []int {
 	took := make([]*costs, len(on))
 	for s, k := range on {
@@ -110,7 +113,10 @@ func (s *mixedSearch) byReplica() {
 	}
 }
 
-// proposeShares proposes plans of as many replicas on each of some kinds as there are places for.
+// proposeShares proposes plans with replicas of so many stages on several kinds of devices, as many
+// on each as there are places for. Where stages begin is what would be best on one of the kinds,
+// each of which is tried. e is the estimate for a replica; nothing is proposed that would surely
+// take longer than the best.
 func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) {
 	total, speed, first := s.batch/e.sample, 0.0, 0.0
 	var on []int
@@ -149,8 +155,9 @@ func (s *mixedSearch) proposeShares(e *estimate, kinds []int, stages int) {
 	}
 }
 
-// sharedStep returns about what a step takes whose replicas are on kinds of devices: as long as the
-// one that ends last, where micro-batches go to the one that ends first.
+// sharedStep returns about how many seconds a step takes whose replicas are on kinds of devices,
+// `on` by replica and `kinds` each once, and whose stages begin at the layers starts: as long as
+// the one that ends last, where micro-batches go to the one that ends first.
 func (e *estimate) sharedStep(on, kinds, starts []int) float64 {
 	total, after := e.batch/e.sample, 0.0
 	fill, block, count := make([]float64, len(kinds)), make([]float64, len(kinds)),
@@ -242,7 +249,8 @@ func (s *mixedSearch) judge() (found []*solved, lacks *shortage) {
 	return found, lacks
 }
 
-// tryOne plays a plan; nil = it does not fit into memory, or cannot be played.
+// tryOne plays a plan, whose shares it may deal; without a plan it returns what lacks for it to fit
+// into memory, and neither where it cannot be played.
 func (s *mixedSearch) tryOne(c *candidate) (*solved, *shortage) {
 	if !s.share(c) && c.byReplica {
 		return nil, nil

@@ -15,6 +15,10 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
 
+// Plans whose stages have own numbers of replicas (SpaceAny): package spp proposes them, and the
+// timeline judges them. The methods run on the goroutine of the problem, which belongs to one call
+// of Solve.
+
 const (
 	// mostOwn bounds the workers of a plan whose stages have own numbers of replicas, and
 	// mostOrdered the hosts that are put into another order.
@@ -49,7 +53,8 @@ type own struct {
 	cyclic bool
 }
 
-// stage returns the bounds of the layers and of the places of a stage.
+// stage returns the bounds of stage s: of its layers, from up to but without to, and of its places,
+// likewise from first to end. layers is the number of all.
 func (o *own) stage(s, layers int) (from, to, first, end int) {
 	if s+1 < len(o.Starts) {
 		return o.Starts[s], o.Starts[s+1], o.Places[s], o.Places[s+1]
@@ -120,7 +125,7 @@ func (p *problem) orOwn(workers int, mesh *Result, noMesh error) (*Result, error
 	return r, nil
 }
 
-// ownResult puts a plan into what people take.
+// ownResult puts a plan into what people take; least is what no plan takes less than, in seconds.
 func (p *problem) ownResult(o *own, least float64) *Result {
 	seconds, layers := o.timeline.Seconds, len(p.model.Layers)
 	least = min(least, seconds)
@@ -290,7 +295,8 @@ func (p *problem) ownGrids(places []cluster.Place) (list []ownGrid) {
 	return list
 }
 
-// candidate returns a plan that is a mesh, as one.
+// candidate returns a plan whose stages all have the same number of replicas, and so is a mesh, as
+// a plan of SpaceMesh.
 func (o *own) candidate() *candidate {
 	stages := len(o.Starts)
 	c := &candidate{starts: o.Starts, grid: grid{replicas: len(o.places) / stages, stages: stages,

@@ -13,7 +13,9 @@ import (
 // rounding is by which part seconds may differ that are the same.
 const rounding = 1e-12
 
-// ownCosts is what stages with own numbers of replicas take, for one micro-batch.
+// ownCosts is what stages with own numbers of replicas take, for one size of a micro-batch, on
+// places in a row. problem.solveOwn uses one at a time, on the goroutine of the problem. A stage
+// has the layers from i to j, without j, and the places from a to b, without b. Only ways changes.
 type ownCosts struct {
 	*problem
 	ownGrid
@@ -25,7 +27,7 @@ type ownCosts struct {
 	ways map[[3]int][]way
 }
 
-// costsOf returns what stages take on places in a row.
+// costsOf returns what stages take on places in a row, for the micro-batch of a grid.
 func (p *problem) costsOf(g ownGrid, places []cluster.Place) *ownCosts {
 	c := &ownCosts{problem: p, ownGrid: g, places: places, params: []int64{0}, state: []int64{0},
 		kept: []int64{0}, update: []float64{0}, ways: map[[3]int][]way{}}
@@ -39,7 +41,7 @@ func (p *problem) costsOf(g ownGrid, places []cluster.Place) *ownCosts {
 	return c
 }
 
-// partition returns them as the dynamic programme takes them.
+// partition returns the costs as a problem of package spp, whose dynamic programme takes them.
 func (c *ownCosts) partition() *spp.Problem {
 	x := &spp.Problem{Devices: len(c.places), Micro: c.micro}
 	for _, l := range c.model.Layers {
@@ -57,8 +59,9 @@ func (c *ownCosts) partition() *spp.Problem {
 	return x
 }
 
-// between returns the different ways of some pairs of places, each of which sends so many parts of
-// a message: a link, and how many messages hosts send or get over it at the same time.
+// between returns the different ways of so many pairs of places, whose numbers `pair` gives, each
+// of which sends a part of a message: a link, and how many messages hosts send or get over it at
+// the same time. key names them in c.ways, which keeps the list.
 func (c *ownCosts) between(key [3]int, pairs int, part float64,
 	pair func(i int) (a, b int)) []way {
 	list, is := c.ways[key]
@@ -132,8 +135,8 @@ func (c *ownCosts) tail(i, j, a, b int) float64 {
 	return c.update[j] - c.update[i] + ring
 }
 
-// memory returns the bytes of a worker of a stage that has so many replicas and holds so many
-// micro-batches.
+// memory returns the bytes of a worker of a stage of the layers from one up to another that has so
+// many replicas and holds so many micro-batches.
 func (c *ownCosts) memory(from, to, replicas, held int) int64 {
 	var sent int64
 	if from > 0 {
@@ -231,7 +234,8 @@ func (c *ownCosts) improve(o *own, most int) *own {
 	return o
 }
 
-// neighbours lists the plans that differ in one cut, or in the places of two stages.
+// neighbours lists the plans that differ in one cut, or in the places of two stages; layers is the
+// number of all.
 func (o *own) neighbours(layers int) (list []spp.Plan) {
 	for s := 1; s < len(o.Starts); s++ {
 		end, upTo := layers, len(o.places)

@@ -49,7 +49,7 @@ func (c *candidate) microOf(class int) int {
 	return c.most[class]
 }
 
-// deal notes the shares of the replicas of each class.
+// deal sets most by the shares of the replicas of each class.
 func (c *candidate) deal() {
 	if c.shares == nil {
 		return
@@ -61,7 +61,9 @@ func (c *candidate) deal() {
 	}
 }
 
-// problem is a model, machines and a batch.
+// problem is a model, machines and a batch: the request of one call of Solve, Judge or Verify,
+// checked, with what is computed on the way. It is for the goroutine of that call; its methods do
+// no I/O, and change only what they cache in it, and what they count, or spare, of the search.
 type problem struct {
 	model  *model.Model
 	places []cluster.Place
@@ -128,13 +130,13 @@ func (p *problem) costs(kind, tp, sample int) *costs {
 	return c
 }
 
-// passes returns the seconds of a micro-batch forward and back through the layers from one up to
-// another, without that.
+// passes returns the seconds of a micro-batch forward and back through the layers from one up to,
+// not including, another.
 func (c *costs) passes(from, to int) (forward, backward float64) {
 	return c.forward[to] - c.forward[from], c.backward[to] - c.backward[from]
 }
 
-// seconds returns those of both passes.
+// seconds returns the sum of what passes returns: forward and back together.
 func (c *costs) seconds(from, to int) float64 {
 	return c.forward[to] - c.forward[from] + c.backward[to] - c.backward[from]
 }
@@ -314,8 +316,8 @@ func (p *problem) passing(from, to, sample int) (bytes int64) {
 	return bytes
 }
 
-// chain returns the layers as the bound takes them, for the degrees of a plan: each as fast as on
-// the fastest of its devices. Averaging is as fast as over the best links that there are.
+// chain returns the layers as package bound takes them, for the degrees of a grid: each as fast as
+// on the fastest of its devices. Averaging is as fast as over the best links that there are.
 func (p *problem) chain(g *grid) bound.Chain {
 	n := len(p.model.Layers)
 	c := bound.Chain{Forward: make([]float64, n), Backward: make([]float64, n)}
@@ -398,7 +400,7 @@ func (c *costs) held(from, to int, other int64) int {
 	return int(min(free/kept, math.MaxInt32))
 }
 
-// mesh returns a plan as the text of a mesh.
+// mesh writes a plan as the text of a mesh, which layout.ParseMesh reads.
 func (p *problem) mesh(c *candidate) string {
 	replicas := layout.Axis{Name: "dp", Size: c.replicas, Shares: c.shares}
 	stages := layout.Axis{Name: "pp", Size: c.stages, Micro: c.sample}

@@ -9,6 +9,10 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
 )
 
+// How good the best plan is shown to be: bounds of grids are raised towards it by package bound,
+// and where a cut stays open, a better plan is looked for there. All runs on the goroutine of the
+// problem, which belongs to one call of Solve or Judge. Bounds are seconds of a step.
+
 const (
 	// provePart is how far an attempt to raise the bound goes, of what is open between it and the
 	// best plan; where less than proveLast of the step is open, it goes all the way.
@@ -35,7 +39,8 @@ func (g *bounded) same(o *bounded) bool {
 		slices.Equal(g.on, o.on)
 }
 
-// A proof is how good the best plan of some grids is shown to be.
+// A proof is how good the best plan of some grids is shown to be. problem.prove makes one and
+// raises its bounds; after that it is only read.
 type proof struct {
 	*problem
 	list []bounded
@@ -62,7 +67,7 @@ func (p *problem) prove(list []bounded, best *solved) *proof {
 	return v
 }
 
-// bound returns what is proved of a grid.
+// bound returns what is proved of the grid of a number: no plan of it takes fewer seconds.
 func (v *proof) bound(i int) float64 {
 	if c := v.chains[v.first[i]]; c != nil && v.list[i].played == 0 {
 		return max(c.Seconds, v.list[i].bound)
@@ -70,7 +75,7 @@ func (v *proof) bound(i int) float64 {
 	return v.list[i].bound
 }
 
-// least returns what is proved of all grids.
+// least returns what is proved of all grids: no plan of any of them takes fewer seconds.
 func (v *proof) least() float64 {
 	least := v.best.seconds
 	for i := range v.list {

@@ -7,6 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
 
+// How the best plan of a grid, which is what is chosen before layers are cut, is searched: by
+// playing candidates, which are whole plans. The methods run on the goroutine of the problem, which
+// belongs to one call of Solve, and change nothing but its counts.
+
 const (
 	// farthestCut and farthestAhead are by how much the search moves a cut, and how many
 	// micro-batches a stage holds, at once.
@@ -114,7 +118,8 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 	return best, lacks, 0
 }
 
-// least returns what a plan takes at least: the terms of bound.Cuts for each of its stages.
+// least returns the seconds that a plan takes at least: the terms of bound.Cuts for each of its
+// stages.
 func (p *problem) least(c *candidate) (seconds float64) {
 	for i := range c.laid.classes {
 		costs, micro := c.laid.classes[i].costs, float64(c.microOf(i))
@@ -151,7 +156,8 @@ func (g *grid) mostHeld() int {
 	return g.micro
 }
 
-// held lists how many micro-batches the stages of a grid hold by so many halves of 1F1B.
+// held lists how many micro-batches each stage of a grid holds, by so many halves of what 1F1B
+// holds.
 func (g *grid) held(halves int) []int {
 	return timeline.Held(g.stages, halves, g.mostHeld())
 }

@@ -7,6 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
 
+// How micro-batches are dealt among replicas that are not equally fast. The methods run on the
+// goroutine of the problem, which belongs to one call of Solve or Judge; share sets the shares of
+// the candidate that it is given.
+
 // mostExact is up to how many micro-batches of a step shares are dealt by timelines, and not by
 // what the slowest stage takes.
 const mostExact = 12
@@ -47,8 +51,8 @@ func (p *problem) share(c *candidate) bool {
 	return !slices.Contains(c.shares, 0)
 }
 
-// endsBySlowest returns when a replica of a class ends with so many micro-batches, about: the
-// slowest stage works all the time after the first one has come.
+// endsBySlowest returns a function that says after about how many seconds a replica of a class ends
+// with so many micro-batches: the slowest stage works all the time after the first one has come.
 func (p *problem) endsBySlowest(c *candidate, class int) func(micro int) float64 {
 	slowest, sum := 0.0, 0.0
 	for _, x := range p.stagesOf(c, &c.laid.classes[class]) {
@@ -61,8 +65,8 @@ func (p *problem) endsBySlowest(c *candidate, class int) func(micro int) float64
 	return func(micro int) float64 { return sum + float64(float64(micro-1)*slowest) }
 }
 
-// endsByTimeline returns when a replica of a class has ended its passes and the tails behind them,
-// exactly.
+// endsByTimeline returns a function that says after how many seconds a replica of a class has ended
+// its passes and the tails behind them with so many micro-batches, exactly.
 func (p *problem) endsByTimeline(c *candidate, class int) func(micro int) float64 {
 	stages := p.stagesOf(c, &c.laid.classes[class])
 	for s := range stages {

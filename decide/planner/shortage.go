@@ -10,6 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// What is said where no plan fits into memory: what lacks, and what would fit. The methods run on
+// the goroutine of the problem, which belongs to one call of Solve or Judge, when its search is
+// over; a shortage is how far a plan is from fitting.
+
 // mostCuts bounds layers times stages of the cuts that leanCuts looks at.
 const mostCuts = 1 << 20
 
@@ -55,8 +59,9 @@ func leanCuts(layers, stages int, lacks func(s, from, to int) (all, sure int64))
 	}
 }
 
-// lacksOf returns the bytes that a worker lacks on one of some devices with layers and a
-// micro-batch, of which it holds one, and what of them is no transfer.
+// lacksOf returns the bytes that a worker lacks on one of some devices with the layers from one up
+// to another and a micro-batch of so many samples, of which it holds one, and what of them is no
+// transfer.
 func (p *problem) lacksOf(took []*costs, sample, from, to int) (all, sure int64) {
 	sure = math.MinInt64
 	for _, c := range took {
@@ -201,7 +206,8 @@ func (p *problem) tooLarge(mesh string, m *shortage) error {
 	return fmt.Errorf("mesh %s does not fit into memory: %s; %s", mesh, p.lackOf(m), would)
 }
 
-// fits says for people what a plan takes that fits into memory.
+// fits says for people how many bytes and seconds a plan takes, with the text of its mesh, that
+// fits into memory.
 func fits(mesh string, bytes int64, seconds float64) string {
 	return fmt.Sprintf("%s fits, with %s on the fullest worker and %.3g s a step", mesh,
 		plural.Bytes(bytes), seconds)

@@ -12,6 +12,10 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
+// What is said where a batch cannot be divided among the workers: which batches, numbers of workers
+// or shares could be. The methods run on the goroutine of the problem, which belongs to one call of
+// Solve or Judge, when its search has found nothing.
+
 const (
 	// largestBatch is how many samples a step may have.
 	largestBatch = 1 << 30

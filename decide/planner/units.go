@@ -10,9 +10,11 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 )
 
-// estimate is what stages of a combo on kinds of devices take by a formula, for which a programme
-// finds the best of all: a micro-batch takes the sum of what stages and links take, and each one
-// more as long as the slowest stage. Links between hosts are taken for all.
+// estimate is what stages of a combo, which is degrees and a micro-batch, take by a formula where
+// they are on kinds of devices. A programme finds the best of all by it: a step takes what one
+// micro-batch takes through all stages and links, and for each further one as long as the slowest
+// stage. Links between hosts are taken for all. It belongs to a mixedSearch, and is for its
+// goroutine: it caches transfers. Kinds are numbers in problem.kinds.
 type estimate struct {
 	*combo
 	*problem
@@ -136,8 +138,8 @@ func (e *estimate) weigh() {
 	}
 }
 
-// slowest returns what the slowest stage takes at least where the layers before one are still to be
-// put on so many units of each kind.
+// slowest returns the seconds that a micro-batch takes at least on the slowest stage, where the
+// first so many layers are still to be put on units, of which there are so many of each kind.
 func (e *estimate) slowest(layers int, units func(kind int) int) (seconds float64) {
 	for i, sums := range e.refs {
 		// No more stages than layers: the fastest of them.
@@ -154,7 +156,7 @@ func (e *estimate) slowest(layers int, units func(kind int) int) (seconds float6
 	return seconds
 }
 
-// least returns what a step takes at least, whatever the kinds and the cuts.
+// least returns the seconds that a step takes at least, whatever the kinds and the cuts.
 func (e *estimate) least() float64 {
 	n := len(e.model.Layers)
 	slowest := e.slowest(n, func(k int) int { return e.units[k] })
@@ -162,7 +164,8 @@ func (e *estimate) least() float64 {
 		float64(float64(e.micro-1)*slowest)+e.rest[n])
 }
 
-// slowestWithin returns how long the slowest stage of a step takes at most that is so long.
+// slowestWithin returns how many seconds the slowest stage takes at most for a micro-batch, if the
+// step takes so many.
 func (e *estimate) slowestWithin(seconds float64) float64 {
 	most := seconds / float64(e.micro)
 	if e.micro > 1 {
@@ -171,7 +174,8 @@ func (e *estimate) slowestWithin(seconds float64) float64 {
 	return most
 }
 
-// transfer returns the seconds from a kind to the next stage, on another kind, before a layer.
+// transfer returns the seconds of a micro-batch from a stage on a kind to the next one, on another
+// kind, before a layer; from -1 = there is no stage before, so 0.
 func (e *estimate) transfer(from, to, layer int) float64 {
 	if layer == 0 || from < 0 {
 		return 0
@@ -191,7 +195,8 @@ func (e *estimate) transfer(from, to, layer int) float64 {
 	return *seconds
 }
 
-// block returns how long a stage is kept by a micro-batch, with transfers on both sides.
+// block returns for how many seconds a micro-batch keeps a stage of the layers from one up to
+// another, where the transfers before and behind it take so many seconds.
 func (e *estimate) block(kind, from, to int, before, behind float64) float64 {
 	seconds := e.of[kind].seconds(from, to)
 	switch e.mode {
@@ -203,7 +208,8 @@ func (e *estimate) block(kind, from, to int, before, behind float64) float64 {
 	return max(seconds, before, behind)
 }
 
-// tail returns what a stage takes behind its last backward pass.
+// tail returns the seconds that a stage on a kind of the layers from one up to another takes behind
+// its last backward pass: to average its gradients, and for the optimizer.
 func (e *estimate) tail(kind, from, to int) float64 {
 	took := e.of[kind]
 	update := took.update[to] - took.update[from]
@@ -215,8 +221,8 @@ func (e *estimate) tail(kind, from, to int) float64 {
 		func(part float64) float64 { return link.SecondsTogether(part, messages) })
 }
 
-// fits reports whether a stage with so many behind it fits into memory, by 1F1B, and whether one of
-// more layers can.
+// fits reports whether a stage on a kind of the layers from one up to another, with so many stages
+// behind it, fits into memory by 1F1B, and whether one of more layers can.
 func (e *estimate) fits(kind, from, to, behind int) (fits, more bool) {
 	took := e.of[kind]
 	need := took.state[to] - took.state[from] +
@@ -258,8 +264,11 @@ func (e *estimate) step(on, starts []int) float64 {
 	return sum + float64(float64(e.micro-1)*slowest) + after
 }
 
-// part is stages at the end of the model, as the programme keeps them.
+// part is stages at the end of the model, as the programme of best keeps them. Seconds are of a
+// micro-batch.
 type part struct {
+	// slowest is the seconds of the slowest stage, sum those of all passes and transfers, and after
+	// those that tails still take when the first of the stages has made its last pass.
 	slowest, sum, after float64
 	kind, from          int   // of the first of them, and its first layer
 	next                *part // without the first of them
@@ -294,8 +303,8 @@ type proposal struct {
 }
 
 // best returns the stages with the least estimate, over all kinds of devices and cuts, for each
-// number of stages where it is below a limit. A best one that is found makes the limit what is so
-// many times above it.
+// number of stages where it is below a limit, in seconds. One that is found lowers the limit to
+// near times its estimate. It is a dynamic programme from the last stage to the first.
 func (e *estimate) best(limit, near float64) (list []proposal) {
 	n := len(e.model.Layers)
 	level := map[state][]*part{}
@@ -357,8 +366,8 @@ func (e *estimate) best(limit, near float64) (list []proposal) {
 	return list
 }
 
-// past reports whether a stage takes so long that no larger one can be part of a step below a
-// limit.
+// past reports whether a stage of these layers, before those of behind, takes so long that neither
+// it nor a larger one can be part of a step below a limit, in seconds.
 func (e *estimate) past(behind *part, kind, from, to int, limit float64) bool {
 	seconds := e.of[kind].seconds(from, to)
 	return float64(float64(e.micro-1)*max(seconds, behind.slowest))+behind.sum+seconds > limit

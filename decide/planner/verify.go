@@ -10,6 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
+// How a deployment that somebody has kept is judged again, for shoal plan. All of it runs on the
+// goroutine that calls Verify, and changes nothing that it is given.
+
 // tolerance is by which part a figure of a plan may differ from what is found again.
 const tolerance = 1e-6
 

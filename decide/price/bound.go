@@ -24,9 +24,10 @@ func (p *Posted) Bound(bids []Bid, steps int) float64 {
 	return g.descend(bids, from, best, steps)
 }
 
-// descend looks for prices with a lower bound, from those with this bound on. A step goes along the
-// subgradient, as far as it would have to be where the bound could be lowered by a part of itself,
-// which is less after steps that lowered nothing.
+// descend looks for prices with a lower bound than best, that of the prices `from`, by so many
+// subgradient steps. It returns the lowest bound, whose prices are then in `from`. A step goes
+// along the subgradient, as far as it would have to be where the bound could be lowered by a part
+// of itself, which is less after steps that lowered nothing.
 func (g *Grid) descend(bids []Bid, from *prices, best float64, steps int) float64 {
 	at, part, wait := g.newPrices(), 0.05, 0
 	copy(at.each, from.each)
@@ -52,8 +53,9 @@ func (g *Grid) descend(bids []Bid, from *prices, best float64, steps int) float6
 	return best
 }
 
-// bound returns the bound by these prices. Into slope it writes the subgradient: the slot-seconds
-// of each cell that nobody takes who gains most. It returns the square of its length.
+// bound returns the bound of what bids can be worth, in money, by the prices `at`. Into slope it
+// writes the subgradient: the slot-seconds of each cell that nobody takes who gains most. It
+// returns the square of its length.
 func (g *Grid) bound(bids []Bid, at *prices, slope []float64) (bound, square float64) {
 	at.sum(g, 0)
 	all := float64(g.Slots) * g.Cell

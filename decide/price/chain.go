@@ -24,7 +24,8 @@ func (s Stage) Need(requests float64) int {
 	return int(math.Ceil(requests*s.Share/s.Each - 1e-9))
 }
 
-// cost returns what a stage costs in a slot of time, with replicas that were and that are there.
+// cost returns the money that a stage costs in a slot of time that has `after` replicas, where
+// there were `before`: to run them, and to start those that are new.
 func (s Stage) cost(before, after int) float64 {
 	return float64(s.Run*float64(after)) + float64(s.Start*float64(max(0, after-before)))
 }
@@ -96,8 +97,8 @@ func (c *Chain) Step(need []int) ([]int, error) {
 	return c.round(need), nil
 }
 
-// solve returns the solution of the step. Capacity has one multiplier, which is looked for by
-// bisection: with a greater one, less runs on.
+// solve returns the solution of the step for what the stages need, in parts of replicas. Capacity
+// has one multiplier, which is looked for by bisection: with a greater one, less runs on.
 func (c *Chain) solve(need []int) []float64 {
 	parts := make([]float64, len(c.Stages))
 	// room sets the solution for a multiplier, and returns the room that it takes.
@@ -132,8 +133,8 @@ func (c *Chain) solve(need []int) []float64 {
 	return parts
 }
 
-// round returns the solution in whole replicas. Where these need more room than there is, the
-// stages whose parts were rounded up most give way.
+// round returns the solution, c.parts, in whole replicas, at least what is needed. Where these need
+// more room than there is, the stages whose parts were rounded up most give way.
 func (c *Chain) round(need []int) []int {
 	whole, room := make([]int, len(c.Stages)), 0.0
 	for i, s := range c.Stages {

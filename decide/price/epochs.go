@@ -29,7 +29,7 @@ type Epochs struct {
 	Bound float64
 }
 
-// add adds a way to the sums.
+// add adds the way of the next epoch, and its seconds and cost to the sums.
 func (e *Epochs) add(w Way) {
 	e.Ways = append(e.Ways, w)
 	e.Seconds, e.Cost = e.Seconds+w.Seconds, e.Cost+w.Cost

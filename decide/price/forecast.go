@@ -12,7 +12,8 @@ const window = 12
 
 // A forecast says how many replicas a stage will need in the next slot of time, from what it needed
 // in earlier ones: by exponential smoothing with a trend (Holt, 1957) and by a small network that
-// sees the last slots and learns on; the one counts that was off by less lately.
+// sees the last slots and learns on; the one counts that was off by less lately. It belongs to one
+// Learned, and is for the goroutine that uses that.
 type forecast struct {
 	last         []float64 // up to window of the last needs, the newest last
 	level, trend float64   // of the smoothing
@@ -28,7 +29,7 @@ func newForecast(r *learn.Random) *forecast {
 	return &forecast{network: learn.NewMLP(r, window, 16, 1), scale: 1}
 }
 
-// observe takes in what was needed in a slot of time.
+// observe takes in how many replicas were needed in the slot of time that is over.
 func (f *forecast) observe(need float64) {
 	const fast, slow, forget = 0.3, 0.02, 0.01
 	if f.seen++; f.seen == 1 {
@@ -55,7 +56,7 @@ func (f *forecast) observe(need float64) {
 	}
 }
 
-// learn moves the network by what came after the last slots.
+// learn moves the network by what came after the last slots: so many replicas were needed.
 func (f *forecast) learn(need float64) {
 	off := f.network.Forward(f.input())[0] - (need/f.scale - 1)
 	f.network.Backward([]float64{min(max(off, -1), 1)}) // Huber's loss: rare peaks count less
@@ -71,7 +72,8 @@ func (f *forecast) input() []float64 {
 	return in
 }
 
-// next returns what is expected of the next slot of time, and by how much it is off.
+// next returns how many replicas are expected to be needed in the next slot of time, and the
+// standard deviation of that.
 func (f *forecast) next() (need, deviation float64) {
 	which := 0
 	if f.off[1] < f.off[0] {
@@ -80,8 +82,9 @@ func (f *forecast) next() (need, deviation float64) {
 	return f.expected[which], math.Sqrt(f.off[which])
 }
 
-// level returns how many replicas of a stage are worth keeping by a forecast: of those, each is so
-// probably needed in the next slot of time that starting it again would cost more than keeping it.
+// level returns how many replicas of a stage are worth keeping by a forecast, which it only reads:
+// of those, each is so probably needed in the next slot of time that starting it again would cost
+// more than keeping it.
 func (s Stage) level(f *forecast) int {
 	often := s.Run / s.Start // how often a replica must be needed that is worth keeping
 	if often >= 1 {

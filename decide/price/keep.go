@@ -5,7 +5,7 @@ import "slices"
 // Keep is the special case of a chain of stages without a bound, deterministic: a replica that is
 // not needed is kept until it has cost as much as starting one. That costs at most twice what the
 // best does that knows all that is to come, as renting skis does (Karlin and others, Algorithmica
-// 1988).
+// 1988). One goroutine uses it at a time.
 type Keep struct {
 	Stages []Stage
 	idle   [][]int // by stage, for how many slots of time each replica has not been needed

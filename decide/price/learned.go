@@ -10,7 +10,8 @@ import (
 
 // Learned is the scaling of a chain that predicts and learns (Luo, Wu, Li and Zhou, JSAC 2019): a
 // forecast says how many replicas are worth keeping, and an actor-critic makes that one more or one
-// fewer where it has learned that it costs less. It proposes only; Guard decides.
+// fewer where it has learned that it costs less. It proposes only; Guard decides. One goroutine
+// uses it at a time.
 type Learned struct {
 	stages []Stage
 	of     []*forecast
@@ -128,7 +129,7 @@ func (g *Guard) Step(need []int) ([]int, error) {
 // Followed returns in how many slots of time the proposal was followed.
 func (g *Guard) Followed() int { return g.followed }
 
-// fits reports whether the hosts have room for these replicas.
+// fits reports whether the hosts have room for so many replicas of each stage.
 func (g *Guard) fits(whole []int) bool {
 	room := 0.0
 	for i, s := range g.Stages {
@@ -137,7 +138,8 @@ func (g *Guard) fits(whole []int) bool {
 	return g.Capacity <= 0 || room <= g.Capacity*(1+1e-9)
 }
 
-// back returns what it costs to start the replicas that the safe one has and these lack.
+// back returns the money that it costs to start the replicas that the safe one has and `whole`, by
+// stage, lacks.
 func (g *Guard) back(whole []int) (cost float64) {
 	for i, s := range g.Stages {
 		cost += float64(s.Start * math.Max(0, float64(g.safe[i]-whole[i])))
@@ -145,7 +147,8 @@ func (g *Guard) back(whole []int) (cost float64) {
 	return cost
 }
 
-// costOf returns what a chain costs in a slot of time, with replicas that were and that are there.
+// costOf returns the money that a chain costs in a slot of time, with the replicas of each stage
+// that were there before and that are there after.
 func costOf(stages []Stage, before, after []int) (cost float64) {
 	for i, s := range stages {
 		cost += s.cost(before[i], after[i])

@@ -109,8 +109,9 @@ func Fair(links []Link, buyers []Buyer) (seconds []float64, err error) {
 	return seconds, nil
 }
 
-// fairLevel returns what nobody gets more of, if 1 is divided evenly among those who can use so
-// much each, and what one cannot use goes to the others; +Inf = all get what they can use.
+// fairLevel returns the part of a link that nobody gets more of, if the link, 1, is divided evenly
+// among those who can use so much of it each, and what one cannot use goes to the others; +Inf =
+// all get what they can use.
 func fairLevel(uses []float64) float64 {
 	slices.Sort(uses)
 	left := 1.0
@@ -132,7 +133,9 @@ func Weighed(buyers []Buyer, seconds []float64) (sum float64) {
 }
 
 // market is the links and buyers in units in which each link carries 1, so that a price is that of
-// the whole link, and all weights together are 1.
+// the whole link, and all weights together are 1. It belongs to one call of Sell or Fair. Prices
+// that its methods are given are by link, what a link costs beyond what its provider takes; they
+// change only where that is said.
 type market struct {
 	links  []Link
 	buyers []Buyer
@@ -195,7 +198,7 @@ func (m *market) rate(buyer int, prices []float64) float64 {
 	return min(m.fast[buyer], math.Sqrt(m.weight[buyer]/cost))
 }
 
-// cost returns what a step a second costs a buyer.
+// cost returns what a step a second costs a buyer at prices.
 func (m *market) cost(buyer int, prices []float64) (cost float64) {
 	for l, x := range m.part[buyer] {
 		cost += float64(x * (prices[l] + m.floor[l]))
@@ -203,7 +206,7 @@ func (m *market) cost(buyer int, prices []float64) (cost float64) {
 	return cost
 }
 
-// loads returns the part of each link that buyers buy at prices.
+// loads returns the part of each link that all buyers together buy at prices; 1 = it is full.
 func (m *market) loads(prices []float64) []float64 {
 	loads := make([]float64, len(m.links))
 	for i := range m.buyers {
@@ -269,9 +272,10 @@ const (
 	remembered = 10   // values of the dual that a step may fall below all of
 )
 
-// ascend looks for the prices of several links by projected gradient steps on the dual, whose
-// gradient is the load of each link less what it carries. A step is as long as the last two points
-// say (Barzilai and Borwein), and shorter until the dual is greater than it was some steps before.
+// ascend looks for the prices of several links, from some prices on, whose memory it uses, by
+// projected gradient steps on the dual. Its gradient is the load of each link less what it carries.
+// A step is as long as the last two points say (Barzilai and Borwein), and shorter until the dual
+// is greater than it was some steps before. It returns the prices with the least residual.
 func (m *market) ascend(prices []float64) []float64 {
 	for l := range prices { // a price of 0 has no slope where nobody pays another
 		prices[l] = max(prices[l], 1e-6)
@@ -321,7 +325,7 @@ func (m *market) ascend(prices []float64) []float64 {
 	return best
 }
 
-// slope returns the gradient of the dual.
+// slope returns the gradient of the dual at prices, by link.
 func (m *market) slope(prices []float64) []float64 {
 	loads := m.loads(prices)
 	for l := range loads {
@@ -346,7 +350,8 @@ func (m *market) residual(prices []float64) (most float64) {
 	return most
 }
 
-// sold returns what buyers get at prices, none more than links carry.
+// sold returns what buyers get at prices, in the units of Sell's links and buyers, none more than
+// links carry.
 func (m *market) sold(prices []float64) *Sold {
 	s := &Sold{Residual: m.residual(prices)}
 	over := 1.0

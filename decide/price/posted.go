@@ -13,7 +13,8 @@ import (
 // What a slot-second costs in a cell goes by what of the cell is taken: the least that anybody pays
 // while little is, and the most that anybody pays when all is. A job gets the option that gains it
 // most at the prices when it arrives, if any gains, and pays these prices. They go by earlier jobs
-// alone, so no job gains by saying another value than its own.
+// alone, so no job gains by saying another value than its own. One goroutine uses it at a time, and
+// only Sell and Take change it.
 type Posted struct {
 	grid      Grid
 	low, high float64
@@ -38,7 +39,8 @@ func NewPosted(g Grid, low, high float64) (*Posted, error) {
 	return p, nil
 }
 
-// price returns what a slot-second costs in a cell.
+// price returns the money that a slot-second costs in a cell, given by its number, by how much of
+// the cell is taken.
 func (p *Posted) price(cell int) float64 {
 	part := p.taken[cell] / (float64(p.grid.Slots) * p.grid.Cell)
 	if part*p.steep <= 1 {
@@ -62,7 +64,7 @@ func (p *Posted) Sell(b *Bid) (o Option, cost float64, ok bool) {
 	return o, cost, ok
 }
 
-// fits reports whether the cells have the slots of an option.
+// fits reports whether the cells that an option lies in have its slots free.
 func (p *Posted) fits(o Option) bool {
 	fits, most := true, float64(p.grid.Slots)*p.grid.Cell
 	p.grid.cells(o, func(cell int, seconds float64) {

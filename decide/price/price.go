@@ -2,7 +2,8 @@
 // time (posted prices), replicas of the stages of a chain (scaling), bandwidth of cables (a
 // market), and the slots of a job's epochs (a budget). Each is a function of values, so it is the
 // same in a replay and in a pool. Lengths of time are in seconds, and money is in any unit as long
-// as it is the same one.
+// as it is the same one. What is remembered from one call to the next, as by Posted and Chain, is
+// for one goroutine at a time. Nothing here does I/O.
 package price
 
 import "slices"
@@ -30,7 +31,7 @@ type Bid struct {
 	Due, Late float64
 }
 
-// worth returns the money that a job is worth that ends then.
+// worth returns the money that a job is worth that ends at a time.
 func (b *Bid) worth(end float64) float64 {
 	switch {
 	case end <= b.Due:
@@ -89,10 +90,11 @@ func (g *Grid) speeds() []Speed {
 	return g.Speeds
 }
 
-// end returns when the last cell ends.
+// end returns the time at which the last cell ends.
 func (g *Grid) end() float64 { return float64(g.Cells) * g.Cell }
 
-// cells calls f with each cell that an option lies in, and for how many seconds.
+// cells calls f with the number of each cell that an option lies in, and for how many seconds it
+// does.
 func (g *Grid) cells(o Option, f func(cell int, seconds float64)) {
 	for i := int(o.Start / g.Cell); i < g.Cells; i++ {
 		from, to := max(o.Start, float64(i)*g.Cell), min(o.End, float64(i+1)*g.Cell)
@@ -106,7 +108,8 @@ func (g *Grid) cells(o Option, f func(cell int, seconds float64)) {
 	}
 }
 
-// prices are what a slot-second costs in each cell of a grid.
+// prices are what a slot-second costs in each cell of a grid. They belong to one Posted, or to one
+// call of Bound.
 type prices struct {
 	each  []float64 // the price in each cell
 	until []float64 // what a slot costs from the begin of the grid to the begin of each cell
@@ -124,13 +127,13 @@ func (p *prices) sum(g *Grid, from int) {
 	}
 }
 
-// at returns what a slot costs from the begin of the grid until then.
+// at returns what a slot costs from the begin of the grid until the time `when`.
 func (p *prices) at(g *Grid, when float64) float64 {
 	i := min(int(when/g.Cell), g.Cells-1)
 	return p.until[i] + float64(p.each[i]*(when-float64(float64(i)*g.Cell)))
 }
 
-// cost returns what an option costs.
+// cost returns the money that an option costs at these prices: its slots from its start to its end.
 func (p *prices) cost(g *Grid, o Option) float64 {
 	return float64(o.Slots) * (p.at(g, o.End) - p.at(g, o.Start))
 }

@@ -60,7 +60,8 @@ func ByTwin(b *Budgeted, s Spent) int {
 	return slices.Index(b.Epochs[s.Epochs], plan.Ways[0])
 }
 
-// off returns by which factor epochs took longer than predicted.
+// off returns by which factor the epochs that are over took longer than predicted; 1 before the
+// first.
 func (s Spent) off() float64 {
 	if s.Expected > 0 {
 		return s.Seconds / s.Expected
@@ -145,7 +146,8 @@ func (s *Siren) guarded() EpochPolicy {
 	}
 }
 
-// best is the way that the actor takes to be the best.
+// best returns the way of the next epoch, as an index in its ways, that the actor takes to be the
+// best.
 func (s *Siren) best(b *Budgeted, spent Spent) int {
 	return s.actions[s.agent.Best(s.state(b, spent))]
 }
@@ -168,8 +170,9 @@ func (b *Budgeted) usedWays() (list []int) {
 	return list
 }
 
-// learn lets the policy run a job, and moves it by what came of it. The reward of an epoch is what
-// it took, and what it has cost beyond the budget, over what the job is planned to take.
+// learn lets the policy run a job, with the chance of a number, run, and moves it by what came of
+// it. The reward of an epoch is what it took, and what it has cost beyond the budget, over
+// `planned`, the seconds that the job is planned to take.
 func (s *Siren) learn(b *Budgeted, planned float64, run uint64) {
 	var episode []learn.Moment
 	reward := func(now, before Spent) float64 {
@@ -190,7 +193,8 @@ func (s *Siren) learn(b *Budgeted, planned float64, run uint64) {
 	s.agent.Learn(episode, len(episode))
 }
 
-// state returns what the policy sees: how far the job is, its last epoch, the noise, the budget.
+// state returns what the policy sees of a job that has come so far: how far the job is, its last
+// epoch, the noise, the budget; sirenState numbers.
 func (s *Siren) state(b *Budgeted, now Spent) []float64 {
 	n := float64(len(b.Epochs))
 	done := float64(now.Epochs) / n

@@ -1,5 +1,6 @@
 // Package bound says what no plan can be faster than, whatever its order and its memory: so that
-// who plans can say how far from the best possible a plan is at most. It is pure.
+// who plans can say how far from the best possible a plan is at most. It is pure. A value that
+// remembers something, as a Prover does, is for one goroutine at a time.
 package bound
 
 import "math"

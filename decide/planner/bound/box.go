@@ -10,7 +10,10 @@ import (
 // Both have an entry more than there are stages, for the end of the last one.
 type box struct{ low, high []int }
 
-// A view is a chain with sums, from which the least that the cuts of a box take is read off.
+// A view is a chain with sums, from which the least seconds that the cuts of a box take are read
+// off. A Prover, or one call of Cuts or Count, has one, on its goroutine: lags, look and squeeze
+// keep in it what is known of the box at hand. Stages are numbered by s, x and y, and layers by i
+// and j: a stage of the layers from i to j does not have j.
 type view struct {
 	Chain
 	stages, micro           int
@@ -23,7 +26,7 @@ type view struct {
 	bounds                  []int
 }
 
-// newView returns a view of a chain.
+// newView returns a view of a chain that is cut into so many stages, for so many micro-batches.
 func newView(c Chain, stages, micro int) *view {
 	v := &view{Chain: c, stages: stages, micro: micro, forward: sums(c.Forward),
 		backward: sums(c.Backward), lagForward: make([]float64, stages),
@@ -52,7 +55,7 @@ func (v *view) whole() box {
 	return b
 }
 
-// lags sums up the least lags of the cuts of a box.
+// lags sets lagForward and lagBackward to the sums of the least lags of the cuts of a box.
 func (v *view) lags(b box) {
 	if v.Lag == nil {
 		return
@@ -87,8 +90,8 @@ func (m minima) of(from, to int) float64 {
 	return min(m[row][from], m[row][to+1-1<<row])
 }
 
-// terms returns the largest of all terms of stage s if it has the layers from i to j; +Inf where it
-// does not fit into memory.
+// terms returns the largest of the four terms that Cuts has, in seconds of a step, for stage s if
+// it has the layers from i to j; +Inf where it does not fit into memory.
 func (v *view) terms(s, i, j int) float64 {
 	most := v.threeTerms(s, i, j)
 	if v.Held == nil || i >= j {
@@ -112,7 +115,8 @@ func (v *view) terms(s, i, j int) float64 {
 	return most
 }
 
-// threeTerms returns the largest of the three terms of stage s if it has the layers from i to j.
+// threeTerms returns the largest of the first three terms that Cuts has, those that do not depend
+// on memory, for stage s if it has the layers from i to j.
 func (v *view) threeTerms(s, i, j int) float64 {
 	last, layers, m := v.stages-1, len(v.forward)-1, float64(v.micro)
 	f, b := v.forward[j]-v.forward[i], v.backward[j]-v.backward[i]
@@ -127,14 +131,14 @@ func (v *view) threeTerms(s, i, j int) float64 {
 		head+f+behind+float64(m*b)+back)
 }
 
-// tighten makes a box smaller by the three terms, and reports whether it has a cut that is not
-// above a time by them.
+// tighten makes a box smaller, in place, by the three terms, and reports whether it has a cut that
+// is not above some seconds by them.
 func (v *view) tighten(b box, seconds float64) bool {
 	return v.shrink(b, func(s, i, j int) bool { return v.terms(s, i, j) <= seconds })
 }
 
-// squeeze makes a box smaller by the rooms that a refuter has found for it, and reports whether it
-// has a cut whose stages fit into them.
+// squeeze makes a box smaller, in place, by the rooms that a refuter has found for it, and reports
+// whether it has a cut whose stages fit into them.
 func (v *view) squeeze(b box, r *refuter) bool {
 	v.rooms = v.rooms[:0]
 	for s := range v.stages {
@@ -158,9 +162,9 @@ func (v *view) squeeze(b box, r *refuter) bool {
 	})
 }
 
-// shrink makes a box smaller by what stages of the layers from i to j may be, and reports whether
-// it has a cut. A stage that may be may have fewer layers, so the farthest end of a stage is
-// reached from its farthest begin.
+// shrink makes a box smaller, in place, by which stages s of the layers from i to j fit, and
+// reports whether it has a cut. A stage that fits also does with fewer layers, so the farthest end
+// of a stage is reached from its farthest begin.
 func (v *view) shrink(b box, fits func(s, i, j int) bool) bool {
 	for s := 1; s <= v.stages; s++ {
 		b.low[s] = max(b.low[s], b.low[s-1]+1)
@@ -219,7 +223,8 @@ func (v *view) look(b box) {
 	copy(p.before, p.starts[:passes]) // from the first pass
 }
 
-// between returns the least that the layers from one stage to before another take in a direction.
+// between returns the least seconds that the layers from the begin of one stage to before that of
+// another take in a direction, whose sums over the layers are given.
 func (b box) between(sum []float64, from, to int) float64 {
 	parts := 0.0
 	for s := from; s < to; s++ {
@@ -228,8 +233,8 @@ func (b box) between(sum []float64, from, to int) float64 {
 	return max(sum[b.low[to]]-sum[b.high[from]], parts)
 }
 
-// apart returns the least seconds between the starts of two passes of a micro-batch, or, with an
-// end of 1, between their ends.
+// apart returns the least seconds between the starts of two passes x and y of a micro-batch,
+// numbered as in pipeline, or, with an end of 1, between their ends.
 func (v *view) apart(b box, x, y, end int) float64 {
 	last := v.stages - 1
 	if y <= last {

@@ -12,7 +12,9 @@ type Kind struct {
 	Units int
 }
 
-// A Mixed is layers in a row whose stages are on kinds of devices, each stage on one.
+// A Mixed is layers in a row whose stages are on kinds of devices, each stage on one. It remembers
+// what it has found for the seconds that are tried, so one goroutine uses it at a time. Kinds are
+// numbered by k, and a stage of the layers from i to j does not have j.
 type Mixed struct {
 	Micro int // micro-batches
 	// Between is the seconds at least that a cut keeps both of its stages from computing, for each
@@ -54,10 +56,10 @@ func NewMixed(kinds []Kind, micro int, between float64) *Mixed {
 	return m
 }
 
-// Least returns what no plan takes less than, from a bound that is known up to what a plan takes.
-// Stages are of any number and on any kinds, as far as there are units, passes in any order. The
-// terms are those of Cuts, where layers before and behind a stage are as fast as on the fastest
-// kind.
+// Least returns the seconds of a step that no plan takes less than, from low, a bound that is
+// known, up to high, what a plan takes. Stages are of any number and on any kinds, as far as there
+// are units, passes in any order. The terms are those of Cuts, where layers before and behind a
+// stage are as fast as on the fastest kind.
 func (m *Mixed) Least(low, high float64) float64 {
 	if low >= high || !m.Allows(high) {
 		return high
@@ -105,8 +107,8 @@ func (m *Mixed) Allows(seconds float64) bool {
 	return false
 }
 
-// end returns the farthest end of a stage on a kind that begins at a layer and is not above a time;
-// the begin = there is none.
+// end returns the farthest end of a stage on kind k that begins at a layer and whose terms are not
+// above some seconds; the begin = there is none.
 func (m *Mixed) end(k, from int, seconds float64) int {
 	n := len(m.kinds[k].Forward)
 	if m.terms(k, from, n) <= seconds {
@@ -117,8 +119,8 @@ func (m *Mixed) end(k, from int, seconds float64) int {
 	})
 }
 
-// terms returns what a step takes at least with a stage of the layers from i to j on a kind; +Inf
-// where they do not fit into memory.
+// terms returns the seconds that a step takes at least with a stage of the layers from i to j on
+// kind k, as the terms of Cuts say; +Inf where they do not fit into memory.
 func (m *Mixed) terms(k, i, j int) float64 {
 	kind, n, micro := &m.kinds[k], len(m.fastForward)-1, float64(m.Micro)
 	f, b := m.forward[k][j]-m.forward[k][i], m.backward[k][j]-m.backward[k][i]

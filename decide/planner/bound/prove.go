@@ -9,7 +9,8 @@ const (
 )
 
 // A Prover raises a lower bound of the seconds of a step over all cuts of a chain and all orders.
-// It has boxes that hold all cuts; one that is not refuted as a whole is split.
+// It has boxes that hold all cuts; one that is not refuted as a whole is split. One goroutine uses
+// it at a time.
 type Prover struct {
 	Seconds float64 // no plan takes less
 	// Ceiling is what the bound cannot come above: what a plan takes, or because one cut was not

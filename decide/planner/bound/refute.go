@@ -22,7 +22,7 @@ type pipeline struct {
 }
 
 // A refuter proves that no order of the micro-batches of a pipeline makes a step as short as some
-// time. It keeps its working space.
+// time. It keeps its working space, so one goroutine uses it at a time: that of its Prover.
 //
 // Micro-batches are alike, so some best order takes them first in, first out in each direction.
 // Each pass of each micro-batch has a window, from when it can begin to when it must have ended.

@@ -29,7 +29,8 @@ type Plan struct {
 	Seconds       float64 // +Inf = it does not fit into memory, or stages wait for ever
 }
 
-// A player plays steps of a problem. It keeps its working space.
+// A player plays steps of a problem. It keeps its working space, so one goroutine uses it at a
+// time: that of its Search.
 type player struct {
 	timeline.Player
 	p      *Problem

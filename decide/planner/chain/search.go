@@ -10,7 +10,7 @@ import (
 
 // A Search looks for plans of a problem by annealing: a change that makes the step shorter is
 // taken, and one that makes it a little longer is taken now and then, less often as time goes on.
-// It is bounded by how many passes it plays, whatever the machine.
+// It is bounded by how many passes it plays, whatever the machine. One goroutine uses it at a time.
 type Search struct {
 	player *player
 	random uint64
@@ -46,7 +46,7 @@ func (s *Search) Start(starts []int) Plan {
 	return best
 }
 
-// keep makes a copy of a plan the best one if it is.
+// keep makes a copy of p the best plan if it takes less than that.
 func (s *Search) keep(p *Plan) {
 	if p.Seconds < s.Best.Seconds {
 		s.Best = Plan{slices.Clone(p.Starts), slices.Clone(p.Ahead), p.Seconds}

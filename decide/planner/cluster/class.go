@@ -5,6 +5,9 @@ import (
 	"slices"
 )
 
+// How a Cluster finds the link between two hosts fast. Parse and WithHosts call classify, before
+// others have the cluster; after that nothing changes, so any goroutine may look up links.
+
 // classes tells which link is between two hosts. Hosts of a class are of the same kind and zone, if
 // links name that zone. Links that name hosts are looked up by these names.
 type classes struct {
@@ -68,15 +71,15 @@ func (c *Cluster) classify() error {
 	return c.unlinked()
 }
 
-// note puts the number of a link where there is none yet.
+// note puts the number of a link into a cell that has none yet, which is below 0.
 func note(cell *int32, link int) {
 	if *cell < 0 {
 		*cell = int32(link)
 	}
 }
 
-// named returns of the names that links have whether they are those of hosts, or what is wrong with
-// a link.
+// named returns the names of hosts, kinds and zones that links have, and for each whether it is
+// that of a host; or what is wrong with a link.
 func (c *Cluster) named() (map[string]bool, error) {
 	hosts, others := map[string]bool{}, map[string]bool{}
 	for _, h := range c.Hosts {

@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/model"
 )
 
+// How a graph of operators, as MSR has it, becomes a chain of layers. MSR calls it once, on its own
+// graph, which these methods only read.
+
 // groups returns the number of the layer of each node: those of one class are one, a backward node
 // of no class, or of a class without forward nodes, is in that of a neighbour, and layers that take
 // from each other in a circle are one. It tells the latter two.

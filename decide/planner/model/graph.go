@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
+// The edges of a model whose layers are no plain chain. Parse checks them; Order is also for
+// package importer. Nothing here changes a Model, so any goroutine may call it.
+
 const (
 	// maxEdges bounds the edges of a model.
 	maxEdges = 1 << 20

@@ -79,7 +79,7 @@ func Partition(p *Problem, stages int, most float64) (best *Plan) {
 }
 
 // A table is what the dynamic programme knows: of the first layers on the first devices, cut into
-// stages, how fast the slowest can be.
+// stages, how fast the slowest can be. It belongs to one call of Partition, on its goroutine.
 type table struct {
 	*Problem
 	stages int
@@ -106,7 +106,7 @@ func newTable(p *Problem, stages int) *table {
 	return t
 }
 
-// index returns where a table has the entry of some layers, devices and replicas.
+// index returns where value and entered have the entry of so many layers, devices and replicas.
 func (t *table) index(layers, devices, replicas int) int {
 	return (layers*(t.Devices+1)+devices)*(t.Devices+1) + replicas
 }

@@ -32,8 +32,8 @@ func Schedule(stages []timeline.Stage, micro int, held []int) (orders [][]bool, 
 	return orders, seconds
 }
 
-// A schedule is a list schedule as far as it is made. Machines are the stages and the links between
-// them by turns.
+// A schedule is a list schedule as far as it is made, by one call of Schedule. Machines are the
+// stages and the links between them by turns.
 type schedule struct {
 	stages        []timeline.Stage
 	held          []int

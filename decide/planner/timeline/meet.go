@@ -2,6 +2,10 @@ package timeline
 
 import "math"
 
+// How a Player plays a step where a transfer needs both of its stages at once, or both directions
+// of a link. Seconds calls meet, on the goroutine that uses the Player, whose rows hold how far
+// each stage is.
+
 // meet plays a step in which transfers keep stages from computing, or share a link: one after the
 // other, as they can begin. It reports false where the step is known to take more than the limit.
 func (p *Player) meet() bool {
@@ -49,7 +53,8 @@ func (p *Player) meet() bool {
 	}
 }
 
-// expect notes what the next pass of a stage needs from another one that it must wait for with it.
+// expect notes what the next pass of stage s needs from another stage, where both must wait for the
+// transfer together: in row.gets.
 func (p *Player) expect(s int) {
 	direction, _ := p.next(s)
 	link := s - 1 + direction
@@ -60,7 +65,7 @@ func (p *Player) expect(s int) {
 	p.rows[s].gets = link
 }
 
-// advance plays the next pass of a stage, if nothing is in its way.
+// advance plays the next pass of stage s, if nothing is in its way, and reports whether it has.
 func (p *Player) advance(s int) bool {
 	r := &p.rows[s]
 	direction, ready := p.next(s)
@@ -78,8 +83,8 @@ func (p *Player) advance(s int) bool {
 	return true
 }
 
-// possible returns when the next transfer over a link in a direction can begin; +Inf = there is
-// none yet.
+// possible returns when the next transfer over a link, given by the stage before it, can begin in a
+// direction, 0 = forward; in seconds, +Inf = there is none yet.
 func (p *Player) possible(link, direction int) float64 {
 	x, from, to := &p.stages[link], &p.rows[link+direction], &p.rows[link+1-direction]
 	k, free := to.has[direction], p.rows[link].free[direction]

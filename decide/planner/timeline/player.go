@@ -6,7 +6,7 @@ import (
 )
 
 // A Player plays steps. It keeps its working space, and so allocates nothing for a step that is no
-// larger than one before. The zero value is ready.
+// larger than one before. The zero value is ready. One goroutine uses it at a time.
 type Player struct {
 	Played int // passes, in all steps
 

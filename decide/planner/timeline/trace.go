@@ -6,6 +6,9 @@ import (
 	"strconv"
 )
 
+// How a timeline is written as a trace, for people who open it in a browser. Nothing here changes
+// the Timeline, so any goroutine may call Trace.
+
 // A Row says of a stage what stands beside its passes in a trace.
 type Row struct {
 	Name      string  // of the stage, such as its layers

@@ -1,5 +1,8 @@
 package zoo
 
+// The formulas: how many parameters a model of a Shape has, what they take in memory, and how much
+// a step computes. A Shape is a value, which nothing here changes.
+
 // What a parameter takes in mixed precision: the weight and what goes from layer to layer has two
 // bytes, the gradient four, as it is added up over micro-batches, and so have the weight that the
 // optimizer changes and the two moments of Adam (Narayanan et al. 2021). The optimizer reads all of
@@ -78,8 +81,8 @@ func (s Shape) keptByBlock(ranks int) int64 {
 	return int64(s.Context) * int64(bytes)
 }
 
-// keptByHead returns those of the head: the input of the norm and of the matrix, and scores of four
-// bytes, which ranks share.
+// keptByHead returns the bytes that the head keeps of a sample on each of some ranks: the input of
+// the norm and of the matrix, and scores of four bytes, which ranks share.
 func (s Shape) keptByHead(ranks int) int64 {
 	return int64(s.Context) * int64(2*wordBytes*s.Width+4*s.Vocabulary/ranks)
 }

@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner/model"
 )
 
+// The layers of a model of a Shape, with what each takes on devices, as package model has them. A
+// Shape is a value, which nothing here changes.
+
 // Spread is by which part what was not measured may differ: kernels reach between half and all of
 // what a device does at its best here.
 const Spread = 0.5
@@ -43,7 +46,7 @@ func (s Shape) layers() []layer {
 		kept: s.keptByHead})
 }
 
-// parameters returns those that each of some ranks has.
+// parameters returns how many parameters each of so many ranks has of the layer.
 func (l layer) parameters(ranks int) int64 {
 	n := int64(ranks)
 	return (l.shared+n-1)/n + l.whole
