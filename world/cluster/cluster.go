@@ -29,7 +29,8 @@ type Machine interface {
 	Faults() []string
 }
 
-// world is what is played.
+// world is what is played, by one call of Play, on its goroutine. Times are in milliseconds since
+// the first job arrived.
 type world struct {
 	cfg     Config
 	machine Machine
@@ -116,7 +117,7 @@ func play(jobs []trace.Job, cfg Config, m Machine) (*Result, error) {
 	return w.result(), nil
 }
 
-// plan adds an event.
+// plan adds an event to those that are to come.
 func (w *world) plan(e event) { w.queue.Add(float64(e.at)/1000, e) }
 
 // upcoming returns when something happens next, and whether anything does.
@@ -147,7 +148,8 @@ func (w *world) void(e event) bool {
 	return false
 }
 
-// happen has everything happen that does now.
+// happen has everything happen that is due by now: jobs arrive, and events of the queue. The
+// machine is told of it, and decides afterwards.
 func (w *world) happen() error {
 	busy := false
 	for {
@@ -178,7 +180,7 @@ func (w *world) happen() error {
 	return nil
 }
 
-// apply has an event happen.
+// apply has an event happen, and tells the machine.
 func (w *world) apply(e event) error {
 	switch e.what {
 	case ends:
@@ -248,8 +250,9 @@ func (w *world) decide() error {
 }
 
 // carry carries a grant out. A job that gets slots goes on a pause later, which is that of its own
-// change and, where slots are taken from others, the time until they are free. later are the grants
-// that come after this one, and at the same time.
+// change and, where it gets more, `taken`: the milliseconds until slots that are taken from others
+// are free. later are the grants that come after this one, and at the same time. An error says what
+// the machine grants that cannot be.
 func (w *world) carry(g sched.Grant, taken int64, later []sched.Grant) error {
 	i, there := w.byID[g.Job]
 	if !there {
@@ -309,7 +312,7 @@ func (w *world) carry(g sched.Grant, taken int64, later []sched.Grant) error {
 	return nil
 }
 
-// settle takes what a job has done until now off what it has left.
+// settle takes the work that a job has done until now off what it has left.
 func (w *world) settle(p *player) {
 	if p.slots > 0 && w.now > p.base {
 		p.left = max(p.left-float64(float64(w.now-p.base)/1000*p.rate), 0)
@@ -325,7 +328,7 @@ func (w *world) hold(p *player, slots int) {
 	p.slots = slots
 }
 
-// advance brings the clock to a time.
+// advance brings the clock to a later time, and counts the use of GPUs until then.
 func (w *world) advance(at int64) {
 	w.used.advance(w.now, at)
 	w.now = at

@@ -27,7 +27,8 @@ const (
 	drawsSpread
 )
 
-// draw returns a number by chance for a job.
+// draw returns 64 bits by chance for a job, given by its number, about one of the things that
+// chance decides.
 func draw(seed uint64, job, what int) uint64 {
 	return mix(mix(mix(seed+golden)+uint64(job+1)*golden) + uint64(what+1)*golden)
 }
@@ -37,7 +38,8 @@ func uniform(seed uint64, job, what int) float64 {
 	return (float64(draw(seed, job, what)>>11) + 0.5) / (1 << 53)
 }
 
-// logNormal returns a factor by chance whose logarithm is normal with a standard deviation.
+// logNormal returns a factor by chance whose logarithm is normal around 0 with the standard
+// deviation sigma.
 func logNormal(seed uint64, job int, sigma float64) float64 {
 	if sigma == 0 {
 		return 1

@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/sim/trace"
 )
 
+// How jobs of a trace become jobs that are played: their sizes and speeds by the curves of models,
+// and what is predicted of them. Play calls players once; a Config is only read here.
+
 // player is a job as it is played.
 type player struct {
 	job     sched.Job // as it is submitted
@@ -22,7 +25,8 @@ type player struct {
 	row     Job   // what came of it
 }
 
-// players makes jobs of those of a trace.
+// players returns the players of the jobs of a trace, in their order. What chance decides follows
+// from the seed and the number of a job.
 func (c *Config) players(jobs []trace.Job) []player {
 	load := c.Load
 	if load == 0 {
@@ -72,7 +76,8 @@ func (c *Config) players(jobs []trace.Job) []player {
 	return list
 }
 
-// curveOf returns the index of the curve of a job; -1 = it has none.
+// curveOf returns the index in c.Curves of the curve of a job, which has a number among all; -1 =
+// it has none. byModel has the indexes of the curves of each model.
 func (c *Config) curveOf(t *trace.Job, number int, byModel map[string][]int) int {
 	// fits reports whether a curve was measured around the size that the job asks for.
 	fits := func(i int) bool {

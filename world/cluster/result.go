@@ -78,7 +78,8 @@ type Result struct {
 // hour is the milliseconds of one.
 const hour = 3_600_000
 
-// usage adds up how many GPUs are in use, and wanted.
+// usage adds up how many GPUs are in use, and wanted. It is the world's, and used as that is. Times
+// are in milliseconds.
 type usage struct {
 	capacity, taken, demand int
 	// contention is the integral over time, in milliseconds, of how many times more GPUs jobs asked

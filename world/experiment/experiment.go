@@ -118,7 +118,7 @@ func ReadCurves(data fs.FS, folder string, strict bool) (curves []trace.Curve,
 	return curves, found, nil
 }
 
-// step says how much is done.
+// step tells in.Progress, if that is set, how much is done of what the experiment does now.
 func (in *Input) step(what string, done, all int) {
 	if in.Progress != nil {
 		in.Progress(what, done, all)

@@ -123,14 +123,15 @@ func drawHosts(random *learn.Random, n, perHost int) (*sched.Machine, error) {
 	}
 }
 
-// jobOf returns a job of n slots.
+// jobOf returns a job of n slots, of which nothing else is known.
 func jobOf(n int) sched.Job {
 	return sched.Job{ID: "x", Min: n, Max: n, Asked: n, Left: sched.Estimate{Mean: 1},
 		Speed: sched.Curve{{Slots: n, Rate: 1}}}
 }
 
-// placed starts a job, which ends then, and returns how many times longer its step takes than on
-// one host. The graph is known to who places it, or is not.
+// placed has machine m start a job with the workers of graph g, which ends then, and returns how
+// many times longer its step takes than on one host. known says whether the machine knows the
+// graph.
 func placed(m *sched.Machine, g *sched.Graph, known bool) (float64, error) {
 	j := jobOf(g.Workers)
 	if known {

@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/sim/trace"
 )
 
+// The experiment siren, with profiles of applications that Input reads. Experiments run on the
+// goroutine that calls Run, and block on the files of Input.Data alone.
+
 // applications are those of Pollux's profiles, and the batch that each begins with.
 var applications = []struct {
 	name  string
@@ -90,7 +93,7 @@ func runSiren(in *Input) (*Table, error) {
 	return t, nil
 }
 
-// times writes a factor.
+// times writes a factor as people read it, such as "1.250 x".
 func times(x float64) string { return fmt.Sprintf("%.3f x", x) }
 
 // ways returns the ways of each epoch of an application that begins with a batch: with some GPUs,
@@ -136,7 +139,7 @@ func (in *Input) ways(name string, first int) (epochs [][]price.Way, noise []flo
 	return epochs, noise, nil
 }
 
-// profile returns what was measured of an application.
+// profile reads what was measured of an application. It fails where a file is missing or is none.
 func (in *Input) profile(name string) (*trace.Profile, error) {
 	p := &trace.Profile{App: name}
 	folder := path.Join("pollux-profiles", name)

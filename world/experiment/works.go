@@ -64,7 +64,8 @@ func runWorks(in *Input) (*Table, error) {
 	return t, nil
 }
 
-// worksOff returns a row of the table.
+// worksOff returns a row of the table: how far off predictions are where the works of a kind vary
+// by a standard deviation of the logarithm, sigma.
 func worksOff(arrivals []int64, sigma float64, seed uint64) []string {
 	r := learn.NewRandom(seed)
 	kinds, weights := make([]recurring, worksKinds), 0.0

@@ -23,10 +23,10 @@ func mix(z uint64) uint64 {
 // draws are the numbers of one step, one for each index.
 type draws uint64
 
-// drawsOf returns the numbers of a step.
+// drawsOf returns the numbers of a step, of a job whose chance follows from a seed.
 func drawsOf(seed, step uint64) draws { return draws(mix(mix(seed+golden) ^ (step+1)*golden)) }
 
-// at returns the number with an index.
+// at returns the number with an index: 64 bits by chance.
 func (d draws) at(index uint64) uint64 { return mix(uint64(d) + (index+1)*golden) }
 
 // normal returns the number with an index as one of a standard normal distribution.
@@ -34,7 +34,7 @@ func (d draws) normal(index uint64) float64 {
 	return portable.NormalQuantile((float64(d.at(index)>>11) + 0.5) / (1 << 53))
 }
 
-// pick returns the element of a list that a number draws; 1 if the list is empty.
+// pick returns the element of a list that a number by chance draws; 1 if the list is empty.
 func pick(list []float64, number uint64) float64 {
 	if len(list) == 0 {
 		return 1

@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// What happens to a World between two steps, and what it shows of a step.
+// What happens to a World between two steps, and what it shows of a step. The methods run within
+// World.Step, place also within New, and forget within Change, on the goroutine that uses the World.
 
 // happen lets all happen that is due before the next step.
 func (w *World) happen() {
@@ -31,7 +32,7 @@ func (w *World) happen() {
 	w.measureMemory()
 }
 
-// apply lets an event happen.
+// apply has event e happen, which is due.
 func (w *World) apply(e Event) {
 	w.stale = true
 	w.events = append(w.events, e)
@@ -68,7 +69,7 @@ func (w *World) apply(e Event) {
 	}
 }
 
-// leave has the workers of a host leave, and the host with them.
+// leave has the workers of a host leave, and the host with them: nobody of it takes part any more.
 func (h *host) leave() { h.in, h.there, h.workers = false, false, 0 }
 
 // lose has a host be lost in the next step. The last host is lost at once: nobody is left to go on.
@@ -100,7 +101,8 @@ func (w *World) removeLost() {
 	w.stale = true
 }
 
-// place finds out who takes part, how they share processors, and what communication takes.
+// place sets who takes part, by rank, how their hosts share processors, and what communication
+// takes, after any of that has changed.
 func (w *World) place() {
 	w.conditions++
 	w.stale = false
@@ -148,7 +150,7 @@ func (w *World) moveShares(before []rank) {
 	w.cursor = w.cursor.WithShares(w.setting.Shares)
 }
 
-// forget has the job forget where the time of a step went.
+// forget has the job forget where the time of a step went, since that has changed.
 func (w *World) forget() {
 	w.split = split{Split: sense.Split{Slack: make([]float64, len(w.ranks))}, of: w.generation}
 }

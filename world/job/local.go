@@ -9,7 +9,8 @@ import (
 )
 
 // Ways to synchronise: what local steps bring, what is lost with a worker, and how workers wait for
-// each other where they meet in pairs.
+// each other where they meet in pairs. EfficiencyIn and As are for who asks what the job would do;
+// the other methods run within World.Step. All are for the goroutine that uses the World.
 
 // The ranges that Local is drawn from, evenly in the logarithm.
 const (
@@ -45,7 +46,7 @@ func (l Local) worth(batch, scale float64, steps uint64, pairs bool) float64 {
 	return l.Own * (scale + batch) / (scale + float64(batch*size))
 }
 
-// synced returns how workers synchronise.
+// synced returns how workers synchronise now, in the form of Setting.Sync; "" is as Ssgd.
 func (w *World) synced() string { return w.setting.WithStated(0, w.config.Levers).Sync }
 
 // drifts reports whether workers average in some other way than their gradients in every step.
@@ -57,8 +58,9 @@ func inPairs(sync string) bool {
 	return name == "pair" || name == "hybrid"
 }
 
-// meet has the workers average in pairs that are drawn for a step: both wait for the later one, and
-// send each other what they have. With an odd number one rests.
+// meet has the workers average in pairs that are drawn by the numbers of a step: both wait for the
+// later one, and send each other what they have, which sets rank.took and rank.met. With an odd
+// number of workers one rests.
 func (w *World) meet(numbers draws) {
 	order := make([]int, len(w.ranks))
 	for i := range order {

@@ -7,7 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/sense/machine"
 )
 
-// What of the memory of its hosts the workers of a World need.
+// What of the memory of its hosts the workers of a World need. It is found out within World.Step,
+// on the goroutine that uses the World.
 
 // memory is what the hosts tell of their memory, which follows from the batch and the members.
 type memory struct {

@@ -8,7 +8,8 @@ import (
 )
 
 // The checkpoints of a World, where its levers say that it makes some. They are needed only when
-// nobody is left: the next hosts go on from the newest one that was written, as a new run does.
+// nobody is left: the next hosts go on from the newest one that was written, as a new run does. The
+// methods run within New and World.Step, on the goroutine that uses the World.
 
 // usualSave is how many seconds are between two checkpoints as long as the setting says nothing of
 // it, as in a running job.
@@ -31,7 +32,7 @@ type saving struct {
 	lost          bool    // nobody has the state any more
 }
 
-// savedNow returns a checkpoint of now.
+// savedNow returns a checkpoint of the job as it is now.
 func (w *World) savedNow() save {
 	return save{w.cursor.Step, w.now, w.cursor, w.progress, w.setting}
 }

@@ -187,8 +187,9 @@ func (w *World) Step() (Step, bool) {
 	return s, true
 }
 
-// compute draws how long each rank takes for so many steps of a round, and returns the time of the
-// slowest. What is drawn follows from the seed and the number of the round.
+// compute draws how many seconds each rank takes for so many steps of a round, sets rank.took to
+// it, and returns that of the slowest. What is drawn follows from the seed and the number of the
+// round.
 func (w *World) compute(seed, number, steps uint64) (slowest float64) {
 	for i := range w.ranks {
 		w.ranks[i].took, w.ranks[i].met = 0, 0
@@ -211,8 +212,8 @@ func (w *World) compute(seed, number, steps uint64) (slowest float64) {
 	return slowest
 }
 
-// hidden returns how much of the communication of a round is hidden, whose slowest worker takes so
-// long: nothing where workers average at its end how far each has come.
+// hidden returns how many seconds of the communication of a round are hidden, whose slowest worker
+// takes so many: none where workers average at its end how far each has come.
 func (w *World) hidden(slowest float64) float64 {
 	if w.drifts() {
 		return 0
@@ -252,15 +253,16 @@ func (w *World) deal() {
 	}
 }
 
-// computeSeconds returns how long a worker of a host waits for each of its samples and computes,
-// without its residual.
+// computeSeconds returns for how many seconds a worker of the host with index `of` computes on so
+// many samples and waits for each of them, without its residual.
 func (w *World) computeSeconds(of int, samples float64) float64 {
 	h := &w.hosts[of]
 	return float64((h.Fixed+float64(h.PerSample*samples))*h.slow*h.took) + float64(h.Load*samples)
 }
 
-// brought returns the progress of a round of so many steps, of whose samples only some were
-// committed: with who is lost goes its part, and as much again where workers keep replicas.
+// brought returns the progress of a round of so many steps, in samples at the batch that the
+// program states, of whose samples, `of`, only some were committed: with who is lost goes its part,
+// and as much again where workers keep replicas.
 func (w *World) brought(samples, of, steps uint64) float64 {
 	counts := float64(samples)
 	if setting.KeepsReplicas(w.synced()) {

@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/world/scenario"
 )
 
-// What is measured of a scenario while it is played, and compared with what is expected.
+// What is measured of a scenario while it is played, and compared with what is expected. One
+// goroutine plays a scenario, and uses the player, the oracle, the tally and the audit.
 
 // oracle knows what the job would do with every batch and size: it asks the world, which nobody who
 // decides can.
@@ -73,7 +74,8 @@ func numbersOf(r setting.Range, first float64) []float64 {
 	return list
 }
 
-// mean returns what steps of an option take in the mean.
+// mean returns how many seconds a step of option x takes in the mean, as the job is now; ideal is
+// as in oracle.
 func (o *oracle) mean(x option, ideal bool) float64 {
 	w := o.world
 	if x.sync != "" {
@@ -85,7 +87,7 @@ func (o *oracle) mean(x option, ideal bool) float64 {
 	return w.MeanSecondsOf(x.members, uint64(x.batch), ideal)
 }
 
-// efficiency returns what a sample brings to an option.
+// efficiency returns how much a sample brings to option x, compared with one in the stated batch.
 func (o *oracle) efficiency(x option) float64 {
 	if x.sync != "" {
 		return o.world.EfficiencyIn(x.sync, x.round, x.batch)
@@ -122,7 +124,7 @@ type sums struct {
 	best     float64 // progress that the best one would have made
 }
 
-// add adds the sums of other steps.
+// add adds the sums o of other steps to s.
 func (s *sums) add(o sums) {
 	s.steps += o.steps
 	s.seconds += o.seconds
@@ -132,8 +134,8 @@ func (s *sums) add(o sums) {
 	s.best += o.best
 }
 
-// tally is what was counted so far. late has by expectation the sums of the steps that count for
-// it.
+// tally is what was counted so far, of the period under way and of the whole. late has, by
+// expectation, the sums of the steps that count for it.
 type tally struct {
 	period    sums
 	late      []sums
@@ -257,7 +259,7 @@ func newAudit(samples uint64) *audit {
 	return &audit{samples: samples, counted: make([]uint64, (samples+63)/64)}
 }
 
-// count counts samples of an epoch.
+// count counts the samples of an epoch that are in these spans as trained on once more.
 func (a *audit) count(epoch uint64, spans []cursor.Span) {
 	if epoch != a.epoch {
 		for _, word := range a.counted {

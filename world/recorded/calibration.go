@@ -14,6 +14,10 @@ import (
 	"github.com/shoal-ml/shoal/world/scenario"
 )
 
+// How a job in virtual time is found that does what the lines of a run have recorded: calibrate
+// makes a calibration, by which report.go plays. All of it runs on the goroutine that calls Play;
+// methods of period change nothing.
+
 const (
 	// maxWeight is how many steps of a period count at most in the fit.
 	maxWeight = 256
@@ -58,7 +62,7 @@ type calibration struct {
 	notes    []string // what is not known, in words
 }
 
-// notef adds what is not known.
+// notef adds to c.notes, for people, something that is not known.
 func (c *calibration) notef(format string, args ...any) {
 	c.notes = append(c.notes, fmt.Sprintf(format, args...))
 }
@@ -219,8 +223,8 @@ func (p *period) error() float64 {
 	return 1.25 * max(deviation, 0.005) / math.Sqrt(p.steps) * p.compute()
 }
 
-// fitNetwork has a model spend as much time with exposed communication as was measured. Where no
-// network of package cost does that, it becomes a part of the compute.
+// fitNetwork has model m spend as much time with exposed communication as was measured. Where no
+// network of package cost does that, it becomes a part of the compute, m.fixed.
 func (c *calibration) fitNetwork(m *model) {
 	m.gradients = c.base.gradients
 	exposed := float64(c.base.exposed * float64(m.round)) // of the exchange at the end of a round
@@ -254,8 +258,8 @@ func (c *calibration) fitNetwork(m *model) {
 	m.fixed += c.base.exposed
 }
 
-// findCable finds the rate at which the communication of a model takes so many seconds; false =
-// there is none.
+// findCable sets m.cable to the rate, in bytes a second, at which the communication of the model
+// takes so many seconds; false = there is none, and the cable is 0.
 func (c *calibration) findCable(m *model, seconds float64) bool {
 	low, high := portable.Log(1e3), portable.Log(1e13) // bytes a second
 	// at sets a rate, and returns by how much the communication takes longer.

@@ -17,6 +17,9 @@ import (
 	"github.com/shoal-ml/shoal/world/scenario"
 )
 
+// What can be said of a run: how well the job in virtual time does what was recorded, and what
+// would come of a what-if. All of it runs on the goroutine that calls Play.
+
 // Report is what can be said of a run. Seconds are medians of steps.
 type Report struct {
 	Job         string   `json:"job,omitempty"`
@@ -208,7 +211,7 @@ func (c *calibration) playWhat(text string, seed uint64, rows []history.Row) (*W
 	return r, nil
 }
 
-// times returns a band of so many times its numbers.
+// times returns a band of `by` times its numbers.
 func times(b setting.Band, by float64) setting.Band {
 	return setting.Band{Low: b.Low * by, Mid: b.Mid * by, High: b.High * by}
 }

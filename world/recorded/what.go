@@ -9,6 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/world/scenario"
 )
 
+// How a what-if is read, and what it changes of the models that fit to a run. Methods of
+// calibration only read it, and a model is its caller's.
+
 // what is a what-if, read as far as it is about the numbers of a model.
 type what struct {
 	size  int    // workers; 0 = as it is
@@ -103,7 +106,7 @@ func (m *model) takeSlow(item string) string {
 	return fmt.Sprintf("slow h%d=%sx", host, number(factor*before))
 }
 
-// with returns a model with what a what-if says of its numbers.
+// with returns the model with what a what-if says of its numbers.
 func (m model) with(w what) model {
 	if w.size > 0 {
 		m.hosts = w.size / m.workers

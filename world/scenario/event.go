@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/world/job"
 )
 
+// Lines about what happens to a job, and about what is expected. The methods of parser run within
+// Parse, on its goroutine; what is wrong with a line stays in the line.
+
 // whats are the events of a scenario by their words.
 var whats = map[string]job.What{"cable": job.Cable, "slow": job.Slow, "notice": job.Notice,
 	"lose": job.Lose, "join": job.Join, "disk": job.Disk,
@@ -53,7 +56,7 @@ func (p *parser) readEvent(l *line, text string) {
 	p.eventLines = append(p.eventLines, l.number)
 }
 
-// readFactor reads how many times slower a host becomes.
+// readFactor reads, as the next word of a line, how many times slower a host becomes, such as 2x.
 func readFactor(l *line) float64 {
 	factor := l.quantity("how many times slower, such as 3x", fold)
 	if l.err == nil && factor == 0 {

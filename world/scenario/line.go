@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
-// line is one line of a scenario that is being read, word by word. The first thing that is wrong
-// stays in err, and all that is read afterwards is 0.
+// line is one line of a scenario that is being read, word by word, by one call of Parse. The first
+// thing that is wrong stays in err, and all that is read afterwards is 0.
 type line struct {
 	number int // in the file, from 1
 	words  []string
@@ -94,7 +94,8 @@ func (l *line) quantity(what string, units []unit) float64 {
 	return l.toQuantity(l.word(what), what, units)
 }
 
-// toQuantity returns the number that a word of the line is.
+// toQuantity returns the number that a word of the line is, with one of some units, in the unit of
+// value 1. what is as in quantity.
 func (l *line) toQuantity(word, what string, units []unit) float64 {
 	if l.err != nil {
 		return 0
@@ -118,7 +119,8 @@ func (l *line) toQuantity(word, what string, units []unit) float64 {
 	return 0
 }
 
-// whole reads the next word as a whole number from 1 to most.
+// whole reads the next word as a whole number from 1 to most. what says what it is, with an
+// example.
 func (l *line) whole(what string, most uint64) uint64 { return l.toWhole(l.word(what), what, most) }
 
 // toWhole returns the whole number from 1 to most that a word of the line is.

@@ -7,6 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/world/job"
 )
 
+// A what-if, by which a job differs from what the lines say. Parse calls readWhat when it has read
+// these, on its goroutine.
+
 // whatExample is a what-if with most of its parts.
 const whatExample = "size=8, batch=512, link h2=100Mbit, slow h3=2x, sync=local/16, policy=none"
 
