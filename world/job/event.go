@@ -13,7 +13,7 @@ import (
 )
 
 // What happens to a World between two steps, and what it shows of a step. The methods run within
-// World.Step, place also within New, and forget within Change, on the goroutine that uses the World.
+// World.Step, place also within New and forget within Change, on the goroutine of the World.
 
 // happen lets all happen that is due before the next step.
 func (w *World) happen() {
