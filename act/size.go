@@ -12,7 +12,8 @@ import (
 )
 
 // Changes of the number of members. They are entered at once, but who joins has to start first, and
-// that takes as long as it takes: until then a trial settles.
+// that takes as long as it takes: until then a trial settles. The methods of trial run within
+// Loop.Observe, on the goroutine that uses the Loop.
 
 const (
 	// settleTime and settleAtLeast are for how long, and for how many steps, the members of a trial

@@ -2,7 +2,9 @@ package collective
 
 // norms are the squared norms of the inputs and of the result of an all-reduce, taken from some of
 // its chunks while these are in the cache. Each of those chunks has a row of its own, so that lanes
-// share nothing, and what comes out does not depend on who executed which chunk.
+// share nothing, and what comes out does not depend on who executed which chunk. They belong to an
+// Executor: prepare and add run while no Chunk does, and within Chunk measureSources and
+// measureResult, for its own row.
 type norms struct {
 	every   int       // one of so many chunks is measured; 0 = none
 	first   int       // the first chunk that is measured, below every

@@ -3,7 +3,8 @@ package collective
 import "unsafe"
 
 // checkOverlap is the part of Check about memory: it returns an error if the output overlaps the
-// input, unless an execution by chunks reads every element before it writes there.
+// input, unless an execution by chunks reads every element before it writes there. It only reads c,
+// and none of the memory.
 func (c *Call) checkOverlap() error {
 	if len(c.In) == 0 || len(c.Out) == 0 {
 		return nil

@@ -8,7 +8,8 @@ import (
 )
 
 // Record is what the hosts of a job decide on: a generation, who leads it, and what the head that
-// comes next must know.
+// comes next must know. It is a value. The methods of Machine in this file, as all of them, are for
+// one goroutine at a time.
 type Record struct {
 	View   topo.View
 	Head   string          // the host that leads

@@ -13,6 +13,7 @@ import (
 // fewer only in three cases. The keeper of the host says that the part of the job there is gone.
 // The host that leads the job says how many workers there are, and that the job has taken the last
 // order to allot, so that there will not be more. Or the part was never begun, and is not wanted.
+// Reported calls all else here, on the goroutine that uses the Machine.
 
 // Reported takes the report of a keeper on the link that HostUp told of last.
 func (m *Machine) Reported(now int64, r Report) {

@@ -12,7 +12,7 @@ import (
 )
 
 // For what jobs wait, in words, for the views that people and tools get. The methods change nothing
-// of the Machine.
+// of the Machine. They run on the goroutine that uses it.
 
 // taken is who has the slots of a pool, for those who wait.
 type taken struct {

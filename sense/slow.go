@@ -11,7 +11,7 @@ const slowPart = 0.1
 // SlowHosts says in words for which hosts the others wait, and why if that is known, such as "host
 // h2 is slow: the others wait for it 31 % of a step; its processors are 97 % busy, 40 % of that by
 // others". In a job of one host it says so of its workers. It is empty where nobody is slow, or
-// nothing is known.
+// nothing is known. It only reads the Observation; agent/signals calls it, for people.
 func (o *Observation) SlowHosts() (lines []string) {
 	slack := o.Split.Slack
 	if len(slack) != o.Size || len(o.Hosts) != o.Size || o.Size < 2 || !(o.Split.Seconds > 0) {

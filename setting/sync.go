@@ -11,6 +11,7 @@ import (
 )
 
 // How workers synchronise: in every step, or after rounds of steps that each makes on its own.
+// Settings and levers are values, which nothing here changes, so any goroutine may call it.
 
 const (
 	// Ssgd averages gradients in every step.

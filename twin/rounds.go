@@ -11,7 +11,8 @@ import (
 // What becomes of a step where workers synchronise otherwise. A round of R steps takes R times what
 // a step takes a worker, and one exchange, so an Rth of that is in each step. How much waiting for
 // others goes with it is not known: what comes by chance is shorter by the root of R, and a worker
-// that is slow in each step is waited for as long.
+// that is slow in each step is waited for as long. The methods of Twin are for the goroutine that
+// uses it; those of way are of a value.
 
 // way is a way to synchronise, and after how many steps.
 type way struct {

@@ -14,7 +14,7 @@ import (
 // What becomes of a step when work is divided otherwise among the workers. A worker of slowness s
 // works s·(φ + n) seconds on n samples, where φ is what the fixed part of its work is worth in
 // samples, and the same for all: it is how a model computes. A step takes as long as the worker
-// that takes longest.
+// that takes longest. The methods of Twin are for the goroutine that uses it.
 
 const (
 	// headMost is up to how many times the mean samples of a worker φ is looked for.

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// How a round is divided among the ranks, and the part of a rank among its local steps.
+// How a round is divided among the ranks, and the part of a rank among its local steps. A Cursor is
+// a value, which nothing here changes, so any goroutine may call it.
 
 // Part returns the positions that a rank takes of the next round, ascending. The round is the first
 // Count of those in Left and then those from Next on, up to the end of the epoch. It falls into

@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
+// How a plan is represented while it is searched, and what it takes: seconds and bytes. All of it
+// belongs to a problem, and is for the goroutine of that.
+
 // A grid is the degrees of a plan, its micro-batch and the kinds of devices that it is on: what is
 // chosen before layers are cut.
 type grid struct {

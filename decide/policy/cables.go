@@ -20,7 +20,7 @@ import (
 // of the hosts are leaves: those take as long as the leaves need if the slow host is among them,
 // and else about twice as long. What each shows counts for the next one, so that a few all-reduces
 // are enough. The same is done once where nothing has changed, since a cable may have been slow
-// from the beginning.
+// from the beginning. The methods run within Routes.Decide, on the goroutine that uses the Routes.
 
 const (
 	// minLookBytes is the shortest all-reduce that is worth looking for a slow cable.

@@ -12,7 +12,8 @@ import (
 )
 
 // Changes of routes as the ledger has them. What is predicted and measured is by which factor the
-// all-reduces of a class become faster.
+// all-reduces of a class become faster. The methods run within Routes.Decide, on the goroutine that
+// uses the Routes.
 
 const (
 	// maxMisses is how many past predictions the band of the next one follows from.
@@ -24,8 +25,8 @@ const (
 	covered = 0.8
 )
 
-// beginChange changes the route of a class, and returns the change for the ledger. may is how many
-// seconds an all-reduce may take by it; the route before was measured.
+// beginChange has class c try the route `to`, and returns that change for the ledger. may is the
+// band of seconds that an all-reduce may take by it; the route before was measured.
 func (p *Routes) beginChange(c *classState, to collective.Route, may setting.Band) setting.Change {
 	p.number++
 	now, wide := c.seconds[c.previous].Median(), portable.Exp(p.miss())
@@ -66,7 +67,8 @@ func (p *Routes) endChange(c *classState, phase setting.Phase) setting.Change {
 	return e
 }
 
-// miss returns how far off the next prediction is with the probability covered, as a logarithm.
+// miss returns how far off the next prediction is with the probability covered, as the logarithm of
+// a factor.
 func (p *Routes) miss() float64 {
 	list := slices.Clone(p.misses)
 	for len(list) < priorMisses {
@@ -77,5 +79,5 @@ func (p *Routes) miss() float64 {
 	return miss
 }
 
-// routeText returns a route as a part of a setting.
+// routeText returns a route as a part of a setting, in its text form.
 func routeText(r collective.Route) string { return "route=" + r.String() }

@@ -49,7 +49,7 @@ type Scaler interface {
 // is rounded by adding the same number all the time, from 0 to 1, and leaving out what is not
 // whole. With a number by chance as many are started and run as the solution says, on average, and
 // never fewer than are needed. So with one of a few numbers between 0 and 1 no more, and for each
-// stage the one counts with which it would have cost least so far.
+// stage the one counts with which it would have cost least so far. One goroutine uses it at a time.
 type Chain struct {
 	Stages   []Stage
 	Capacity float64 // of all hosts; 0 = no bound

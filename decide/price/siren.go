@@ -8,7 +8,8 @@ import (
 )
 
 // A Budgeted is a job whose epochs can be run in several ways, and what it may cost. What is
-// predicted of the ways is off: of a whole job by one factor, and of each epoch by another one.
+// predicted of the ways is off: of a whole job by one factor, and of each epoch by another one. Its
+// methods only read it.
 type Budgeted struct {
 	Epochs [][]Way   // as predicted; all epochs have the same ways, in the same order
 	Noise  []float64 // of each epoch, the noise scale of the gradients over the first batch
@@ -73,7 +74,8 @@ func (s Spent) off() float64 {
 // of the job chooses the way of each epoch by what the last one took, the noise of the gradients
 // and what is left of the budget. Its choice counts as long as the job ends hardly later by it, as
 // the twin predicts, and it acts only if it is good enough: in each of some runs that it was not
-// trained on it must be at most 2 % worse than the twin. Else the twin acts.
+// trained on it must be at most 2 % worse than the twin. Else the twin acts. Its networks keep what
+// they compute with, so one goroutine uses it at a time.
 type Siren struct {
 	// Acts says that it was good enough. Alone and Worst say by which factor it was worse than the
 	// twin in the worst of the runs that it was judged by: all by itself, and guarded by the twin.

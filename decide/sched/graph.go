@@ -6,7 +6,7 @@ import (
 )
 
 // Graph is what the workers of a job send to each other in a step. It holds for a job with as many
-// workers as it has here; other sizes are placed as if nothing were known.
+// workers as it has here; other sizes are placed as if nothing were known. Methods only read it.
 type Graph struct {
 	Workers int     // number of workers, who are numbered from 0 on
 	Step    float64 // seconds of a step in which no byte leaves a host

@@ -16,7 +16,7 @@ import (
 // compared with each.
 const mostExchanging = 256
 
-// split says which worker of a graph is on which host.
+// split says which worker of a graph is on which host, while Graph.split finds that out.
 type split struct {
 	edges []Edge   // one for each pair of workers, the heaviest first; heavyEdge uses them up
 	peers [][]peer // with whom each worker exchanges bytes

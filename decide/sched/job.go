@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// Job is what a policy may know of a job that waits or runs.
+// Job is what a policy may know of a job that waits or runs. Its methods only read it.
 type Job struct {
 	ID     JobID
 	Tenant string // who submitted it; "" = nobody in particular

@@ -29,7 +29,8 @@ const DefaultGain = 1.2
 // Machine decides for many jobs. Whoever drives it says with Tick how late it is, then what has
 // happened, and then asks Ready for what follows from that. Slots count as free from the moment on
 // in which they are taken from a job by a grant: whoever carries grants out gives them away when
-// they are free in truth, and says with Undo what could not be done.
+// they are free in truth, and says with Undo what could not be done. One goroutine uses it at a
+// time, and no method blocks.
 type Machine struct {
 	cfg    Config
 	policy Policy

@@ -45,7 +45,7 @@ func slotSeconds(first int, plans []plan) (sum int64) {
 }
 
 // spare reports whether a job ends in time by its plan even if its slots change twice more than
-// planned; one without a plan does not care.
+// planned; one without a plan does not care. It changes nothing.
 func (t *timetable) spare(j *Job, p plan) bool {
 	if p == nil {
 		return true
@@ -61,7 +61,8 @@ func (t *timetable) spare(j *Job, p plan) bool {
 	return end != Never
 }
 
-// writePlans returns the plans of the jobs of a view as bytes; admitted says who has a plan.
+// writePlans returns the plans of the jobs of a view as bytes, which policy deadline remembers;
+// admitted says who has a plan.
 func writePlans(v *View, admitted []bool, plans []plan) (out []byte) {
 	for i, j := range v.Jobs {
 		if !admitted[i] {

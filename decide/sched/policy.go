@@ -39,7 +39,7 @@ type OrderFunc func(j *Job, now int64) float64
 // Key implements Order.
 func (f OrderFunc) Key(j *Job, now int64) (key float64, until int64) { return f(j, now), Never }
 
-// View is all that a Share may know. It changes nothing of it.
+// View is all that a Share may know. It changes nothing of it. It is valid until the next decision.
 type View struct {
 	Now   int64
 	Jobs  []*Job // who waits or runs, in the order of arrival

@@ -11,7 +11,7 @@ import (
 // rank, one of dps, keeps beside flat buffers. Values, such as learning rates, are those of the
 // first rank, as universal checkpoints have them. Tensors that are no numbers are parts of their
 // rank: some optimizers have matrices in a list, and nobody says of which parameters they are. It
-// reads tensors that could be numbers.
+// reads tensors that could be numbers, on the reader's goroutine.
 func (r *reader) addRankExtras(mp, dp, dps int, one *rank) error {
 	state, err := pickle.Get[*pickle.Dict](one.file.Root, "optimizer_state_dict")
 	if err != nil {

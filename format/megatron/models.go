@@ -18,7 +18,7 @@ var (
 	cutExperts = regexp.MustCompile(`(^|\.)experts\.`)
 )
 
-// A chunk is a model of a rank. A rank has several with a virtual pipeline.
+// A chunk is a model of a rank, several with a virtual pipeline. Its methods only read it.
 type chunk struct {
 	*part
 	index   int             // from 0

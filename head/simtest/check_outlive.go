@@ -51,7 +51,7 @@ func (c *Cluster) checkOutlive() {
 	}
 }
 
-// allLinked reports whether all hosts that are left can reach each other.
+// allLinked reports whether all hosts that are left can reach each other. It changes nothing.
 func (c *Cluster) allLinked() bool {
 	for _, a := range c.livingHosts() {
 		for _, b := range c.livingHosts() {

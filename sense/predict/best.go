@@ -18,7 +18,8 @@ const (
 )
 
 // Best predicts by that one of several predictors whose bands one sample ahead have had the least
-// mean interval score over the newest 64 predictions. NewBest makes one.
+// mean interval score over the newest 64 predictions. NewBest makes one, and one goroutine uses it
+// at a time.
 type Best struct {
 	candidates []candidate
 	used       int // index of the candidate that is used

@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/portable"
 )
 
-// Curve is the measured speed of a model with a batch, by the number of GPUs.
+// Curve is the measured speed of a model with a batch, by the number of GPUs. ReadCurves makes it;
+// later nothing changes it, so any goroutine may call its methods.
 type Curve struct {
 	Model  string
 	Batch  int       // samples of a step, over all GPUs

@@ -12,7 +12,7 @@ import (
 
 // Profile is what was measured of an application: what its steps take by placement and batch, and
 // what its gradients are like as it trains. The format is that of the simulator of Pollux (Qiao et
-// al., OSDI 2021).
+// al., OSDI 2021). ReadPoints and ReadEpochs fill it in; the other methods only read it.
 type Profile struct {
 	App    string
 	Points []Point  // by nodes, GPUs and local batch

@@ -17,7 +17,8 @@ import (
 // mostBytes is how many bytes of a file are read, after decompression.
 const mostBytes = 1 << 30
 
-// table is a file of comma-separated cells.
+// table is a file of comma-separated cells, which the readers of this package stand on. It belongs
+// to one call of Read, ReadCurves or a method of Profile.
 type table struct {
 	head  []string // names of the columns
 	rows  []row

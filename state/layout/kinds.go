@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// On which kinds of hosts the ranks of a Mesh are to be. Nothing here changes a Mesh, so any
+// goroutine may call it.
+
 // Kinds counts the ranks that are to be on hosts of each kind; nil where they may be on any.
 func (m Mesh) Kinds() map[string]int {
 	for _, a := range m {

@@ -12,7 +12,7 @@ const MaxElements = 1 << 56
 
 // Resolve returns the layout of a catalogue, which keeps the catalogue. It fails when a tensor has
 // an unknown element type or matches no rule, when a dimension does not divide evenly and the rule
-// does not say how to divide it, and when an element would lie on no rank.
+// does not say how to divide it, and when an element would lie on no rank. It only reads the Spec.
 func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 	c, err := s.compile()
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 // AntiAffinity returns the cluster with other groups of new ranks, so that replicas lie on two
 // hosts as far as hosts have devices for that. together is the number of neighbouring ranks that
 // stay on one host, such as a tensor parallel group. It reports false when the hosts cannot take
-// the ranks so. The result shares Devices and Old with the cluster of the plan.
+// the ranks so. The result shares Devices and Old with the cluster of the plan, which stays as it
+// is: any goroutine may call it.
 //
 // The ranks that hold a box form a set. Among sets that do not overlap, a minimum-cost flow from
 // ranks to hosts leaves as few bytes as possible on one host only: a host receives the last rank of

@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/sim/trace"
 )
 
-// Config says on what the jobs of a trace are played, and who decides.
+// Config says on what the jobs of a trace are played, and who decides. Play only reads it.
 type Config struct {
 	Policy sched.Policy
 	GPUs   int // of all hosts; at least 1

@@ -23,7 +23,7 @@ type Experiment struct {
 	Run func(in *Input) (*Table, error)
 }
 
-// Input is what an experiment gets.
+// Input is what an experiment gets. Its methods block on Data, and belong to the goroutine of Run.
 type Input struct {
 	Data fs.FS // the folder with public data
 	Seed uint64

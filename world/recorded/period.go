@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/sense/history"
 )
 
-// period is all that was measured of the steps with a number of members and a batch.
+// period is all that was measured of the steps with a number of members and a batch. Its methods
+// only read it.
 type period struct {
 	size  int
 	batch uint64 // 0 = the program states none

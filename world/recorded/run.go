@@ -21,7 +21,7 @@ type Files struct {
 	Events []byte // events.jsonl
 }
 
-// Run is what the files say. Read makes one.
+// Run is what the files say. Read makes one; later nothing changes it.
 type Run struct {
 	Name        string        // of the job; "" = not known
 	Command     []string      // nil = not known

@@ -33,7 +33,7 @@ const (
 	Blocking = "blocking"
 )
 
-// A Cluster is machines and links. Nothing changes it after Parse.
+// A Cluster is machines and links. Nothing changes it after Parse, so any goroutine may use it.
 type Cluster struct {
 	Shoal string `json:"shoal"` // always Version
 	// Transfer is Overlapped, Exchange or Blocking; "" = Overlapped.

@@ -34,7 +34,7 @@ func (f *flag) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// msrGraph is a file of MSR's DNN partitioning.
+// msrGraph is a file of MSR's DNN partitioning. It belongs to one call of MSR.
 type msrGraph struct {
 	Memory       float64   `json:"maxSizePerFPGA"` // bytes of an accelerator
 	Accelerators int       `json:"maxFPGAs"`

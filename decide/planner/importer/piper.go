@@ -21,7 +21,7 @@ const (
 	piperPlain = "vanilla"
 )
 
-// piperGraph is a file of inputs of Piper.
+// piperGraph is a file of inputs of Piper. It belongs to one call of Piper.
 type piperGraph struct {
 	Devices   int         `json:"maxDevices"`
 	Memory    float64     `json:"maxMemoryPerDevice"` // bytes

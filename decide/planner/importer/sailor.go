@@ -63,7 +63,7 @@ func (f sailorFit) part(messages int) cluster.Curve {
 // sailorFits is fits by the number of devices of a host that send at the same time.
 type sailorFits map[string]sailorFit
 
-// sailor is files of Sailor as they are read for one model.
+// sailor is files of Sailor as they are read for one model, by one call of Sailor.
 type sailor struct {
 	name     string
 	profiles map[string]map[string]map[string]map[string]map[string][]float64

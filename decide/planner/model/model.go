@@ -22,7 +22,7 @@ const (
 )
 
 // A Model is a chain of layers with what they were measured to take. Nothing changes it after
-// Parse.
+// Parse, so any goroutine may use it and what is in it.
 type Model struct {
 	Shoal  string  `json:"shoal"` // always Version
 	Name   string  `json:"name"`

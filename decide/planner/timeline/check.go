@@ -12,7 +12,7 @@ type pass struct {
 	backward     bool
 }
 
-// checker looks at a timeline. It knows nothing of how Run plays.
+// checker looks at a timeline, for one call of Check. It knows nothing of how Run plays.
 type checker struct {
 	stages []Stage
 	micro  int
