@@ -139,8 +139,8 @@ func (l *Loop) check() []Order {
 	return l.end(c, setting.Kept)
 }
 
-// whyOfRounds says of what factors the measurement of a change of rounds is the product, as only
-// one of them was measured; "" for other changes.
+// whyOfRounds says of what factors, throughput and efficiency, the measurement of a change of
+// rounds is the product, as only the first was measured; "" for other changes.
 func whyOfRounds(c setting.Change, throughput, efficiency float64) string {
 	if parts := c.Parts(); !slices.Contains(parts, "sync") && !slices.Contains(parts, "round") {
 		return ""

@@ -84,9 +84,10 @@ func (r *Executor) measureResult(row []float64, result []byte) {
 	row[len(row)-1] = float64(len(result) / r.dtype.Size())
 }
 
-// Measure is for the Relay what it is for an Executor, and pieces are its chunks: the norms are of
-// the inputs on this host and of the result of all hosts, over the same elements. Hosts with the
-// same arguments measure the same elements, but for those of which a host has no part.
+// Measure is for the Relay what it is for an Executor, with the same every and turn, and pieces are
+// its chunks: the norms are of the inputs on this host and of the result of all hosts, over the
+// same elements. Hosts with the same arguments measure the same elements, but for those of which a
+// host has no part.
 func (r *Relay) Measure(every, turn int) { r.run.norms.prepare(r.pieces, r.run.calls, every, turn) }
 
 // Norms is for the Relay what it is for an Executor. It may be called when the Relay is Done.

@@ -142,9 +142,10 @@ func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
 	return r.sumPiece(&r.segments[p.segment], p.piece, s, out)
 }
 
-// Place returns the memory for a piece of n bytes from a host, a part of the Relay's own; nil if no
-// such piece is due, because the message is wrong or the piece is here already. Each piece is given
-// memory once. Any goroutine may call it, beside others.
+// Place returns the memory for a piece of n bytes from a host, a part of the Relay's own; part and
+// off are Part and Offset of its Outgoing. It is nil if no such piece is due, because the message
+// is wrong or the piece is here already. Each piece is given memory once. Any goroutine may call
+// it, beside others.
 func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
 	e, ok := r.findIncoming(from, part, off, n)
 	if !ok || !r.states[e.state].CompareAndSwap(due, receiving) {
@@ -153,9 +154,9 @@ func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
 	return r.buffer[e.at : e.at+int(n) : e.at+int(n)]
 }
 
-// Arrived takes up a piece that is now in the memory that Place returned: it sums it, or writes it
-// to the output, where all that this needs is here, and appends to out what is now to be sent. Any
-// goroutine may call it, beside others.
+// Arrived takes up a piece, named as in Place, that is now in the memory that Place returned: it
+// sums it, or writes it to the output, where all that this needs is here, and appends to out what
+// is now to be sent. Any goroutine may call it, beside others.
 func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 	out []Outgoing) []Outgoing {
 	e, ok := r.findIncoming(from, part, off, n)

@@ -158,8 +158,8 @@ func (r *Relay) sumBlock(g *segment, from, n int, s *Scratch) {
 	}
 }
 
-// sumNarrowBlock does what sumBlock does, where partial sums travel in the type of the call: they
-// are widened, added up, and rounded again.
+// sumNarrowBlock does what sumBlock does, for n elements from element `from` of a segment on, where
+// partial sums travel in the type of the call: they are widened, added up, and rounded again.
 func (r *Relay) sumNarrowBlock(g *segment, from, n int, s *Scratch) {
 	k, d, in := r.run.kernels, r.run.dtype, g.in
 	acc := s.acc[:n*kernel.AccType(d).Size()]

@@ -122,9 +122,9 @@ func (r Route) Same(other Route, hosts, bytes int) bool {
 	return true
 }
 
-// Candidates returns the routes worth comparing for an all-reduce over cables that are alike: every
-// strategy, with pieces from the smallest up to one piece a segment, on one stream of a link, and
-// on all streams where a segment has a piece for each.
+// Candidates returns the routes worth comparing for an all-reduce of so many bytes over hosts whose
+// cables are alike: every strategy, with pieces from the smallest up to one piece a segment, on one
+// stream of a link, and on all streams where a segment has a piece for each.
 func Candidates(hosts, bytes int) (routes []Route) {
 	for _, s := range Strategies() {
 		routes = appendPieces(routes, Route{Strategy: s}, hosts, bytes)
@@ -149,7 +149,8 @@ func CandidatesAround(slow, hosts, bytes int) (routes []Route) {
 	return routes
 }
 
-// appendPieces appends a route to a list with all pieces and streams that are worth comparing.
+// appendPieces appends a route to a list with all pieces and streams that are worth comparing for
+// an all-reduce of so many bytes over the hosts.
 func appendPieces(routes []Route, r Route, hosts, bytes int) []Route {
 	segment := bytes / r.Strategy.Trees(hosts, -1)
 	for r.Piece = MinPiece; r.Piece <= MaxPiece; r.Piece *= 4 {

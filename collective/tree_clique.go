@@ -14,7 +14,8 @@ type Clique struct{}
 // Trees returns k, for a star around each host; or 1, for the one around the root that is given.
 func (Clique) Trees(k, root int) int { return treesByRoot(k, root) }
 
-// Parent returns the host in the middle of star t; -1 for that host itself.
+// Parent returns the parent of host i in tree t: the host in the middle of star t; -1 for that host
+// itself.
 func (Clique) Parent(t, _, root, i int) int {
 	if i == rootOf(t, root) {
 		return -1

@@ -21,8 +21,8 @@ type Doubling struct{}
 // Trees returns k, for a binomial tree to each host; or 1, for the one to the root that is given.
 func (Doubling) Trees(k, root int) int { return treesByRoot(k, root) }
 
-// Parent returns the host that is as far on towards the root of tree t as the largest power of two
-// that does not pass it; -1 for the root.
+// Parent returns the parent of host i of k: the host that is as far on towards the root of tree t
+// as the largest power of two that does not pass it; -1 for the root.
 func (Doubling) Parent(t, k, root, i int) int {
 	way := (rootOf(t, root) - i + k) % k
 	if way == 0 {

@@ -15,7 +15,8 @@ type Ring struct{}
 // Trees returns k, for a chain to each host; or 1, for the one that ends at the given root.
 func (Ring) Trees(k, root int) int { return treesByRoot(k, root) }
 
-// Parent returns the next host in the ring; -1 for the root of tree t, where its chain ends.
+// Parent returns the parent of host i of k: the next host in the ring; -1 for the root of tree t,
+// where its chain ends.
 func (Ring) Parent(t, k, root, i int) int {
 	if i == rootOf(t, root) {
 		return -1

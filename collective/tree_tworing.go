@@ -15,7 +15,8 @@ type TwoWayRing struct{}
 // Trees returns k, for a pair of chains to each host; or 1, for the pair to the given root.
 func (TwoWayRing) Trees(k, root int) int { return treesByRoot(k, root) }
 
-// Parent returns the neighbour on the shorter way to the root of tree t; -1 for the root.
+// Parent returns the parent of host i of k: its neighbour on the shorter way to the root of tree t;
+// -1 for the root.
 func (TwoWayRing) Parent(t, k, root, i int) int {
 	switch way := (rootOf(t, root) - i + k) % k; {
 	case way == 0:

@@ -49,8 +49,8 @@ func (m Model) AllReduceSecondsOver(cables []float64, r collective.Route, bytes 
 	return m.playAllReduce(r, len(cables), bytes, cables)
 }
 
-// playAllReduce plays an all-reduce through. cables has by host the seconds for a byte; nil = as
-// the model says.
+// playAllReduce plays an all-reduce of so many bytes over the hosts through, and returns its
+// seconds. cables has by host the seconds for a byte; nil = as the model says.
 func (m Model) playAllReduce(r collective.Route, hosts, bytes int, cables []float64) float64 {
 	if hosts < 2 || bytes == 0 {
 		return m.Fixed
@@ -195,9 +195,9 @@ func (s *allReduce) beta(host int) float64 {
 	return s.model.Beta
 }
 
-// useStream gives a piece to the stream of its link that is free first, and returns when that
-// stream has sent it; 0 where one stream fills a cable. Wire is the seconds that it takes on a
-// whole cable.
+// useStream gives a piece, at a time in seconds, to the stream of its link that is free first, and
+// returns when that stream has sent it; 0 where one stream fills a cable. wire is the seconds that
+// the piece takes on a whole cable.
 func (s *allReduce) useStream(at float64, t transfer, wire float64) float64 {
 	if s.streams == nil {
 		return 0

@@ -89,8 +89,8 @@ func (m *Machine) toCore(e *entry) sched.Job {
 	return j
 }
 
-// curve returns the speed of a job, by what was measured of it or of its kind. Beyond that, n
-// workers are assumed to be as fast as assumedScaling says.
+// curve returns the speed of a job that can have from least to most workers, by what was measured
+// of it or of its kind. Beyond that, n workers are assumed to be as fast as assumedScaling says.
 func (m *Machine) curve(e *entry, least, most int) sched.Curve {
 	speeds := map[int]float64{}
 	if p := m.past[e.Submission.Kind]; p != nil {

@@ -177,8 +177,8 @@ func (m *membersModel) solve(mean, doubt sum) {
 	}
 }
 
-// alike returns by point the covariance of its misfit with that of a size that takes about as long
-// as it says, as a multiple of a step of now.
+// alike returns, by point, the covariance of its misfit with that of a size, given by members and
+// samples, that takes about `took` times what a step takes now.
 func (m *membersModel) alike(members int, samples, took float64) []float64 {
 	list := make([]float64, len(m.points))
 	for i, p := range m.points {

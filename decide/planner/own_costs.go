@@ -108,8 +108,8 @@ func (c *ownCosts) transfer(layer, a, b, end int) (slowest *cluster.Link, second
 	return slowest, seconds
 }
 
-// sent returns the seconds in which a link carries a micro-batch forward and back, where both
-// directions share it, and else one way.
+// sent returns the seconds in which the slowest link of transfer, with the same arguments, carries
+// a micro-batch forward and back, where both directions share it, and else one way.
 func (c *ownCosts) sent(layer, a, b, end int) float64 {
 	link, seconds := c.transfer(layer, a, b, end)
 	if link.HalfDuplex {

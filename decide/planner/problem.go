@@ -98,8 +98,8 @@ type costs struct {
 	limit                     int64     // bytes that a rank may have
 }
 
-// costs returns what layers that so many ranks share take on a kind of device, for a micro-batch of
-// so many samples; nil = that was not measured.
+// costs returns what layers that tp ranks share take on a kind of device, for a micro-batch of so
+// many samples; nil = that was not measured. The problem keeps it, and nobody changes it.
 func (p *problem) costs(kind, tp, sample int) *costs {
 	key := costsKey{kind, tp, sample}
 	if c, is := p.known[key]; is {
@@ -139,7 +139,7 @@ func (c *costs) passes(from, to int) (forward, backward float64) {
 	return c.forward[to] - c.forward[from], c.backward[to] - c.backward[from]
 }
 
-// seconds returns the sum of what passes returns: forward and back together.
+// seconds returns the sum of what passes returns, for the same layers: forward and back together.
 func (c *costs) seconds(from, to int) float64 {
 	return c.forward[to] - c.forward[from] + c.backward[to] - c.backward[from]
 }
@@ -308,7 +308,8 @@ func (p *problem) fitting(took *costs, from, to, sample, most int) int {
 	return most
 }
 
-// passing returns the bytes of two micro-batches on their way into layers, and of two out of them.
+// passing returns the bytes of two micro-batches, of so many samples, on their way into the layers
+// from one up to another, and of two out of them.
 func (p *problem) passing(from, to, sample int) (bytes int64) {
 	if from > 0 {
 		bytes += 2 * p.sent(from-1, sample)

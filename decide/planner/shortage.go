@@ -256,8 +256,8 @@ func (p *problem) moreDevices(workers int) string {
 		got.Memory[got.Fullest].Sum(), got.Best.Predicted.Seconds)
 }
 
-// moreOf says for people that there are some more devices of a kind, and how many are to take part,
-// 0 = as many as there may.
+// moreOf says for people that there are added more devices of a kind, and how many workers are to
+// take part, 0 = as many as there may.
 func moreOf(added, workers int, kind string) string {
 	if added == 0 {
 		return fmt.Sprintf("with %s (--workers %d)", plural.Of(workers, "worker"), workers)
@@ -269,8 +269,8 @@ func moreOf(added, workers int, kind string) string {
 }
 
 // leastDevices returns how many devices of a kind a plan needs at least that fits into memory, if
-// there are as many as it likes, beside the devices of other kinds unless it is to be alone; 0 = no
-// number of them is enough.
+// there are as many as it likes, and tp ranks share layers for micro-batches of so many samples; it
+// has the devices of other kinds beside, unless it is to be alone. 0 = no number of them is enough.
 func (p *problem) leastDevices(kind, tp, sample int, alone bool) int {
 	var on []*costs
 	for k, count := range p.unitsOf(tp, sample) {

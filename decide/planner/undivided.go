@@ -59,8 +59,8 @@ func (d division) divides(batch int) bool {
 	return batch >= least && batch%step == 0
 }
 
-// unitsOf lists by kind of device how many units of so many devices there are, 0 where layers were
-// not measured on such.
+// unitsOf lists by kind of device how many units of tp devices there are, 0 where layers were not
+// measured on such, with micro-batches of so many samples.
 func (p *problem) unitsOf(tp, sample int) (list []int) {
 	for k := range p.kinds {
 		list = append(list, 0)
@@ -197,8 +197,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// batches names the two batches between which one lies, of which the first may be 0, and the other
-// more than there can be.
+// batches names the two batches between which one lies, below and above it, of which the first may
+// be 0, and the other more than there can be.
 func batches(below, above int) string {
 	switch {
 	case above > largestBatch && below == 0:

@@ -154,7 +154,7 @@ func samples(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// areNear reports whether two batches are about as large.
+// areNear reports whether two batches differ by less than otherFactor.
 func areNear(a, b uint64) bool {
 	return float64(max(a, b)) < otherFactor*float64(min(a, b))
 }

@@ -61,8 +61,8 @@ func (l *Learned) Train(needs [][]int, times int) {
 	}
 }
 
-// Propose returns how many replicas each stage should have, where it needs so many at least and has
-// had so many.
+// Propose returns how many replicas each stage should have, where it needs at least `need` and has
+// had `before`. The forecasts take in the need.
 func (l *Learned) Propose(need, before []int) []int {
 	after := make([]int, len(l.stages))
 	for i := range l.stages {
@@ -71,7 +71,8 @@ func (l *Learned) Propose(need, before []int) []int {
 	return after
 }
 
-// observe takes in what a stage needs, and returns what an actor sees of it.
+// observe takes in what stage i needs, where it has had `before` replicas, and returns the
+// actorState numbers that an actor sees of it.
 func (l *Learned) observe(i, need, before int) []float64 {
 	f, s := l.of[i], l.stages[i]
 	f.observe(float64(need))
@@ -81,8 +82,9 @@ func (l *Learned) observe(i, need, before int) []float64 {
 		float64(before-max(need, s.level(f)))/scale, portable.Log(s.Start/s.Run)/4)
 }
 
-// after returns how many replicas an action leaves a stage: one fewer, as many or one more than are
-// worth keeping. What is not needed is not started, since it can be started when it is.
+// after returns how many replicas an action leaves stage i, which needs and has had so many: one
+// fewer, as many or one more than are worth keeping. What is not needed is not started, since it
+// can be started when it is.
 func (l *Learned) after(i, need, before, action int) int {
 	return max(need, min(before, l.stages[i].level(l.of[i])+action-1))
 }

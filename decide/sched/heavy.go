@@ -193,7 +193,7 @@ func (s *split) exchange() {
 	}
 }
 
-// between returns what two workers send each other.
+// between returns the bytes that the workers a and b send each other in a step.
 func (s *split) between(a, b int) float64 {
 	for _, p := range s.peers[a] {
 		if p.worker == b {

@@ -73,7 +73,7 @@ func (q *queue) needed(limit int) (n int) {
 	return n
 }
 
-// swap swaps two entries of a heap.
+// swap swaps the entries i and j of a heap.
 func swap(h []*entry, i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].heap, h[j].heap = i, j

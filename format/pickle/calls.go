@@ -58,7 +58,7 @@ func (m *machine) stackGlobal() error {
 	return m.pushGlobal(module, name)
 }
 
-// pushGlobal pushes a global, if it is allowed.
+// pushGlobal pushes the global of a name in a module of Python, if it is allowed.
 func (m *machine) pushGlobal(module, name string) error {
 	if now, ok := python3[module]; ok {
 		module = now

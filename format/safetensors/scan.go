@@ -26,8 +26,8 @@ type scanner struct {
 	size int    // bytes of the last text or number
 }
 
-// newScanner returns a scanner for the JSON between two offsets of a file, which keeps at most most
-// bytes of a text.
+// newScanner returns a scanner for the JSON from one offset of a file up to end, which keeps at
+// most most bytes of a text.
 func newScanner(in io.ReaderAt, from, end int64, most int) *scanner {
 	return &scanner{in: in, at: from, end: end, buf: make([]byte, 64<<10),
 		text: make([]byte, 0, most), most: most}

@@ -149,7 +149,8 @@ func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, erro
 	return f, checkOverlap(a.usedRecords())
 }
 
-// readDirectory reads the directory of an archive, and finds what torch has written in it.
+// readDirectory reads the directory of an archive of size bytes that begins at an offset of a file,
+// and finds what torch has written in it.
 func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	var magic [4]byte
 	if size < int64(len(magic)) {

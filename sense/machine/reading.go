@@ -119,7 +119,8 @@ func (r *Reading) parseStat(file []byte) {
 	}
 }
 
-// parseMemory reads /proc/meminfo, with what control groups leave.
+// parseMemory reads /proc/meminfo, with what control groups leave: limit and free are Files.Limit
+// and Files.Free.
 func (r *Reading) parseMemory(file []byte, limit, free int64) {
 	total, available := -1., -1.
 	for line := range strings.Lines(string(file)) {

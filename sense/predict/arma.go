@@ -188,8 +188,8 @@ func innovations(w, e []float64, mean float64) (order int) {
 	return order
 }
 
-// start sets the coefficients by the second regression of Hannan and Rissanen (1982): on samples,
-// and on errors that innovations has found, which has also returned order.
+// start sets the coefficients by the second regression of Hannan and Rissanen (1982): on the
+// samples w, and on the errors e that innovations has found, which has also returned order.
 func (m *arma) start(w, e []float64, order int) {
 	var eq leastSquares
 	var row [2 * maxOrder]float64

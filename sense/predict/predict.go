@@ -46,8 +46,9 @@ func All() []Predictor {
 // deviations.
 const normal80 = 1.2815515655446004
 
-// bandOf returns the band of a median and the quantiles of 10 and 90 %. It is never the zero Band,
-// also where all samples are the same: it has a least width, too small to matter.
+// bandOf returns the band of a median, mid, and the quantiles of 10 and 90 %, low and high. It is
+// never the zero Band, also where all samples are the same: it has a least width, too small to
+// matter.
 func bandOf(low, mid, high float64) setting.Band {
 	least := max(1e-12*math.Abs(mid), 1e-300)
 	return setting.Band{Low: min(low, mid-least), Mid: mid, High: max(high, mid+least)}

@@ -201,7 +201,8 @@ func (p *Profile) StepTime(nodes, gpus int, local float64) (step, sync float64, 
 		err
 }
 
-// alongBatch returns the seconds of a step on a number of GPUs that was measured.
+// alongBatch returns the seconds of a step, and of these of synchronising, on so many GPUs of some
+// nodes, which was measured, with a local batch that need not have been.
 func (p *Profile) alongBatch(nodes, gpus int, local float64) (step, sync float64, err error) {
 	var low, high Point // the nearest local batches, with the means of all placements
 	var lows, highs int

@@ -96,7 +96,7 @@ func (a *Axis) setAttribute(key, value string) (err error) {
 	return err
 }
 
-// parseCount reads the number of an attribute.
+// parseCount reads the number of the attribute key from its text.
 func parseCount(key, text string) (int, error) {
 	n, err := parseInteger(strings.TrimSpace(text), 1)
 	if err == nil && n > maxShare {
@@ -105,7 +105,8 @@ func parseCount(key, text string) (int, error) {
 	return n, err
 }
 
-// parseList reads a number for each position of the axis, none of them below least.
+// parseList reads a number for each position of the axis from a text, none of them below least;
+// what names the numbers in errors.
 func (a *Axis) parseList(what, text string, least int) ([]int, error) {
 	list, err := parseIntegers(text, least)
 	if err == nil && len(list) != a.Size {

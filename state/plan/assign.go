@@ -50,11 +50,11 @@ type assignment struct {
 	u, v   []int // duals of rows and columns
 }
 
-// setMatch gives a row a column.
+// setMatch gives row r column c.
 func (a *assignment) setMatch(r, c int) { a.column[r], a.row[c] = c, r }
 
-// slack returns by how much a pair costs more than its duals allow. It is 0 for all pairs of which
-// best assignments consist.
+// slack returns by how much the pair of row r and column c costs more than its duals allow. It is 0
+// for all pairs of which best assignments consist.
 func (a *assignment) slack(r, c int) int {
 	if x := a.cost[r*a.cols+c]; x != forbidden {
 		return x - a.u[r] - a.v[c]

@@ -21,7 +21,8 @@ func newNetwork(nodes int) *network {
 	return &network{head: repeatInt(nodes, -1), level: make([]int, nodes), next: make([]int, nodes)}
 }
 
-// addArc adds an arc and its reverse, which has no capacity, and returns the number of the arc.
+// addArc adds an arc from one node to another, and its reverse, which has no capacity, and returns
+// the number of the arc.
 func (n *network) addArc(from, to, capacity int) int {
 	n.arcs = append(n.arcs, arc{to, n.head[from], capacity}, arc{from, n.head[to], 0})
 	n.head[from], n.head[to] = len(n.arcs)-2, len(n.arcs)-1
@@ -31,7 +32,8 @@ func (n *network) addArc(from, to, capacity int) int {
 // flowOn returns the flow over an arc.
 func (n *network) flowOn(arc int) int { return n.arcs[arc^1].residual }
 
-// maxFlow sends the maximum flow on top of the present one, and returns how much it adds.
+// maxFlow sends the maximum flow from source to sink on top of the present one, and returns how
+// much it adds.
 func (n *network) maxFlow(source, sink int) (total int) {
 	for n.setLevels(source, sink) {
 		copy(n.next, n.head)

@@ -44,7 +44,8 @@ func newMinCostFlow(nodes int) *minCostFlow {
 		dist: make([]cost, nodes), arcTo: make([]int, nodes), seen: make([]bool, nodes)}
 }
 
-// addArc adds an arc of a cost, and its reverse, and returns its number.
+// addArc adds an arc of a capacity and a cost from one node to another, and its reverse, and
+// returns its number.
 func (m *minCostFlow) addArc(from, to, capacity int, p cost) int {
 	m.costs = append(m.costs, p, cost{}.minus(p))
 	return m.network.addArc(from, to, capacity)

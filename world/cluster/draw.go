@@ -33,7 +33,8 @@ func draw(seed uint64, job, what int) uint64 {
 	return mix(mix(mix(seed+golden)+uint64(job+1)*golden) + uint64(what+1)*golden)
 }
 
-// uniform returns a number by chance between 0 and 1, both excluded.
+// uniform returns a number by chance between 0 and 1, both excluded, for a job and what is decided,
+// as draw does.
 func uniform(seed uint64, job, what int) float64 {
 	return (float64(draw(seed, job, what)>>11) + 0.5) / (1 << 53)
 }

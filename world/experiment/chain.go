@@ -70,7 +70,8 @@ func runChain(in *Input) (*Table, error) {
 	return t, nil
 }
 
-// stagesOf returns a chain of one stage, of which running a replica for a slot of time costs 1.
+// stagesOf returns a chain of one stage, of which a replica takes `each` requests in a slot of time
+// and costs 1 for that, and starting one costs start.
 func stagesOf(start, each float64) []price.Stage {
 	return []price.Stage{{Name: "stage", Share: 1, Each: each, Room: 1, Run: 1, Start: start}}
 }

@@ -99,8 +99,9 @@ func bidsOf(jobs []trace.Job, curves []trace.Curve, gpus int, seed uint64) (bids
 	return bids, asked
 }
 
-// ratesOf draws the curve of a job that asks for some GPUs and returns the sizes of which none does
-// without more slots what another one does, and that which it asks for.
+// ratesOf draws a curve for a job that asks for some GPUs of so many in all. It returns the rates
+// of the sizes of which none does without more slots what another one does, and of that which it
+// asks for.
 func ratesOf(curves []trace.Curve, asked, gpus int, random *learn.Random) []price.Rate {
 	var fit []int
 	for i := range curves {

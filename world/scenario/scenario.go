@@ -80,7 +80,7 @@ func ParseSeeded(text string, policies []string, what string, seed uint64) (*Sce
 	return parse(text, policies, what, &seed)
 }
 
-// parse reads a scenario, with another seed than its own unless that is nil.
+// parse is Parse, with another seed than that of the text unless seed is nil.
 func parse(text string, policies []string, what string, seed *uint64) (*Scenario, error) {
 	p := &parser{policies: policies, seen: map[string]int{}, cores: noCores}
 	p.Job.Network = cost.Default()

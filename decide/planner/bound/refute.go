@@ -55,8 +55,8 @@ const (
 	leastProgress, leastExact = 1e-2, 1e-6
 )
 
-// refute reports that no order of so many micro-batches ends by a time. False = nothing is known,
-// and windows are those that passes have if it can.
+// refute reports that no order of so many micro-batches through p ends within some seconds. False =
+// nothing is known, and windows are those that passes have if one does.
 func (r *refuter) refute(p *pipeline, micro int, seconds float64) bool {
 	passes := len(p.length)
 	r.micro, r.slack = micro, 1e-10*seconds
@@ -223,8 +223,10 @@ func (r *refuter) stage(s int, p *pipeline) bool {
 	return false
 }
 
-// squeeze moves passes that do not fit between two times, beside those that must lie there and take
-// so long together, behind or before all of these.
+// squeeze moves passes that do not fit between two times, from and to, beside those that must lie
+// there and take sum seconds together, behind or before all of these. Lists are by direction,
+// forward and back: `at` is where its passes begin in the windows, length is the seconds of a pass,
+// and from first up to behind are the micro-batches whose passes must lie between the times.
 func (r *refuter) squeeze(at [2]int, length [2]float64, first, behind [2]int, from, to,
 	sum float64) {
 	room := to - from - sum + r.slack
@@ -254,8 +256,8 @@ func (r *refuter) squeeze(at [2]int, length [2]float64, first, behind [2]int, fr
 	}
 }
 
-// listRooms lists the rooms of a stage that passes of some lengths, the longest in a box, would
-// not fit into. It follows refute.
+// listRooms lists the rooms of stage s that passes of the lengths forward and back, the longest in
+// a box, in seconds, would not fit into. It follows refute.
 func (r *refuter) listRooms(s int, p *pipeline, forward, back float64) []room {
 	r.rooms, r.largest = r.rooms[:0], [2]float64{forward, back}
 	copy(r.was, r.begin)

@@ -42,8 +42,9 @@ func newPlayer(p *Problem) *player {
 	return &player{p: p, stages: make([]timeline.Stage, p.Stages)}
 }
 
-// play returns what a step of a plan takes; +Inf where it does not fit into memory, or is known to
-// take more than limit.
+// play returns the seconds that a step of a plan takes, whose stages begin at the layers starts and
+// hold ahead micro-batches each; +Inf where it does not fit into memory, or is known to take more
+// than limit.
 func (y *player) play(starts, ahead []int, limit float64) float64 {
 	for s := range y.stages {
 		to := y.p.Layers

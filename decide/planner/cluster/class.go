@@ -156,7 +156,7 @@ func (c *Cluster) unlinked() error {
 	return nil
 }
 
-// noLink says that two hosts have no link.
+// noLink is the error that the hosts with the numbers a and b, which may be one, have no link.
 func (c *Cluster) noLink(a, b int) error {
 	return fmt.Errorf("no link fits workers of %s and %s; a last link {\"latency\": …, "+
 		"\"rate\": …} fits any two hosts", c.Hosts[a].Name, c.Hosts[b].Name)
@@ -188,11 +188,12 @@ func (c *Cluster) names() (list []string) {
 	return list
 }
 
-// link returns the link between workers of two hosts, or of one host twice.
+// link returns the link between workers of the hosts with the numbers a and b, or of one host where
+// they are equal.
 func (c *Cluster) link(a, b int) *Link { return &c.Links[c.number(a, b)] }
 
-// number returns the number of the link between workers of two hosts, or of one host twice; -1 =
-// there is none.
+// number returns the number of the link between workers of the hosts with the numbers a and b, or
+// of one host where they are equal; -1 = there is none.
 func (c *Cluster) number(a, b int) (number int) {
 	x, inside := &c.classes, a == b
 	if inside {

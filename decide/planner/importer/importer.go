@@ -46,7 +46,7 @@ const (
 	mostBytes = 1 << 51
 )
 
-// checkSize refuses graphs that are too large.
+// checkSize refuses a graph with too many nodes or edges.
 func checkSize(nodes, edges int) error {
 	if nodes > mostNodes || edges > mostEdges {
 		return fmt.Errorf("%d nodes and %d edges; up to %d and %d are read", nodes, edges,

@@ -183,7 +183,8 @@ func numbers[T any](object map[string]T) (list []int) {
 	return list
 }
 
-// point returns what was measured on a device; nil = it is of no use, and a rule says why.
+// point returns what was measured on a device with micro-batches of a size and layers shared to a
+// degree, by layer; nil = it is of no use, and a rule says why.
 func (s *sailor) point(m *model.Model, device string, micro, degree int,
 	layers map[string][]float64) (*model.Point, error) {
 	info := s.info[s.name][strconv.Itoa(degree)]
@@ -263,7 +264,7 @@ func (s *sailor) cluster(hosts []SailorHosts) (*cluster.Cluster, error) {
 	return cluster.Parse(text)
 }
 
-// link returns the link between hosts of two kinds.
+// link returns the link between hosts of the kinds a and b, which may be one.
 func (s *sailor) link(a, b string) (*cluster.Link, error) {
 	fits := s.network["inter"][a]
 	if a != b {

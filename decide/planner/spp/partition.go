@@ -167,7 +167,9 @@ func (t *table) fill(most, limit float64) *Plan {
 	return t.trace(limit)
 }
 
-// extend fills in where the last of s + 1 stages begins best.
+// extend fills in, for the first so many layers on the first devices, where the last of s + 1
+// stages begins best, if it has r replicas; what is above most seconds, or has a tail above limit,
+// is left out.
 func (t *table) extend(s, layers, devices, r int, most, limit float64) {
 	at := t.index(layers, devices, r)
 	best := most

@@ -141,8 +141,8 @@ func (p *Player) compute(s, direction int, after float64) (end float64) {
 	return end
 }
 
-// link returns over which link a pass is sent when it has ended, by the stage before that; -1 = it
-// is sent nowhere.
+// link returns over which link a pass of stage s in a direction is sent when it has ended, by the
+// stage before that; -1 = it is sent nowhere.
 func (p *Player) link(s, direction int) int {
 	if direction == 0 && s == len(p.rows)-1 {
 		return -1

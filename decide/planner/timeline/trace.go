@@ -116,8 +116,8 @@ func (x *tracer) held(stage int, at float64, held int) {
 		Stage: stage, Args: map[string]any{"micro-batches": held}})
 }
 
-// slice adds what a stage does on a track for a time, of a micro-batch or, -1, of none. What lasts
-// no nanosecond is left out.
+// slice adds what a stage does on a track from start to end, in seconds, of a micro-batch or, -1,
+// of none. What lasts no nanosecond is left out.
 func (x *tracer) slice(stage, track int, kind string, micro int, start, end float64) {
 	from, to := nanos(start), nanos(end)
 	if from == to {

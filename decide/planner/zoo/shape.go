@@ -57,7 +57,7 @@ var shapes = []Shape{
 	llama3("405b", 126, 16384, 128, 128, 53248, false),
 }
 
-// gpt2 returns a GPT-2, whose heads have 64 elements.
+// gpt2 returns the GPT-2 of a size, with so many blocks of a width, whose heads have 64 elements.
 func gpt2(size string, blocks, width int) Shape {
 	s := gpt(blocks, width, width/64)
 	s.Name, s.Title, s.Context = "gpt2-"+size, "GPT-2 "+size+" (Radford et al. 2019)", 1024
@@ -81,15 +81,15 @@ func megatron(size string, blocks, width, heads int) Shape {
 	return s
 }
 
-// gpt returns what all of GPT's have in common: norms and matrices with biases, learned positions,
-// a perceptron four times as wide.
+// gpt returns what all of GPT's with so many blocks of a width, and heads, have in common: norms
+// and matrices with biases, learned positions, a perceptron four times as wide.
 func gpt(blocks, width, heads int) Shape {
 	return Shape{Blocks: blocks, Width: width, Heads: heads, KeyHeads: heads,
 		HeadWidth: width / heads, Inner: 4 * width, Vectors: 13, Last: 2, Vocabulary: 50257,
 		Positions: 2048, Tied: true, Context: 2048}
 }
 
-// llama2 returns a Llama 2.
+// llama2 returns the Llama 2 of a size; keys are the heads of keys and values.
 func llama2(size string, blocks, width, heads, keys, inner int) Shape {
 	return Shape{Name: "llama2-" + size,
 		Title:  "Llama 2 " + strings.ToUpper(size) + " (Touvron et al. 2023)",
@@ -97,7 +97,8 @@ func llama2(size string, blocks, width, heads, keys, inner int) Shape {
 		Gated: true, Vectors: 2, Last: 1, Vocabulary: 32000, Context: 4096}
 }
 
-// llama3 returns a Llama 3, all of which have eight heads of keys and values.
+// llama3 returns the Llama 3 of a size, all of which have eight heads of keys and values; head is
+// the width of one.
 func llama3(size string, blocks, width, heads, head, inner int, tied bool) Shape {
 	return Shape{Name: "llama-" + size,
 		Title:  "Llama 3 " + strings.ToUpper(size) + " (Grattafiori et al. 2024)",

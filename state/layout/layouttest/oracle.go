@@ -131,8 +131,8 @@ next:
 	return local
 }
 
-// flatPart returns a rank's part of a flat array, which is padded so that each part is the same
-// multiple of align.
+// flatPart returns the part with an index, of as many as the degree, of a flat array, which is
+// padded so that each part is the same multiple of align.
 func flatPart(a Array, degree, index, align int) Array {
 	each := 0
 	for each*degree < len(a.Data) {
@@ -141,7 +141,8 @@ func flatPart(a Array, degree, index, align int) Array {
 	return narrow(pad(a, 0, each*degree), 0, index*each, (index+1)*each)
 }
 
-// shardPart returns a rank's part of an array that a shard placement cuts.
+// shardPart returns the part with an index, of as many as the degree, of an array that a shard
+// placement cuts.
 func shardPart(a Array, s place, degree, index int) Array {
 	dim := mustAtoi(s.args[0])
 	rows := a.Shape[dim]
