@@ -128,7 +128,7 @@ func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
 
 // whyNot returns why a candidate is not worth a change, in words; "" = it is.
 func (l *Loop) whyNot(c *candidate) string {
-	held, measured := l.held(c.change, c.learns), l.twin.Measured()
+	held, measured := l.whyHeld(c.change, c.learns), l.twin.Measured()
 	now := mostSamples(l.now.Setting, l.now.Size)
 	then := mostSamples(c.To.Setting, c.To.Members(l.now))
 	deviation, cost := sense.Deviation(measured), c.CostSeconds.Mid

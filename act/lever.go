@@ -69,9 +69,9 @@ type moment struct {
 // isAhead reports whether the moment has not come in what is observed.
 func (m moment) isAhead(o sense.Observation) bool { return o.Step < m.step || o.Now < m.at }
 
-// in returns the moment that is so many optimizer steps from now; each of them counts as leastStep
-// at least.
-func (l *Loop) in(steps uint64) moment {
+// momentAfter returns the moment that is so many optimizer steps from now; each of them counts as
+// leastStep at least.
+func (l *Loop) momentAfter(steps uint64) moment {
 	return moment{l.now.Step + commits(steps, l.now.Setting.Round),
 		l.now.Now + sense.Duration(steps)*leastStep}
 }
@@ -110,9 +110,9 @@ func mainPart(c setting.Change) string {
 	return ""
 }
 
-// held returns why the parts that a change is about are left alone; "" = they are not. Learns is
+// whyHeld returns why the parts that a change is about are left alone; "" = they are not. Learns is
 // whether the change is only made to learn something.
-func (l *Loop) held(c setting.Change, learns bool) string {
+func (l *Loop) whyHeld(c setting.Change, learns bool) string {
 	for _, part := range c.Parts() {
 		if v := l.lever(part); v.person != "" {
 			return v.person
@@ -159,14 +159,14 @@ func (l *Loop) takenBack(v *lever, c setting.Change) {
 		w = &v.reverted[len(v.reverted)-1]
 	}
 	w.patience = min(2*w.patience, maxWayPatience)
-	w.until = l.in(w.patience)
+	w.until = l.momentAfter(w.patience)
 }
 
 // delay leaves a lever alone for a while, after a change that brought little, and longer the next
 // time.
 func (l *Loop) delay(v *lever) {
 	v.patience = min(2*v.patience, maxPatience)
-	v.until, v.why = l.in(v.patience), "the last change brought little"
+	v.until, v.why = l.momentAfter(v.patience), "the last change brought little"
 }
 
 // kept takes in that a change was kept. When the lever is back where it has been shortly before, it
@@ -181,7 +181,7 @@ func (l *Loop) kept(v *lever, c setting.Change) (oscillates bool) {
 	switch {
 	case oscillates:
 		v.patience = min(2*patience, maxPatience)
-		v.until = l.in(frozenFor * v.patience)
+		v.until = l.momentAfter(frozenFor * v.patience)
 		v.why = fmt.Sprintf("%s oscillates: it was at %s before", v.name, to)
 	case c.Measured < minGain:
 		l.delay(v)

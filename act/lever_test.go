@@ -19,9 +19,9 @@ func TestTakenBackWaits(t *testing.T) {
 		l.entry.Step = begin
 		l.learn(way)
 		other := setting.Change{From: "batch=128", To: "batch=96"}
-		for ; l.held(way, false) != ""; l.now.Step++ {
+		for ; l.whyHeld(way, false) != ""; l.now.Step++ {
 			l.now.Now += sense.Second
-			if free := l.held(other, false) == ""; free && i == 0 && l.now.Step < begin+60 {
+			if free := l.whyHeld(other, false) == ""; free && i == 0 && l.now.Step < begin+60 {
 				t.Fatalf("the lever is free %d steps after a change was taken back",
 					l.now.Step-begin)
 			}
@@ -32,7 +32,7 @@ func TestTakenBackWaits(t *testing.T) {
 	}
 	l.learn(way)
 	l.now.Step += 1 << 20 // of 25 µs
-	if why := l.held(way, false); !strings.Contains(why, "waits") {
+	if why := l.whyHeld(way, false); !strings.Contains(why, "waits") {
 		t.Errorf("it is made again in the same moment: %q", why)
 	}
 }
@@ -49,7 +49,7 @@ func TestBackAndForthFreezes(t *testing.T) {
 			l.learn(c)
 		}
 		next := setting.Change{From: "batch=54", To: "batch=128"}
-		if frozen := l.held(next, false) != ""; frozen != (between <= frozenFor*leastFrozen) {
+		if frozen := l.whyHeld(next, false) != ""; frozen != (between <= frozenFor*leastFrozen) {
 			t.Errorf("back after %d steps: frozen %v", between, frozen)
 		}
 	}

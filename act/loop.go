@@ -200,7 +200,7 @@ func (l *Loop) Applied(e Entry) {
 	l.forgetStay(e)
 	if e.Change != nil && e.Change.IsAtOnce() {
 		v := l.lever("rate")
-		l.asked, v.until, v.why = nil, l.in(maxInterval), "it was changed lately"
+		l.asked, v.until, v.why = nil, l.momentAfter(maxInterval), "it was changed lately"
 	} else if e.Change != nil {
 		l.changed, l.pace = e.Step, interval
 		l.next = min(l.next, e.Step+commits(interval, e.Setting.Round))

@@ -26,7 +26,7 @@ func Judge(r Request, mesh string) (*Result, error) {
 		return nil, fmt.Errorf("mesh %s: %w", mesh, err)
 	}
 	if m := p.missing(c); m.bytes > 0 {
-		return nil, p.tooLarge(mesh, m)
+		return nil, p.tooLargeError(mesh, m)
 	}
 	played, err := p.play(c)
 	if err != nil {
@@ -171,7 +171,7 @@ func (p *problem) parseBatch(c *candidate, replicas layout.Axis) error {
 	for _, share := range shares {
 		micro := p.batch / c.sample * share / sum
 		if share == 0 || micro*c.sample*sum != p.batch*share {
-			return p.unshared(c, shares)
+			return p.unsharedError(c, shares)
 		}
 		c.micro = max(c.micro, micro)
 		c.shares = append(c.shares, micro)

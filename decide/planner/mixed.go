@@ -153,7 +153,7 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 	combos := p.combos()
 	if grids, few := p.allGrids(combos, workers); few {
 		if len(grids) == 0 {
-			return nil, p.undivided(workers)
+			return nil, p.undividedError(workers)
 		}
 		return p.best(grids, workers)
 	}
@@ -186,7 +186,7 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 	case len(found) > 0:
 		return p.result(found, s.bound(found[0].seconds)), nil
 	case lacks != nil:
-		return nil, p.infeasible(lacks, workers)
+		return nil, p.infeasibleError(lacks, workers)
 	}
-	return nil, p.undivided(workers)
+	return nil, p.undividedError(workers)
 }

@@ -147,10 +147,10 @@ func (p *problem) best(grids []grid, workers int) (*Result, error) {
 		}
 	}
 	if len(found) == 0 && closest == nil {
-		return nil, p.undivided(workers)
+		return nil, p.undividedError(workers)
 	}
 	if len(found) == 0 {
-		return nil, p.infeasible(closest, workers)
+		return nil, p.infeasibleError(closest, workers)
 	}
 	slices.SortStableFunc(found, func(a, b *solved) int {
 		return cmp.Compare(a.seconds, b.seconds)
@@ -182,7 +182,7 @@ func newProblem(r Request) (*problem, error) {
 		p.several = p.several || has && k.Name != p.places[0].Kind
 	}
 	if len(p.kinds) == 0 {
-		return nil, p.unmeasured()
+		return nil, p.unmeasuredError()
 	}
 	// Nobody knows what layers take on the others.
 	p.places = slices.DeleteFunc(p.places, func(x cluster.Place) bool {
@@ -250,7 +250,7 @@ func (p *problem) grids(workers int) (list []grid, err error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, p.undivided(workers)
+		return nil, p.undividedError(workers)
 	}
 	return list, nil
 }

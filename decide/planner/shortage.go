@@ -149,8 +149,9 @@ func (p *problem) lackOf(m *shortage) string {
 		plural.Bytes(m.has))
 }
 
-// infeasible returns why no plan for so many workers, 0 = all, fits into memory, with what would.
-func (p *problem) infeasible(m *shortage, workers int) error {
+// infeasibleError returns why no plan for so many workers, 0 = all, fits into memory, with what
+// would.
+func (p *problem) infeasibleError(m *shortage, workers int) error {
 	var would []string
 	if p.growing {
 		return fmt.Errorf("no plan fits into memory")
@@ -167,9 +168,9 @@ func (p *problem) infeasible(m *shortage, workers int) error {
 		"fit %s", m.describe(), p.lackOf(m), strings.Join(would, ", or "))
 }
 
-// tooLarge returns why a mesh that somebody has chosen does not fit into memory, with what would:
-// fewer held micro-batches, other cuts, smaller micro-batches, or other degrees.
-func (p *problem) tooLarge(mesh string, m *shortage) error {
+// tooLargeError returns why a mesh that somebody has chosen does not fit into memory, with what
+// would: fewer held micro-batches, other cuts, smaller micro-batches, or other degrees.
+func (p *problem) tooLargeError(mesh string, m *shortage) error {
 	fewer := m.candidate
 	fewer.ahead = make([]int, fewer.stages)
 	p.holdMore(&fewer)
@@ -191,14 +192,15 @@ func (p *problem) tooLarge(mesh string, m *shortage) error {
 		}
 		if s, err := p.play(c); err == nil {
 			stage, _ := p.fullest(c)
-			would = fits(p.mesh(c), p.memory(c, stage), s.seconds)
+			would = fitsText(p.mesh(c), p.memory(c, stage), s.seconds)
 			break
 		}
 	}
 	if would == "" {
 		p.growing, p.work = true, -1
 		if got, err := p.solveMesh(0); err == nil {
-			would = fits(got.Best.Mesh, got.Memory[got.Fullest].Sum(), got.Best.Predicted.Seconds)
+			would = fitsText(got.Best.Mesh, got.Memory[got.Fullest].Sum(),
+				got.Best.Predicted.Seconds)
 		} else {
 			would = "no other mesh on these hosts fits; shoal plan without --mesh says what would"
 		}
@@ -206,9 +208,9 @@ func (p *problem) tooLarge(mesh string, m *shortage) error {
 	return fmt.Errorf("mesh %s does not fit into memory: %s; %s", mesh, p.lackOf(m), would)
 }
 
-// fits says for people how many bytes and seconds a plan takes, with the text of its mesh, that
+// fitsText says for people how many bytes and seconds a plan takes, with the text of its mesh, that
 // fits into memory.
-func fits(mesh string, bytes int64, seconds float64) string {
+func fitsText(mesh string, bytes int64, seconds float64) string {
 	return fmt.Sprintf("%s fits, with %s on the fullest worker and %.3g s a step", mesh,
 		plural.Bytes(bytes), seconds)
 }
@@ -252,7 +254,7 @@ func (p *problem) moreDevices(workers int) string {
 	if err != nil {
 		return ""
 	}
-	return moreOf(added, r.Workers, p.kinds[kind].Name) + ": " + fits(got.Best.Mesh,
+	return moreOf(added, r.Workers, p.kinds[kind].Name) + ": " + fitsText(got.Best.Mesh,
 		got.Memory[got.Fullest].Sum(), got.Best.Predicted.Seconds)
 }
 

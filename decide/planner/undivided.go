@@ -25,8 +25,8 @@ const (
 	mostDivisions = 1 << 22
 )
 
-// unmeasured says that nothing was measured on the kinds of devices that hosts have.
-func (p *problem) unmeasured() error {
+// unmeasuredError is the error that nothing was measured on the kinds of devices that hosts have.
+func (p *problem) unmeasuredError() error {
 	var has []string
 	for _, place := range p.places {
 		has = append(has, place.Kind)
@@ -129,8 +129,9 @@ func (p *problem) nearest(list []division) (below, above int) {
 	return below, above
 }
 
-// undivided says that the batch cannot be divided among so many workers, and what can be.
-func (p *problem) undivided(workers int) error {
+// undividedError is the error that the batch cannot be divided among so many workers, and what can
+// be.
+func (p *problem) undividedError(workers int) error {
 	list := p.divisions(workers)
 	all := len(p.places)
 	if workers > 0 {
@@ -166,9 +167,9 @@ func (p *problem) undivided(workers int) error {
 		plural.Of(len(p.model.Layers), "layer"), batches(p.nearest(list)), p.unequal(list), fewer)
 }
 
-// unshared says that the batch cannot be dealt among the replicas of a mesh that have such shares,
-// and what can be.
-func (p *problem) unshared(c *candidate, shares []int) error {
+// unsharedError is the error that the batch cannot be dealt among the replicas of a mesh that have
+// such shares, and what can be.
+func (p *problem) unsharedError(c *candidate, shares []int) error {
 	step, sum, common := c.sample, 0, 0
 	for _, share := range shares {
 		sum, common = sum+share, gcd(share, common)

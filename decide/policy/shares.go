@@ -84,7 +84,7 @@ func (p Shares) Decide(o sense.Observation, twin decide.Twin,
 			because += ": see shoal drain"
 		}
 	}
-	if why := tooLittle(best.Prediction); why != "" {
+	if why := whyTooLittle(best.Prediction); why != "" {
 		return decide.Leave(because + "; " + why), nil
 	}
 	move := decide.Decision{To: &best.Target, Because: because,
@@ -119,10 +119,10 @@ func (p Shares) Decide(o sense.Observation, twin decide.Twin,
 	return d, state
 }
 
-// tooLittle returns why what is predicted of other shares is not worth a change, in words; "" = it
-// is. Not as for batches, the middle counts where it is a guess, and else also the low end: chance
-// makes some worker look slow in every job, and what may come of that is not worth a try.
-func tooLittle(p decide.Prediction) string {
+// whyTooLittle returns why what is predicted of other shares is not worth a change, in words; "" =
+// it is. Not as for batches, the middle counts where it is a guess, and else also the low end:
+// chance makes some worker look slow in every job, and what may come of that is not worth a try.
+func whyTooLittle(p decide.Prediction) string {
 	switch gain := p.Throughput; {
 	case p.Gain() == 0:
 		return p.Guess

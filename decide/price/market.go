@@ -52,7 +52,7 @@ func Sell(links []Link, buyers []Buyer) (*Sold, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := m.one()
+	at := m.alonePrices()
 	if len(links) > 1 {
 		at = m.ascend(at)
 	}
@@ -220,9 +220,10 @@ func (m *market) loads(prices []float64) []float64 {
 	return loads
 }
 
-// one returns for each link the price that it would have if it were the only one: the closed form
-// x ∝ √(weight · bytes) of those who are not at their most, who are found one after the other.
-func (m *market) one() []float64 {
+// alonePrices returns for each link the price that it would have if it were the only one: the
+// closed form x ∝ √(weight · bytes) of those who are not at their most, who are found one after the
+// other.
+func (m *market) alonePrices() []float64 {
 	prices := make([]float64, len(m.links))
 	for l := range m.links {
 		full := make([]bool, len(m.buyers)) // who has as many steps a second as it can

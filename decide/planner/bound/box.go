@@ -11,9 +11,9 @@ import (
 type box struct{ low, high []int }
 
 // A view is a chain with sums, from which the least seconds that the cuts of a box take are read
-// off. A Prover, or one call of Cuts or Count, has one, on its goroutine: lags, look and squeeze
-// keep in it what is known of the box at hand. Stages are numbered by s, x and y, and layers by i
-// and j: a stage of the layers from i to j does not have j.
+// off. A Prover, or one call of Cuts or Count, has one, on its goroutine: lags, fillPipeline and
+// squeeze keep in it what is known of the box at hand. Stages are numbered by s, x and y, and
+// layers by i and j: a stage of the layers from i to j does not have j.
 type view struct {
 	Chain
 	stages, micro           int
@@ -193,8 +193,8 @@ func (v *view) shrink(b box, fits func(s, i, j int) bool) bool {
 	return true
 }
 
-// look puts the least that the cuts of a box take into the pipeline of the view.
-func (v *view) look(b box) {
+// fillPipeline puts the least that the cuts of a box take into the pipeline of the view.
+func (v *view) fillPipeline(b box) {
 	p, n := &v.pipeline, v.stages
 	passes := 2 * n
 	p.exact = true

@@ -113,7 +113,7 @@ func (p *Prover) refuted(b box, seconds float64) bool {
 		}
 		r.work += 16 * v.stages * v.stages
 		v.lags(b)
-		v.look(b)
+		v.fillPipeline(b)
 		if r.refute(&v.pipeline, v.micro, seconds) {
 			return true
 		}

@@ -32,7 +32,7 @@ func newEnds(inside bool, a, b string) ends { return ends{inside, min(a, b), max
 // classify sorts hosts into classes, and finds the links of these. It returns what is wrong with
 // links, or which hosts have none.
 func (c *Cluster) classify() error {
-	named, err := c.named()
+	named, err := c.linkNames()
 	if err != nil {
 		return err
 	}
@@ -59,28 +59,28 @@ func (c *Cluster) classify() error {
 		}
 		for _, a := range sets[left] {
 			if l.Inside {
-				note(&x.within[a], i)
+				setFirst(&x.within[a], i)
 				continue
 			}
 			for _, b := range sets[right] {
-				note(&x.between[a][b], i)
-				note(&x.between[b][a], i)
+				setFirst(&x.between[a][b], i)
+				setFirst(&x.between[b][a], i)
 			}
 		}
 	}
 	return c.unlinked()
 }
 
-// note puts the number of a link into a cell that has none yet, which is below 0.
-func note(cell *int32, link int) {
+// setFirst puts the number of a link into a cell that has none yet, which is below 0.
+func setFirst(cell *int32, link int) {
 	if *cell < 0 {
 		*cell = int32(link)
 	}
 }
 
-// named returns the names of hosts, kinds and zones that links have, and for each whether it is
+// linkNames returns the names of hosts, kinds and zones that links have, and for each whether it is
 // that of a host; or what is wrong with a link.
-func (c *Cluster) named() (map[string]bool, error) {
+func (c *Cluster) linkNames() (map[string]bool, error) {
 	hosts, others := map[string]bool{}, map[string]bool{}
 	for _, h := range c.Hosts {
 		hosts[h.Name] = true

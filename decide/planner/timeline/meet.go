@@ -3,12 +3,13 @@ package timeline
 import "math"
 
 // How a Player plays a step where a transfer needs both of its stages at once, or both directions
-// of a link. Seconds calls meet, on the goroutine that uses the Player, whose rows hold how far
-// each stage is.
+// of a link. Seconds calls playCoupled, on the goroutine that uses the Player, whose rows hold how
+// far each stage is.
 
-// meet plays a step in which transfers keep stages from computing, or share a link: one after the
-// other, as they can begin. It reports false where the step is known to take more than the limit.
-func (p *Player) meet() bool {
+// playCoupled plays a step in which transfers keep stages from computing, or share a link: one
+// after the other, as they can begin. It reports false where the step is known to take more than
+// the limit.
+func (p *Player) playCoupled() bool {
 	n := len(p.rows)
 	for s := range p.rows {
 		p.expect(s)

@@ -62,7 +62,7 @@ func (p *Player) Seconds(stages []Stage, micro int, limit float64) (seconds floa
 		p.rows[0].has[0] = micro
 		clear(p.rows[0].come[0])
 	}
-	if alone && !p.flow() || !alone && !p.meet() {
+	if alone && !p.playFree() || !alone && !p.playCoupled() {
 		return math.Inf(1)
 	}
 	for s := range p.rows {
@@ -75,9 +75,9 @@ func (p *Player) Seconds(stages []Stage, micro int, limit float64) (seconds floa
 	return seconds
 }
 
-// flow plays a step in which stages wait for what they need only. It reports false where the step
-// is known to take more than the limit.
-func (p *Player) flow() bool {
+// playFree plays a step in which stages wait for what they need only. It reports false where the
+// step is known to take more than the limit.
+func (p *Player) playFree() bool {
 	for moved := true; moved; {
 		moved = false
 		for s := range p.rows {
