@@ -13,7 +13,9 @@ import (
 )
 
 // How a pool is kept in a store: docs/formats/pool.md has the form. Values have one form, as those
-// of store/record: what is read is encoded once more, and refused if a byte differs.
+// of store/record: what is read is encoded once more, and refused if a byte differs. The functions
+// and the methods of Machine that take what the keeper has read, and have values written, are for
+// the goroutine that uses the Machine.
 
 // version is that of docs/formats/pool.md.
 const version = 1
@@ -408,8 +410,8 @@ func (m *Machine) restoreMemory(text []byte) error {
 	return err
 }
 
-// writeMemory has written what the policy remembers, where that has changed. What is too much for
-// the store is not kept.
+// writeMemory has what the policy remembers written into the store, where that has changed. What is
+// too much for the store is not kept.
 func (m *Machine) writeMemory() {
 	now := m.core.Memory()
 	if bytes.Equal(now, m.memory) {

@@ -23,7 +23,7 @@ func (s Span) Intersect(t Span) Span { return Span{max(s.From, t.From), min(s.To
 // return a new one, unless they say otherwise.
 type Box []Span
 
-// Box returns the whole of a tensor of this shape.
+// Box returns the whole of a tensor of this shape, in new memory.
 func (s Shape) Box() Box {
 	b := make(Box, len(s))
 	for i, d := range s {

@@ -10,7 +10,7 @@ var goodput = Policy{Name: "goodput",
 	About: "the best mean of all jobs' speeds, each compared with an equal part of the slots",
 	Share: goodputShare{}}
 
-// goodputShare is the share of goodput.
+// goodputShare is the share of goodput. It remembers nothing.
 type goodputShare struct{}
 
 // climb is a search for the best slots of the jobs of a view. Lists are by index of the job there.

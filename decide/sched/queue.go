@@ -8,7 +8,7 @@ type queue struct {
 	n     int
 }
 
-// add puts a job in.
+// add puts a job that waits in.
 func (q *queue) add(e *entry) {
 	size, i := e.job.Asked, 0
 	for i < len(q.sizes) && q.sizes[i] < size {
@@ -29,7 +29,7 @@ func (q *queue) add(e *entry) {
 	q.n++
 }
 
-// remove takes a job out.
+// remove takes a job out that is in.
 func (q *queue) remove(e *entry) {
 	i := 0
 	for q.sizes[i] != e.job.Asked {

@@ -13,6 +13,7 @@ const MaxFile = 16 << 20
 // Compact returns the lines of a file of rows in fewer bytes: of the older half of the bytes it
 // merges neighbours that are alike, by pairs, and if seven eighths of the limit are not enough
 // then, it leaves the oldest rows out until they are. What cannot be read is left out.
+// launcher/senselog calls it when a file has grown to its limit; text stays as it is.
 func Compact(text []byte, limit int) []byte {
 	var rows []Row
 	for len(text) > 0 {

@@ -84,7 +84,7 @@ func newMinima(list []float64) minima {
 	return m
 }
 
-// of returns the least of the numbers from one to another, with both.
+// of returns the least of the numbers of the list from one index to another, both included.
 func (m minima) of(from, to int) float64 {
 	row := bits.Len(uint(to-from+1)) - 1
 	return min(m[row][from], m[row][to+1-1<<row])

@@ -45,7 +45,7 @@ func NewProver(c Chain, stages, micro int, most float64) *Prover {
 	return p
 }
 
-// Work returns the elementary operations so far, whatever the machine.
+// Work returns how many elementary operations the proofs have taken so far, whatever the machine.
 func (p *Prover) Work() int { return p.refuter.work }
 
 // Lower says that a plan takes less than was known: the bound cannot come above that.

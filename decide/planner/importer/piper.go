@@ -209,7 +209,8 @@ func (g *piperGraph) unit() (second float64, quirks []string) {
 		sum)}
 }
 
-// point returns what the layers take where so many devices share each.
+// point returns what the layers take where tp devices share each; second is the seconds of a unit
+// of the times in the graph.
 func (g *piperGraph) point(tp int, second float64) model.Point {
 	p := model.Point{Device: "gpu", Micro: 1, Layers: map[string]model.Cost{}}
 	if tp > 1 {
