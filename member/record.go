@@ -172,9 +172,10 @@ func (r Record) Check() error {
 	case r.Done < 0:
 		return fmt.Errorf("%d members have finished", r.Done)
 	}
-	for _, n := range []int{r.Want, r.Min, r.Max, r.Spares} {
+	names := []string{"want", "min", "max", "spares"}
+	for i, n := range []int{r.Want, r.Min, r.Max, r.Spares} {
 		if n < 0 || n > maxWorkers {
-			return fmt.Errorf("a size of %d, which is not from 0 to %d", n, maxWorkers)
+			return fmt.Errorf("%s: %d is not from 0 to %d", names[i], n, maxWorkers)
 		}
 	}
 	return r.Growth.Validate()
