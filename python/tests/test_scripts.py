@@ -1,7 +1,10 @@
-"""The runner of the tests ends what hangs or never ends, and shows why."""
+"""The runner of the tests ends what hangs or never ends, and shows why; docs/testing.md has its
+stages.
+"""
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -70,3 +73,16 @@ def test_what_a_hanging_go_test_has_printed_is_shown(runner, monkeypatch):
     go.go("./agent")
     assert go.passed == 1
     assert go.failures == [(f"{package} TestStuck", "FAIL\ngoroutine 7\n")]
+
+
+def test_stages_are_in_the_docs():
+    """The table of docs/testing.md has each stage of the runner in one row, with its tiers."""
+    listed = subprocess.run([SCRIPTS / "test", "--list"], stdout=subprocess.PIPE, text=True).stdout
+    want = {line[:14].strip(): line[14:30].split() for line in listed.splitlines()}
+    page = (SCRIPTS.parent / "docs/testing.md").read_text()
+    table = page[page.index("| stage |") :].partition("\n\n")[0]
+    found = {}
+    for stages, *cells in re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", table, re.M)[1:]:
+        tiers = [tier for tier, cell in zip(("quick", "test", "all"), cells) if cell != "–"]
+        found.update({stage: tiers for stage in stages.split(", ")})
+    assert found == want
