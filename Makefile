@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak sched-kills reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-sched bench-plan plan-oracles plan-gaps slurm-test kube-test clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak sched-soak sched-kills reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape bench-trainers bench-loop bench-sched bench-plan plan-oracles plan-gaps slurm-test kube-test kube-scale clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -120,6 +120,11 @@ endif
 	scripts/setup
 	cd deploy/kube && CGO_ENABLED=0 go build -trimpath -o ../../build/tools/shoal-operator .
 	cd deploy/kube && KUBE=$(or $(KUBE),server) go test -count=$(or $(TIMES),1) -timeout 0 -v ./kubelet
+
+kube-scale: ## the operator for Kubernetes with 200 jobs on 2,000 nodes without processes, and a real API server: how long 200 pods take to come and go, memory, requests; about 2 minutes once the server is built
+	scripts/setup kube
+	cd deploy/kube && CGO_ENABLED=0 go build -trimpath -o ../../build/tools/shoal-operator .
+	cd deploy/kube && KUBE=server SCALE=1 go test -count=1 -timeout 0 -run TestScale -v ./kubelet
 
 bench-plan: build ## how true the predictions of shoal plan are, and what its plans bring; about 25 minutes; QUICK=1 a few cases
 	scripts/setup torch2

@@ -29,6 +29,7 @@ type cluster struct {
 	api     client.Client // as people have it
 	kubelet client.Client // as the kubelet has it
 	bind    func(ctx context.Context, p *corev1.Pod) error
+	metrics string // address of the operator's; "" = it has none
 }
 
 // newCluster returns a cluster as the environment variable KUBE says.

@@ -22,10 +22,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+	"github.com/shoal-ml/shoal/deploy/kube/operator"
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
@@ -73,15 +76,23 @@ func newServer(t *testing.T, scheme *runtime.Scheme) *cluster {
 		}
 		<-time.After(look)
 	}
-	install(t, api)
+	for _, file := range []string{"../install.yaml", "testdata/kueue.yaml"} {
+		install(t, api, file)
+	}
+	own := &rest.Config{Host: here, BearerToken: "operatortoken",
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	serves(t, own, v1alpha1.GroupVersion.WithKind("ShoalJobList"))
+	serves(t, own, operator.WorkloadKind.GroupVersion().WithKind("WorkloadList"))
 	config := write("config", fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\n"+
 		"clusters: [{name: x, cluster: {server: %q, insecure-skip-tls-verify: true}}]\n"+
 		"users: [{name: x, user: {token: operatortoken}}]\n"+
 		"contexts: [{name: x, context: {cluster: x, user: x, namespace: shoal-system}}]\n", here))
+	shown := "127.0.0.1:" + strconv.Itoa(freePort(t))
 	start(t, dir, filepath.Join(tools, "shoal-operator"), []string{"KUBECONFIG=" + config,
-		"POD_NAMESPACE=shoal-system"}, "-metrics", "0", "-health", "0", "-lease-namespace",
+		"POD_NAMESPACE=shoal-system"}, "-metrics", shown, "-health", "0", "-lease-namespace",
 		"shoal-system")
-	return &cluster{api: api, kubelet: api, bind: func(ctx context.Context, p *corev1.Pod) error {
+	return &cluster{api: api, kubelet: api, metrics: shown, bind: func(ctx context.Context,
+		p *corev1.Pod) error {
 		err := api.SubResource("binding").Create(ctx, p, &corev1.Binding{
 			ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
 			Target:     corev1.ObjectReference{Kind: "Node", Name: "node"}})
@@ -128,9 +139,9 @@ func tail(path string) string {
 	return string(text[max(0, len(text)-4000):])
 }
 
-// install applies install.yaml, and waits until the API server knows the kind ShoalJob.
-func install(t *testing.T, api client.Client) {
-	text, err := os.ReadFile("../install.yaml")
+// install applies a file of objects.
+func install(t *testing.T, api client.Client, file string) {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,21 +149,26 @@ func install(t *testing.T, api client.Client) {
 	for {
 		var o unstructured.Unstructured
 		if err := documents.Decode(&o.Object); errors.Is(err, io.EOF) {
-			break
+			return
 		} else if err != nil {
 			t.Fatal(err)
 		}
 		if err := api.Create(t.Context(), &o); err != nil {
-			t.Fatalf("install.yaml, %s %s: %v", o.GetKind(), o.GetName(), err)
+			t.Fatalf("%s, %s %s: %v", file, o.GetKind(), o.GetName(), err)
 		}
 	}
-	jobs := new(unstructured.UnstructuredList)
-	jobs.SetAPIVersion("shoal-ml.github.io/v1alpha1")
-	jobs.SetKind("ShoalJobList")
-	for n := 0; api.List(t.Context(), jobs) != nil; n++ {
-		if n == tries {
-			t.Fatal("the API server does not serve ShoalJobs")
+}
+
+// serves waits until the API server knows a kind of lists, and lets somebody read them.
+func serves(t *testing.T, config *rest.Config, kind schema.GroupVersionKind) {
+	list := new(unstructured.UnstructuredList)
+	list.SetGroupVersionKind(kind)
+	for range tries {
+		api, err := client.New(config, client.Options{})
+		if err == nil && api.List(t.Context(), list) == nil {
+			return
 		}
 		<-time.After(look)
 	}
+	t.Fatalf("the API server does not serve %s", kind.Kind)
 }

@@ -364,3 +364,30 @@ func TestIdle(t *testing.T) {
 		}
 	}
 }
+
+// TestCallsOfChange counts the requests that a job of two pods makes which gets four: they are in
+// proportion to the pods, however often the operator looks.
+func TestCallsOfChange(t *testing.T) {
+	c := newCluster(t, newJob(example))
+	c.reconcile(6)
+	c.change(size(4))
+	reads := 0
+	fresh := interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, api client.WithWatch, l client.ObjectList,
+			opts ...client.ListOption) error {
+			reads++
+			return api.List(ctx, l, opts...)
+		}})
+	c.writes = 100
+	for range 20 {
+		r := &Reconciler{Client: c.killable(), Fresh: fresh, Asker: c.asker, Events: c,
+			Now: time.Now}
+		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
+		c.must(err)
+		c.runPods()
+	}
+	c.want(v1alpha1.Running, "big-1-0* big-1-1 big-1-2 big-1-3")
+	if writes := 100 - c.writes; writes > 2+3 || reads > 2 {
+		t.Errorf("%d writes and %d reads beside the cache for two pods more", writes, reads)
+	}
+}
