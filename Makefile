@@ -108,7 +108,7 @@ bench-sched: build ## real jobs in a pool on this machine: how soon an urgent jo
 	scripts/setup
 	.venv/bin/python bench/sched/run.py
 
-slurm-test: build ## a job on three nodes of a Slurm on this machine, which preempts it 20 times; about 8 minutes
+slurm-test: build ## a job on three nodes of a Slurm on this machine, which preempts it 20 times and loses a node; about 9 minutes
 	scripts/setup slurm
 	scripts/setup
 	PREEMPTIONS=20 .venv/bin/python -m pytest -q python/tests/test_slurm.py
