@@ -42,6 +42,7 @@ type Machine struct {
 	number uint64 // of the last submission
 
 	past   map[string]*Past // by kind
+	recent [moments][]recentEnd
 	writes map[string]Write // by key, what is to be written
 	orders []Order          // what Take returns next
 	notes  []string         // what Notes returns next

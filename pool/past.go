@@ -10,10 +10,12 @@ type Past struct {
 	Steps  float64         `json:"steps"`  // steps of one, smoothed
 	Spread float64         `json:"spread"` // mean deviation of these, smoothed
 	Speeds map[int]float64 `json:"speeds"` // steps a second of the last, by number of workers
-	// Ends are, of the last jobs that ended well, the parts that they took of the time that was
-	// expected when their slots were last decided; the newest last, at most maxEnds.
-	Ends []float64 `json:"ends"`
-	Tail float64   `json:"tail"` // milliseconds from the last step to the end of a job, smoothed
+	// Ends are, of the last jobs that ended well, how the ends that were expected when their slots
+	// were last decided were off, and Halves those that were expected half-way from there; the
+	// newest last, at most maxEnds.
+	Ends   []PastEnd `json:"ends"`
+	Halves []PastEnd `json:"halves"`
+	Tail   float64   `json:"tail"` // milliseconds from the last step to the end of a job, smoothed
 }
 
 // smoothing is the weight of the newest of several values.
@@ -27,7 +29,7 @@ func (m *Machine) learn(e *entry) {
 	}
 	p := m.past[kind]
 	if p == nil {
-		p = &Past{Kind: kind, Speeds: map[int]float64{}, Ends: []float64{}}
+		p = &Past{Kind: kind, Speeds: map[int]float64{}, Ends: []PastEnd{}, Halves: []PastEnd{}}
 		m.past[kind] = p
 	}
 	if e.State == Ended {

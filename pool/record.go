@@ -265,13 +265,15 @@ func (p *Past) check() error {
 	if p.Speeds == nil || p.Runs < 0 || p.Steps < 0 || p.Spread < 0 || p.Tail < 0 {
 		return errors.New("a number is below 0, or there are no speeds")
 	}
-	for _, part := range p.Ends {
-		if part < leastPart || part > mostPart {
-			return fmt.Errorf("ends that cannot be: %g", part)
+	for _, list := range [][]PastEnd{p.Ends, p.Halves} {
+		for _, x := range list {
+			if x.Part < leastPart || x.Part > mostPart || x.At < 0 || abs(x.Missed) > 1 {
+				return fmt.Errorf("ends that cannot be: %+v", x)
+			}
 		}
-	}
-	if p.Ends == nil || len(p.Ends) > maxEnds {
-		return fmt.Errorf("%d ends, of which there are 0 to %d", len(p.Ends), maxEnds)
+		if list == nil || len(list) > maxEnds {
+			return fmt.Errorf("%d ends, of which there are 0 to %d", len(list), maxEnds)
+		}
 	}
 	return checkSpeeds(p.Speeds)
 }
@@ -287,6 +289,16 @@ func positive(s Slots) bool {
 		}
 	}
 	return s != nil
+}
+
+// restorePast takes what a store has of a kind of jobs.
+func (m *Machine) restorePast(p *Past) {
+	m.past[p.Kind] = p
+	for when := range moments {
+		for _, x := range *p.ends(when) {
+			m.keepRecent(when, p.Kind, x)
+		}
+	}
 }
 
 // Restore returns the pool that a store has, by its keys; hosts are away until their keepers are
@@ -322,7 +334,7 @@ func Restore(cfg Config, now int64, values map[string][]byte) (*Machine, error) 
 				if err = v.Past.check(); err != nil {
 					err = badValue("poolpast", key, err)
 				}
-				m.past[v.Past.Kind] = &v.Past
+				m.restorePast(&v.Past)
 			}
 		case key == MemoryKey(cfg.Name):
 			err = m.restoreMemory(text)

@@ -14,7 +14,7 @@ const (
 	jobText  = `{"shoal":"pooljob","version":1,"pool":"lab","job":"big","number":1,"submission":{"name":"big","spec":"command: [python3, train.py]\n","dir":"/home/ada","env":["PATH=/usr/bin"],"who":"ada@node1","kind":"0f3a","min":1,"max":4,"asked":4,"sizes":null,"tenant":"","priority":0,"deadline":0,"value":0,"budget":0,"preempt":"shrink"},"submitted":1795798900000,"state":"running","because":"2 slots for urgent, priority 10","attempt":1,"lead":"node1","want":{"node1":2},"target":{"node1":2},"held":{"node1":2},"parts":{"node1":1},"parted":1,"hurt":false,"pinned":false,"names":{"node1":"here"},"elastic":true,"steps":400,"goal":0,"speeds":{"2":310.5},"began":1795798900020,"over":0,"error":"","stop_by":"","stop_now":false,"fails":0,"asks":0,"expect":{"pause":2,"end":0,"low":0,"high":0},"run":"/home/ada/.local/state/shoal/runs/big","history":{"started":1795798900020,"waited":20,"since":1795798900000,"counted":1795798910338,"attained":41.272,"moves":1,"moved_at":1795798910338,"runs_from":1795798910340,"turn":1},"changes":[{"at":1795798910338,"from":4,"to":2,"because":"2 slots for urgent, priority 10","before":0,"expected":{"pause":2,"end":0,"low":0,"high":0},"done":1795798910356,"outcome":""}]}`
 	hostText = `{"shoal":"poolhost","version":1,"pool":"lab","host":"node1","slots":4,"address":"","leaving":false,"forgot":false}`
 	coreText = `{"shoal":"poolcore","version":1,"pool":"lab","policy":"asrpt","memory":"e30="}`
-	pastText = `{"shoal":"poolpast","version":1,"pool":"lab","kind":"0f3a","runs":1,"steps":4096,"spread":0,"speeds":{"4":610},"ends":[1.04],"tail":850}`
+	pastText = `{"shoal":"poolpast","version":1,"pool":"lab","kind":"0f3a","runs":1,"steps":4096,"spread":0,"speeds":{"4":610},"ends":[{"at":1795798910338,"part":1.04,"missed":0}],"halves":[],"tail":850}`
 )
 
 // stored returns a record that has one value of each kind, but for that of the head.
@@ -100,8 +100,9 @@ func TestRestoreRefuses(t *testing.T) {
 		{HostKey("lab", "node1"), `"slots":4`, `"slots":-4`, "-4 slots"},
 		{HostKey("lab", "node1"), `"host":"node1"`, `"host":""`, "belongs under"},
 		{PastKey("lab", "0f3a"), `"speeds":{"4":610}`, `"speeds":{"-4":610}`, "speeds"},
-		{PastKey("lab", "0f3a"), `[1.04]`, `[0]`, "ends"},
-		{PastKey("lab", "0f3a"), `[1.04]`, `null`, "0 ends"},
+		{PastKey("lab", "0f3a"), `1.04`, `0`, "ends"},
+		{PastKey("lab", "0f3a"), `"missed":0`, `"missed":2`, "ends"},
+		{PastKey("lab", "0f3a"), `[{"at":1795798910338,"part":1.04,"missed":0}]`, `null`, "0 ends"},
 		{PastKey("lab", "0f3a"), `"tail":850`, `"tail":-1`, "below 0"},
 		{PastKey("lab", "0f3a"), `"steps":4096`, `"steps":-1`, "below 0"},
 		{JobKey("lab", "big"), `"speeds":{"2":310.5}`, `"speeds":{"2":-3}`, "speeds"},

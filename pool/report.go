@@ -250,7 +250,7 @@ func (m *Machine) takeProgress(e *entry, l *Led) {
 		e.Speeds[l.Size] = 1 / pace
 	}
 	if rate := m.core.Rate(jobID(e)); rate > 0 && m.knowsWork(e) {
-		e.foreseen.last = m.after(m.left(e, rate).Mean / rate * 1000)
+		m.foresee(e, m.after(m.left(e, rate).Mean/rate*1000))
 	}
 	m.coreProgress(e)
 }

@@ -80,8 +80,9 @@ func (m *Machine) takeGrants() {
 		if !m.knowsWork(e) {
 			x = Expectation{Pause: x.Pause}
 		} else {
-			e.foreseen = foreseen{at: m.now, end: x.End}
-			x = m.correct(e, x)
+			end := x.End
+			x = m.correct(e, x, whenDecided)
+			e.foreseen = foreseen{look: look{m.now, end, x.Low, x.High}}
 		}
 		m.recordChange(e, want.total(), g.Because, x)
 		e.Want, e.Because, e.Expect = want.clone(), g.Because, x

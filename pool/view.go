@@ -115,7 +115,7 @@ func (m *Machine) expectNow(e *entry) Expectation {
 		at := func(steps float64) int64 { return m.after(steps / rate * 1000) }
 		spread := float64(1.2815515655446004 * left.Spread)
 		x.End, x.Low, x.High = at(left.Mean), at(left.Mean-spread), at(left.Mean+spread)
-		return m.correct(e, x)
+		return m.correct(e, x, underWay)
 	}
 	return x
 }
