@@ -14,6 +14,7 @@ import (
 // on each side follows from how often the last intervals were missed there (Gibbs and Candes,
 // "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021, section 2): when a machine
 // gets busier, all jobs take longer than those before them, of whatever kind they are.
+//
 // The methods run on the goroutine that uses the Machine. Times are milliseconds since 1970.
 
 const (

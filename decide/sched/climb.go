@@ -33,6 +33,9 @@ func (c *climb) start() {
 		for more && c.free < n {
 			more = c.shrinkLeast(x.index, math.Inf(1))
 		}
+		if n > c.free && x.job.overdue(c.view.Age, x.job.Waited) {
+			break // nobody passes it
+		}
 		if n <= c.free {
 			c.want[x.index] = n
 			c.free -= n
