@@ -84,6 +84,35 @@ func TestSmallNeedsFirst(t *testing.T) {
 	}
 }
 
+// TestGivesAtOnce has a job give slots to another one where each change is a restart: it gives all
+// that it does not need at once, since it has no time for a second change.
+func TestGivesAtOnce(t *testing.T) {
+	restart := sched.Estimate{Mean: 900_000}
+	p, err := sched.Named("deadline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := sched.New(sched.Config{Policy: p, Costs: sched.Costs{Resize: restart, Resume: restart}})
+	if err := m.Host(sched.Host{Name: "h", Slots: 4}); err != nil {
+		t.Fatal(err)
+	}
+	a := elasticJob("a", 30_000)
+	a.Deadline = 10_000 * sched.Second
+	submit(t, m, a)
+	m.Ready()
+	m.Tick(3000 * sched.Second)
+	if err := m.Progress("a", sched.Estimate{Mean: 5500}, nil); err != nil {
+		t.Fatal(err)
+	}
+	b := rigid("b", 3000*sched.Second, 1, 3000)
+	b.Deadline = 7000 * sched.Second
+	submit(t, m, b)
+	m.Ready()
+	if got := slotsOf(m); got != "a1 b1" {
+		t.Error(got)
+	}
+}
+
 // FuzzMemory has a machine with a deadline policy go on from any bytes.
 func FuzzMemory(f *testing.F) {
 	for _, text := range []string{"", "\x01a\x01\x04\x05", "\x01a\xff\xff\xff\x7f", "\xff\xff",
