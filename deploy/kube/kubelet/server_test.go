@@ -89,8 +89,8 @@ func newServer(t *testing.T, scheme *runtime.Scheme) *cluster {
 		"contexts: [{name: x, context: {cluster: x, user: x, namespace: shoal-system}}]\n", here))
 	shown := "127.0.0.1:" + strconv.Itoa(freePort(t))
 	start(t, dir, filepath.Join(tools, "shoal-operator"), []string{"KUBECONFIG=" + config,
-		"POD_NAMESPACE=shoal-system"}, "-metrics", shown, "-health", "0", "-lease-namespace",
-		"shoal-system")
+		"POD_NAMESPACE=shoal-system"}, "-metrics", shown, "-health", "0", "-schedule",
+		shared+"="+strconv.Itoa(sharedPods), "-lease-namespace", "shoal-system")
 	return &cluster{api: api, kubelet: api, metrics: shown, bind: func(ctx context.Context,
 		p *corev1.Pod) error {
 		err := api.SubResource("binding").Create(ctx, p, &corev1.Binding{

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -390,4 +391,26 @@ func TestCallsOfChange(t *testing.T) {
 	if writes := 100 - c.writes; writes > 2+3 || reads > 2 {
 		t.Errorf("%d writes and %d reads beside the cache for two pods more", writes, reads)
 	}
+}
+
+// FuzzClaim reads Workloads that Kueue would not write.
+func FuzzClaim(f *testing.F) {
+	f.Add("1", `{"spec": {"podSets": [{"count": 2, "minCount": 1}]}, "status": {"admission":
+		{"podSetAssignments": [{"count": 2, "flavors": {"cpu": "a"}}]}, "conditions": [
+		{"type": "Evicted", "status": "True", "message": "x"}],
+		"reclaimablePods": [{"count": 1}]}}`)
+	f.Add("x", `{"spec": {"podSets": [{}, {}]}}`)
+	f.Add("0", `{"status": {"conditions": 3}}`)
+	f.Fuzz(func(t *testing.T, number, text string) {
+		o := new(unstructured.Unstructured)
+		if json.Unmarshal([]byte(text), &o.Object) != nil || o.Object == nil {
+			return
+		}
+		delete(o.Object, "metadata")
+		o.SetLabels(map[string]string{labelClaim: number})
+		c, err := readClaim(o)
+		if err == nil && c.Usable() < 0 {
+			t.Errorf("%s makes %+v", text, c.Claim)
+		}
+	})
 }

@@ -89,7 +89,12 @@ func Decide(v View) (d Decision, err error) {
 	taken, known := 0, map[string]*Job{}
 	for i := range jobs {
 		j := &jobs[i]
-		core := j.toCore(v.Now)
+		if !j.Aside && j.Has > j.Max { // people want less than it has
+			j.Has = j.Max
+			d.Now = append(d.Now, Allotment{Name: j.Name, Pods: j.Has, History: j.History,
+				Because: "people want no more"})
+		}
+		core := j.toCore(v.Now, v.Capacity)
 		if err := core.Check(); err != nil && !j.Aside {
 			j.Aside = true
 			d.Waits = append(d.Waits, Allotment{Name: j.Name, Because: err.Error(),
@@ -98,11 +103,6 @@ func Decide(v View) (d Decision, err error) {
 		if j.Aside {
 			capacity -= max(j.Has, j.Pods) * j.Units
 			continue
-		}
-		if j.Has > j.Max { // people want less than it has
-			j.Has = j.Max
-			d.Now = append(d.Now, Allotment{Name: j.Name, Pods: j.Has, History: j.History,
-				Because: "people want no more"})
 		}
 		taken += max(j.Has, j.Pods) * j.Units
 		known[j.Name] = j
@@ -114,7 +114,7 @@ func Decide(v View) (d Decision, err error) {
 		if j.Aside {
 			continue
 		}
-		if err := m.Restore(j.toCore(v.Now), j.History); err != nil {
+		if err := m.Restore(j.toCore(v.Now, v.Capacity), j.History); err != nil {
 			return d, err
 		}
 	}
@@ -175,8 +175,35 @@ const (
 	assumedScaling = 0.85  // n pods are as fast as one to the power of this, times
 )
 
-// toCore returns a job as the machine has it.
-func (j Job) toCore(now int64) sched.Job {
+// sizes returns the numbers of pods between two that are worth a look, in order: each is a quarter
+// more than the one before, and the last is the greatest for which there is room. A job that can
+// have few numbers has those.
+func (j Job) sizes(least, most, capacity int) (list []int) {
+	most = max(least, min(most, capacity/j.Units))
+	for n := least; n <= most; n = max(n+1, n*5/4) {
+		list = append(list, n)
+	}
+	switch last := len(list) - 1; {
+	case last < 0 || list[last] == most:
+	case last > 0 && list[last]*5/4 > most:
+		list[last] = most
+	default:
+		list = append(list, most)
+	}
+	if j.Sizes != nil {
+		list = slices.DeleteFunc(slices.Clone(j.Sizes), func(n int) bool {
+			return n < least || n > max(j.Min, j.Max)
+		})
+	}
+	if j.Has > 0 && !slices.Contains(list, j.Has) {
+		list = append(list, j.Has)
+		slices.Sort(list)
+	}
+	return list
+}
+
+// toCore returns a job as the machine has it, where there is a capacity.
+func (j Job) toCore(now int64, capacity int) sched.Job {
 	least, most := j.Min, max(j.Min, j.Max)
 	if j.Has > 0 { // people may have changed what they want since
 		least, most = min(least, j.Has), max(most, j.Has)
@@ -193,18 +220,16 @@ func (j Job) toCore(now int64) sched.Job {
 		Started: sched.Never, Min: least * j.Units, Max: max(j.Min, j.Max) * j.Units,
 		Priority: j.Priority, Deadline: j.Deadline, Value: j.Value, Budget: j.Budget, Park: j.Park,
 		Done: j.Steps}
-	for n := least; n <= max(j.Min, j.Max); n++ {
-		if j.Sizes == nil || slices.Contains(j.Sizes, n) || n == j.Has {
-			c.Sizes = append(c.Sizes, n*j.Units)
-			c.Asked = n * j.Units
-		}
+	for _, n := range j.sizes(least, max(j.Min, j.Max), capacity) {
+		c.Sizes = append(c.Sizes, n*j.Units)
+		c.Asked = n * j.Units
+		c.Speed = append(c.Speed, sched.Point{Slots: n * j.Units, Rate: rate(n)})
 	}
-	for _, n := range []int{1, most} {
-		if len(c.Speed) == 0 || c.Speed[len(c.Speed)-1].Slots < n*j.Units {
-			c.Speed = append(c.Speed, sched.Point{Slots: n * j.Units, Rate: rate(n)})
-		}
-	}
-	left := float64(assumedSeconds * rate(max(j.Min, j.Max)))
+	// work that is not known falls while the job runs, so that nobody takes its turn who only waits
+	work, held := float64(assumedSeconds*rate(max(j.Min, j.Max))), max(j.Has, least)
+	since := float64(max(0, now-j.History.Counted)) / 1000
+	attained := j.History.Attained + float64(since*float64(j.Has*j.Units))
+	left := max(0, work-float64(attained*rate(held)/float64(held*j.Units)))
 	c.Left = sched.Estimate{Mean: left, Spread: left}
 	if j.Goal > 0 && j.Speed > 0 {
 		left = max(0, j.Goal-j.Steps)

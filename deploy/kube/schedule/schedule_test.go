@@ -123,10 +123,29 @@ func TestAtRandom(t *testing.T) {
 			}
 		}
 		free := s.capacity - s.used()
+		big := slices.ContainsFunc(s.jobs, func(j Job) bool { // who is overdue lets nobody pass
+			return !j.Aside && j.Has == 0 && j.Min*j.Units > free && j.Min*j.Units <= s.capacity
+		})
 		for _, j := range s.jobs {
-			if !j.Aside && j.Has == 0 && j.Min*j.Units <= free {
+			if !big && !j.Aside && j.Has == 0 && j.Min*j.Units <= free {
 				t.Fatalf("seed %d: %s waits, and %d are free\n%s", seed, j.Name, free, s.tail())
 			}
+		}
+	}
+}
+
+// TestSizes has a job that can use any number of pods get all that there are, with the numbers that
+// are worth a look on the way.
+func TestSizes(t *testing.T) {
+	for _, capacity := range []int{1, 5, 6, 7, 9, 16, 19, 100, 189, 200, 1024} {
+		j := Job{Name: "a", Arrived: 1, Min: 1, Max: 1024, Units: 1, Park: sched.ParkShrink,
+			History: NoHistory(1)}
+		d, err := Decide(View{Now: 2, Capacity: capacity, Jobs: []Job{j}})
+		if err != nil || len(d.Now) != 1 || d.Now[0].Pods != capacity {
+			t.Errorf("of %d the job gets %+v, %v", capacity, d, err)
+		}
+		if list := j.sizes(1, 1024, capacity); len(list) > 40 || !slices.IsSorted(list) {
+			t.Errorf("sizes %v", list)
 		}
 	}
 }
@@ -155,6 +174,7 @@ func TestDecide(t *testing.T) {
 		want string
 	}{
 		{"one job gets what it can use", []Job{job("a", 1, 4, nil)}, "a 4"},
+		{"one that could use more gets all", []Job{job("a", 1, 1000, nil)}, "a 8"},
 		{"the urgent one gets what another gives up, when that is gone",
 			[]Job{job("a", 1, 8, running(8)), job("b", 2, 2, urgent)}, "a 6, later b 2"},
 		{"and then", []Job{job("a", 1, 8, func(j *Job) { running(6)(j) }),
