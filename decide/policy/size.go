@@ -13,6 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// The functions here only read an Observation, and what a twin predicts of it. They run within
+// Size.Decide, on the goroutine of its caller.
+
 const (
 	// sizeCandidates is how many sizes of a range are compared: all of up to as many, and else some
 	// at equal factors.

@@ -1,5 +1,9 @@
 package price
 
+// How far posted prices are from the best that there can be. A Grid and a Posted are only read
+// here; the prices that the methods change belong to one call of Bound, on its goroutine. A cell is
+// a length of time in a Grid, and a slot-second costs money.
+
 // Bound returns what no allocation of these jobs can be worth more than, even one that knows all
 // jobs before the first arrives: by prices λ of slot-seconds, whatever they are,
 //

@@ -13,7 +13,8 @@ func (v *View) aged(j *Job, key float64) float64 {
 }
 
 // overdue reports whether a job has waited, in milliseconds, for so long that ageing has taken all
-// its work off its key. Where it comes first, slots are kept free until it fits.
+// its work off its key, of which age is taken a second. Where it comes first, slots are kept free
+// until it fits.
 func (j *Job) overdue(age float64, waited int64) bool {
 	return age > 0 && float64(age*float64(waited)/1000) >= workLeft(j)
 }

@@ -40,7 +40,8 @@ func (goodputShare) Decide(v *View, mem []byte) (Decision, []byte) {
 	return Decision{Want: c.want, Need: c.want, Because: because}, mem
 }
 
-// sizeBelow returns the greatest number of slots below n that the job can have, or its smallest.
+// sizeBelow returns the greatest number of slots below n that the job can have, or its smallest. It
+// only reads the Job, and so does loss.
 func (j *Job) sizeBelow(n int) int {
 	size := j.Smallest()
 	for next := j.nextSize(size); next > 0 && next < n; next = j.nextSize(next) {

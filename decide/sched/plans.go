@@ -45,7 +45,8 @@ func slotSeconds(first int, plans []plan) (sum int64) {
 }
 
 // spare reports whether a job ends in time by its plan even if its slots change twice more than
-// planned; one without a plan does not care. It changes nothing.
+// planned; one without a plan does not care. It changes nothing; policy deadline calls it, on the
+// goroutine that decides.
 func (t *timetable) spare(j *Job, p plan) bool {
 	if p == nil {
 		return true

@@ -82,7 +82,7 @@ func (in *Input) Curves(folder string) ([]trace.Curve, error) {
 }
 
 // ReadCurves returns the curves of the files in a folder that end with .csv, and what was found in
-// each. A strict reader refuses defects.
+// each, by its name. A strict reader refuses defects. It reads files.
 func ReadCurves(data fs.FS, folder string, strict bool) (curves []trace.Curve,
 	found map[string][]trace.Finding, err error) {
 	list, err := fs.ReadDir(data, folder)

@@ -313,8 +313,8 @@ func (p *parser) readSpot(l *line, kind string) {
 	}
 }
 
-// readRange reads the least and the largest of some numbers, none of which is above most. what says
-// what they are, with an example.
+// readRange reads the least and the largest of some numbers, none of which is above most, from the
+// next word of a line. what says what they are, with an example; an error stays in the line.
 func readRange(l *line, what string, most uint64) setting.Range {
 	word := l.word(what)
 	from, to, _ := strings.Cut(word, "-")
