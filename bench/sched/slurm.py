@@ -134,7 +134,8 @@ class Slurm:
         steps = {parent for parent in map(parent_of, tasks) if name_of(parent) == "slurmstepd"}
         for pid in [daemon.pid, *steps, *tasks]:
             kill(pid, signal.SIGSTOP)
-        for pid in [daemon.pid, *steps, *tasks]:
+        # Parents last: the kernel wakes a stopped process whose parent has ended.
+        for pid in [*tasks, *steps, daemon.pid]:
             kill(pid, signal.SIGKILL)
         daemon.wait()
 

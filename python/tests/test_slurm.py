@@ -7,6 +7,7 @@ make slurm-test sets it.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -73,26 +74,28 @@ class Preempted:
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         return any(json.loads(line)["size"] == workers for line in done.stdout.splitlines())
 
-    def preempt(self, restarts):
-        """Have another job take all nodes, and wait until this one is in the queue again."""
+    def preempt(self, restarts, epochs=0):
+        """Have another job take all nodes, and wait until this one has been put back for the time
+        that `restarts` says and is started again: for so many epochs more; 0 = without an end.
+        """
         urgent = self.slurm.submit("#!/bin/bash\ntrue\n", "--partition=urgent", "--nodes=3",
                                    f"--output={self.folder}/urgent")
         self.until(lambda: self.state()["Restarts"] == str(restarts), "put back into the queue")
         assert self.state()["JobState"] not in ("COMPLETED", "FAILED"), self.said()
         self.until(lambda: self.slurm.state(urgent)["JobState"] == "COMPLETED", "preempted")
+        if epochs:
+            last = max(number for number, _ in self.steps())
+            (self.folder / "epochs").write_text(str(last * BATCH // SAMPLES + epochs))
         # Slurm waits for two minutes with a job that was put back. At once would be too early: the
         # end of its first start would count for the next one.
         self.slurm.call("scontrol", "update", f"JobId={self.number}", "StartTime=now+5")
         self.until(lambda: self.state()["JobState"] == "RUNNING", "started again")
 
-
     def finish(self, restarts):
-        """Have the job end with the next epoch but one, for which it is preempted once more, and
-        wait for that.
+        """Preempt the job once more, so that it reads how many epochs there are, and wait until it
+        has made them.
         """
-        last = max(number for number, _ in self.steps())
-        (self.folder / "epochs").write_text(str(last * BATCH // SAMPLES + 2))
-        self.preempt(restarts)  # so that it reads how many epochs there are
+        self.preempt(restarts, epochs=2)
         self.until(lambda: self.state()["JobState"] == "COMPLETED", "done", 600)
 
 
@@ -161,10 +164,11 @@ def test_a_node_that_is_lost_without_notice(slurm, tmp_path):
     job.until(lambda: len(job.steps()) > made + 20, "training on")
     assert job.state()["JobState"] == "RUNNING" and job.state()["Restarts"] == "0"
     slurm.bring_back("n3")
-    subprocess.run([str(ROOT / "bin" / "shoal"), "token", "counted", "--for", "1h", "--token-file",
-                    str(tmp_path / "token")], check=True)
-    address = json.loads((tmp_path / f".shoal-{job.number}").read_text())["join"]
-    words = f"--join {address} --token-file token --slots 1"
+    name = re.findall(r"shoal: job (\S+), \d+ worker", job.said())[-1]
+    said = subprocess.run([str(ROOT / "bin" / "shoal"), "token", name, "--for", "1h",
+                           "--token-file", str(tmp_path / "token")],
+                          check=True, stderr=subprocess.PIPE, text=True).stderr
+    words = said[said.index("--join"):].strip() + " --slots 1"
     script = f"#!/bin/bash\nexec srun {ROOT}/bin/shoal agent {words}\n"
     slurm.submit(script, "--nodes=1", "--no-requeue", f"--chdir={tmp_path}", "--output=lent")
     job.until(lambda: job.has_size(3), "of three workers, on a node that another job has")
