@@ -113,13 +113,17 @@ slurm-test: build ## a job on three nodes of a Slurm on this machine, which pree
 	scripts/setup
 	PREEMPTIONS=20 .venv/bin/python -m pytest -q python/tests/test_slurm.py
 
-kube-test: build ## a job on Kubernetes, TIMES=1 times: apply, scale 2 to 4 to 1, a lost node, suspend, resume, done, with pods as processes and a real API server, which is built if missing (ten minutes of a processor, once); KUBE=memory takes one in memory
-ifneq ($(KUBE),memory)
-	scripts/setup kube
-endif
+kube-test: build ## jobs on Kubernetes with pods as processes and a real API server, which is built if missing (ten minutes of a processor, once): a session TIMES=1 times, ROUNDS=20 lost nodes, the guide, and all faults; KUBE=memory does what an API server in memory can
 	scripts/setup
+ifeq ($(KUBE),memory)
+	cd deploy/kube && KUBE=memory go test -count=1 -timeout 0 -v ./kubelet
+else
+	scripts/setup kube
 	cd deploy/kube && CGO_ENABLED=0 go build -trimpath -o ../../build/tools/shoal-operator .
-	cd deploy/kube && KUBE=$(or $(KUBE),server) go test -count=$(or $(TIMES),1) -timeout 0 -v ./kubelet
+	cd deploy/kube && KUBE=server go test -count=$(or $(TIMES),1) -timeout 0 -v -run '^TestSession$$' ./kubelet
+	cd deploy/kube && KUBE=server ROUNDS=$(or $(ROUNDS),20) go test -count=1 -timeout 0 -v -skip '^TestSession$$' ./kubelet
+	cd deploy/kube && KUBE=server go test -count=1 -timeout 0 -run '^TestServer' ./operator
+endif
 
 kube-scale: ## the operator for Kubernetes with 200 jobs on 2,000 nodes without processes, and a real API server: how long 200 pods take to come and go, memory, requests; about 2 minutes once the server is built
 	scripts/setup kube

@@ -30,6 +30,9 @@ type cluster struct {
 	kubelet client.Client // as the kubelet has it
 	bind    func(ctx context.Context, p *corev1.Pod) error
 	metrics string // address of the operator's; "" = it has none
+
+	server   *Server  // nil = the API server is in memory
+	operator *Program // of server
 }
 
 // newCluster returns a cluster as the environment variable KUBE says.

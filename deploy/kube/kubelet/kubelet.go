@@ -32,13 +32,21 @@ type Kubelet struct {
 	bind func(ctx context.Context, p *corev1.Pod) error
 
 	// only Run uses these
-	pods map[string]*process // by UID
-	next int                 // number of the next pod
-	ends *group.Group
+	pods   map[string]*process // by UID
+	silent []*process          // of nodes that have gone silent
+	next   int                 // number of the next pod
+	ends   *group.Group
 
-	mu      sync.Mutex // guards stuck
-	lost    map[string]bool
+	mu      sync.Mutex // guards lost and refused
+	lost    map[string]*loss
 	refused error
+}
+
+// loss is the end of a node.
+type loss struct {
+	silent bool           // its processes are stopped, and their connections stay
+	at     chan time.Time // gets when it was, once
+	done   bool           // it was; only Run uses this
 }
 
 // process is a pod whose process was started.
@@ -56,7 +64,7 @@ type process struct {
 func New(api client.Client, dir string, env []string,
 	bind func(ctx context.Context, p *corev1.Pod) error) *Kubelet {
 	return &Kubelet{api: api, dir: dir, env: env, bind: bind, pods: map[string]*process{},
-		lost: map[string]bool{}}
+		lost: map[string]*loss{}}
 }
 
 // pause is how long the kubelet waits before it looks at all pods again.
@@ -66,6 +74,7 @@ const pause = 50 * time.Millisecond
 func (k *Kubelet) Run(ctx context.Context) error {
 	k.ends = group.New(context.WithoutCancel(ctx))
 	for ctx.Err() == nil {
+		k.loseAll()
 		if err := k.look(ctx); err != nil && ctx.Err() == nil {
 			k.mu.Lock()
 			k.refused = err // the next look may do better
@@ -79,6 +88,9 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	for _, p := range k.pods {
 		p.signal(syscall.SIGKILL)
 	}
+	for _, p := range k.silent {
+		p.signal(syscall.SIGKILL)
+	}
 	return k.ends.Wait()
 }
 
@@ -90,11 +102,20 @@ func (k *Kubelet) Err() error {
 }
 
 // Lose has the process of a pod vanish as with the node that it is on: at once, and nobody reports
-// it. Whoever calls it then takes the pod from the API server.
-func (k *Kubelet) Lose(uid string) {
+// it. A node that is silent goes without a word to its peers too, as one whose cable is cut; else
+// their connections end. Lose waits for that, and returns when it was. Whoever calls it then takes
+// the pod from the API server.
+func (k *Kubelet) Lose(ctx context.Context, uid string, silent bool) time.Time {
+	l := &loss{silent: silent, at: make(chan time.Time, 1)}
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.lost[uid] = true
+	k.lost[uid] = l
+	k.mu.Unlock()
+	select {
+	case at := <-l.at:
+		return at
+	case <-ctx.Done():
+		return time.Now()
+	}
 }
 
 // look brings processes to what the API server has of their pods.
@@ -129,11 +150,7 @@ func (k *Kubelet) advance(ctx context.Context, p *corev1.Pod) error {
 	k.mu.Unlock()
 	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 	switch {
-	case lost:
-		if run != nil {
-			run.signal(syscall.SIGKILL)
-			delete(k.pods, uid) // others must not find it any more
-		}
+	case lost != nil:
 		return nil
 	case p.DeletionTimestamp != nil && (run == nil || run.hasEnded()):
 		if run != nil && !ended {
@@ -153,6 +170,35 @@ func (k *Kubelet) advance(ctx context.Context, p *corev1.Pod) error {
 		return k.reportEnd(ctx, p, run)
 	}
 	return nil
+}
+
+// loseAll ends what Lose was called for, also while the API server is away.
+func (k *Kubelet) loseAll() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for uid, l := range k.lost {
+		k.lose(uid, k.pods[uid], l)
+	}
+}
+
+// lose ends the process of a pod, nil = none, as with its node.
+func (k *Kubelet) lose(uid string, run *process, l *loss) {
+	if l.done {
+		return
+	}
+	l.done = true
+	now := time.Now()
+	switch {
+	case run == nil:
+	case l.silent:
+		run.signal(syscall.SIGSTOP)
+		k.silent = append(k.silent, run)
+	default:
+		run.signal(syscall.SIGKILL)
+		<-run.done
+	}
+	delete(k.pods, uid) // others must not find it any more
+	l.at <- now
 }
 
 // ask asks a process to end, and kills it when its time is over.
@@ -221,6 +267,11 @@ func (k *Kubelet) start(ctx context.Context, p *corev1.Pod) error {
 	}
 	run.cmd = exec.Command(words[0], words[1:]...)
 	run.cmd.Env = append(os.Environ(), k.env...)
+	sockets := filepath.Join(k.dir, fmt.Sprint("r", number)) // short, as names of sockets must be
+	if err := os.MkdirAll(sockets, 0o700); err != nil {
+		return err
+	}
+	run.cmd.Env = append(run.cmd.Env, "XDG_RUNTIME_DIR="+sockets)
 	for name, value := range env {
 		run.cmd.Env = append(run.cmd.Env, name+"="+value)
 	}

@@ -33,24 +33,22 @@ type session struct {
 	folder  string // where the workers write samples and checkpoints
 	logs    string
 	steps   int64 // the most that the job has said
+	most    int   // pods that may be; 0 = any number
 }
 
 // namespace is that of the jobs of the tests.
 const namespace = "default"
 
-// begin starts a kubelet in a cluster, and applies a job of two pods that train in Python.
-func begin(t *testing.T, c *cluster, name string) *session {
+// newSession starts a kubelet in a cluster, for a job that nobody has applied yet.
+func newSession(t *testing.T, c *cluster, name string) *session {
 	folder := t.TempDir()
 	s := &session{t: t, cluster: c, key: client.ObjectKey{Namespace: namespace, Name: name},
 		folder: folder, logs: filepath.Join(folder, "pods")}
 	here, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.must(err)
 	s.must(os.MkdirAll(s.logs, 0o700))
-	s.setEpochs(1000000)
-	s.kubelet = New(c.kubelet, s.logs, []string{"PYTHONPATH=" + filepath.Join(here, "python"),
-		"XDG_RUNTIME_DIR=" + folder}, c.bind)
+	s.kubelet = New(c.kubelet, s.logs, []string{"PYTHONPATH=" + filepath.Join(here, "python")},
+		c.bind)
 	t.Setenv("PATH", filepath.Join(here, "bin")+":"+os.Getenv("PATH"))
 	ctx, stop := context.WithCancel(context.Background())
 	g := group.New(ctx)
@@ -61,16 +59,33 @@ func begin(t *testing.T, c *cluster, name string) *session {
 			t.Error(err)
 		}
 	})
-	two := int32(2)
-	spec, err := json.Marshal(map[string]any{"command": []string{python(), filepath.Join(here,
-		"bench/sched/counted.py"), folder}, "max": 8})
-	s.must(err)
-	j := &v1alpha1.ShoalJob{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
-		Spec: v1alpha1.ShoalJobSpec{Job: runtime.RawExtension{Raw: spec}, Replicas: &two,
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-				Containers: []corev1.Container{{Name: "train", Image: "none"}}}}}}
-	s.must(c.api.Create(t.Context(), j))
 	return s
+}
+
+// begin starts a kubelet in a cluster, and applies a job of two pods that train in Python.
+func begin(t *testing.T, c *cluster, name string) *session {
+	s := newSession(t, c, name)
+	s.setEpochs(1000000)
+	s.apply(2, 0, s.training()...)
+	return s
+}
+
+// training returns the command that trains.
+func (s *session) training() []string {
+	here, err := filepath.Abs(root)
+	s.must(err)
+	return []string{python(), filepath.Join(here, "bench/sched/counted.py"), s.folder}
+}
+
+// apply makes the job of the session, whose workers run a command.
+func (s *session) apply(replicas, retries int32, command ...string) {
+	spec, err := json.Marshal(map[string]any{"command": command, "max": 8})
+	s.must(err)
+	j := &v1alpha1.ShoalJob{ObjectMeta: metav1.ObjectMeta{Name: s.key.Name, Namespace: namespace},
+		Spec: v1alpha1.ShoalJobSpec{Job: runtime.RawExtension{Raw: spec}, Replicas: &replicas,
+			BackoffLimit: retries, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "train", Image: "none"}}}}}}
+	s.must(s.cluster.api.Create(s.t.Context(), j))
 }
 
 // python returns an interpreter that has NumPy.
@@ -95,12 +110,6 @@ func (s *session) setEpochs(n int) {
 	s.must(os.WriteFile(filepath.Join(s.folder, "epochs"), []byte(strconv.Itoa(n)), 0o600))
 }
 
-// tries bounds how often the session asks for one thing, every look; a busy machine needs some.
-const (
-	tries = 2400
-	look  = 50 * time.Millisecond
-)
-
 // until waits until the job is as it should be, and watches that it loses no step meanwhile.
 func (s *session) until(what string, is func(v1alpha1.ShoalJobStatus) bool) v1alpha1.ShoalJob {
 	s.t.Helper()
@@ -111,6 +120,7 @@ func (s *session) until(what string, is func(v1alpha1.ShoalJobStatus) bool) v1al
 			s.t.Fatalf("the job has lost steps: it had %d, and has %d", s.steps, j.Status.Steps)
 		}
 		s.steps = j.Status.Steps
+		s.count()
 		if is(j.Status) {
 			s.t.Logf("%s: %s, %d pods, %d workers, step %d", what, j.Status.Phase,
 				j.Status.Replicas, j.Status.Workers, j.Status.Steps)
@@ -125,6 +135,24 @@ func (s *session) until(what string, is func(v1alpha1.ShoalJobStatus) bool) v1al
 	s.t.Fatalf("the job does not come to this: %s\n%s\nthe kubelet: %v\n%s", what, text,
 		s.kubelet.Err(), s.tail())
 	return j
+}
+
+// count fails the test if there are more pods than may be.
+func (s *session) count() {
+	if s.most == 0 {
+		return
+	}
+	var pods corev1.PodList
+	s.must(s.cluster.api.List(s.t.Context(), &pods, client.InNamespace(namespace)))
+	n := 0
+	for _, p := range pods.Items {
+		if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			n++
+		}
+	}
+	if n > s.most {
+		s.t.Fatalf("there are %d pods, and should be %d", n, s.most)
+	}
 }
 
 // tail returns the ends of the output of all pods.
@@ -158,17 +186,29 @@ func phase(p v1alpha1.Phase) func(v1alpha1.ShoalJobStatus) bool {
 	return func(s v1alpha1.ShoalJobStatus) bool { return s.Phase == p && s.Replicas == 0 }
 }
 
-// lose has the node of a pod vanish, and takes the pod from the API server as the cluster does. A
-// pod that begins a job has the name of its machine in the job, which is that of the pod elsewhere.
-func (s *session) lose(name string, run int) {
-	var p corev1.Pod
-	if machine, err := os.Hostname(); err == nil && name == machine {
-		name = fmt.Sprintf("%s-%d-0", s.key.Name, run)
+// leads returns the name of the pod that leads the job. A pod that begins a job has the name of its
+// machine in the job, which is that of the pod elsewhere.
+func (s *session) leads(st v1alpha1.ShoalJobStatus) string {
+	if machine, err := os.Hostname(); err == nil && st.Host == machine {
+		return fmt.Sprintf("%s-%d-0", s.key.Name, st.Run)
 	}
+	return st.Host
+}
+
+// lose has the node of a pod vanish, and takes the pod from the API server as the cluster does. It
+// returns when the node has vanished.
+func (s *session) lose(name string, silent bool) time.Time {
+	var p corev1.Pod
 	s.must(s.cluster.api.Get(s.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &p))
-	s.kubelet.Lose(string(p.UID))
+	at := s.kubelet.Lose(s.t.Context(), string(p.UID), silent)
+	s.take(&p)
+	return at
+}
+
+// take takes a pod from the API server without asking its node.
+func (s *session) take(p *corev1.Pod) {
 	now := int64(0)
-	s.must(client.IgnoreNotFound(s.cluster.kubelet.Delete(s.t.Context(), &p,
+	s.must(client.IgnoreNotFound(s.cluster.kubelet.Delete(s.t.Context(), p,
 		&client.DeleteOptions{GracePeriodSeconds: &now})))
 }
 
@@ -205,6 +245,19 @@ func (s *session) audit(epochs, lost int) {
 	}
 }
 
+// finish parks the job, lets it go on to its end, and audits it. lost is how many nodes it has
+// lost.
+func (s *session) finish(lost int) {
+	s.t.Helper()
+	s.change(`{"spec":{"suspend":true}}`)
+	parked := s.until("the job is parked", phase(v1alpha1.Parked))
+	epochs := int(parked.Status.Steps)/50 + 10
+	s.setEpochs(epochs)
+	s.change(`{"spec":{"suspend":false}}`)
+	s.until("the job is done", phase(v1alpha1.Succeeded))
+	s.audit(epochs, lost)
+}
+
 // TestSession takes a job through what people do with it: apply, scale, a lost node, suspend,
 // resume, done. KUBE=memory has an API server in memory, and KUBE=server a real one.
 func TestSession(t *testing.T) {
@@ -224,18 +277,12 @@ func TestSession(t *testing.T) {
 		return workers(3)(st) && st.Steps > before+1
 	})
 	before = j.Status.Steps
-	s.lose(j.Status.Host, j.Status.Run) // that of the pod that leads
+	s.lose(s.leads(j.Status), false)
 	s.until("the others train on", func(st v1alpha1.ShoalJobStatus) bool {
 		return st.Steps > before && st.Host != j.Status.Host && st.Host != ""
 	})
 	s.until("three workers train again", workers(3))
-	s.change(`{"spec":{"suspend":true}}`)
-	parked := s.until("the job is parked", phase(v1alpha1.Parked))
-	epochs := int(parked.Status.Steps)/50 + 10
-	s.setEpochs(epochs)
-	s.change(`{"spec":{"suspend":false}}`)
-	s.until("the job is done", phase(v1alpha1.Succeeded))
-	s.audit(epochs, 1)
+	s.finish(1)
 	s.must(c.api.Delete(t.Context(), &j))
 	for range tries {
 		if client.IgnoreNotFound(c.api.Get(t.Context(), s.key, &j)) == nil &&

@@ -222,7 +222,7 @@ func (c *testCluster) reconcile(times int) {
 // runPods starts the processes of pods that are new.
 func (c *testCluster) runPods() {
 	for _, p := range c.pods() {
-		if p.Status.Phase == "" {
+		if p.Status.Phase == "" || p.Status.Phase == corev1.PodPending {
 			p.Status.Phase, p.Status.PodIP = corev1.PodRunning, "10.0.0.1"
 			c.must(c.api.Status().Update(c.t.Context(), &p))
 		}
@@ -232,7 +232,7 @@ func (c *testCluster) runPods() {
 // pods returns all pods, by name.
 func (c *testCluster) pods() []corev1.Pod {
 	var list corev1.PodList
-	c.must(c.api.List(c.t.Context(), &list))
+	c.must(c.api.List(c.t.Context(), &list, client.InNamespace(c.key.Namespace)))
 	slices.SortFunc(list.Items, func(a, b corev1.Pod) int {
 		return strings.Compare(a.Name, b.Name)
 	})
@@ -377,11 +377,19 @@ func TestLife(t *testing.T) {
 // TestKilledAtEveryWrite takes a job through the same with an operator that is killed at its n-th
 // write, before it or just after, for every n: the pods are the same.
 func TestKilledAtEveryWrite(t *testing.T) {
+	killAtEveryWrite(t, func(t *testing.T, _ string) *testCluster {
+		return newCluster(t, newJob(example))
+	})
+}
+
+// killAtEveryWrite does that in clusters that a function makes for each test, by its name.
+func killAtEveryWrite(t *testing.T, make func(t *testing.T, name string) *testCluster) {
 	for n := 1; ; n++ {
 		killed := false
 		for _, late := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d late=%v", n, late), func(t *testing.T) {
-				c := newCluster(t, newJob(example))
+			name := fmt.Sprintf("write-%d-late-%v", n, late)
+			t.Run(name, func(t *testing.T) {
+				c := make(t, name)
 				c.writes, c.late = n, late
 				life(c)
 				killed = c.writes < 0
