@@ -5,187 +5,199 @@
 package kernel
 
 // avx2SumF64: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumF64(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2MinF64: acc = min(x, y).
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2MinF64(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2MaxF64: acc = max(x, y).
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2MaxF64(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2SumF32: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumF32(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2MinF32: acc = min(x, y).
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2MinF32(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2MaxF32: acc = max(x, y).
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2MaxF32(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2SumF16: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumF16(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2SumBF16: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumBF16(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2SumI64: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumI64(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2SumI32: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumI32(acc *byte, x *byte, y *byte, blocks int)
 
 // avx2FoldF16: acc = acc + src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2FoldF16(acc *byte, src *byte, blocks int)
 
 // avx2LoadF16: dst = src, from F16 to accumulators, exactly.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2LoadF16(dst *byte, src *byte, blocks int)
 
 // avx2StoreF16: dst = src, from accumulators to F16, rounded to the nearest.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StoreF16(dst *byte, src *byte, blocks int)
 
 // avx2StreamF16: dst = src, from accumulators to F16, rounded to the nearest past the caches.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StreamF16(dst *byte, src *byte, blocks int)
 
 // avx2FoldBF16: acc = acc + src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2FoldBF16(acc *byte, src *byte, blocks int)
 
 // avx2LoadBF16: dst = src, from BF16 to accumulators, exactly.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2LoadBF16(dst *byte, src *byte, blocks int)
 
 // avx2StoreBF16: dst = src, from accumulators to BF16, rounded to the nearest.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StoreBF16(dst *byte, src *byte, blocks int)
 
 // avx2StreamBF16: dst = src, from accumulators to BF16, rounded to the nearest past the caches.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StreamBF16(dst *byte, src *byte, blocks int)
 
-// avx2SumAllF64: each dst = a times the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx2SumAllF64: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2StreamSumAllF64: each dst = a times the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx2StreamSumAllF64: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StreamSumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2SumAllF32: each dst = a times the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx2SumAllF32: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2StreamSumAllF32: each dst = a times the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx2StreamSumAllF32: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StreamSumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2SumAllF16: each dst = a times the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx2SumAllF16: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2StreamSumAllF16: each dst = a times the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx2StreamSumAllF16: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StreamSumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2SumAllBF16: each dst = a times the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx2SumAllBF16: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2StreamSumAllBF16: each dst = a times the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx2StreamSumAllBF16: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StreamSumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2SumAllI64: each dst = the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx2SumAllI64: each of dst[:dsts] = the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2StreamSumAllI64: each dst = the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx2StreamSumAllI64: each of dst[:dsts] = the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StreamSumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2SumAllI32: each dst = the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx2SumAllI32: each of dst[:dsts] = the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2SumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx2StreamSumAllI32: each dst = the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx2StreamSumAllI32: each of dst[:dsts] = the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StreamSumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
 // avx2StreamCopy: dst = src past the caches.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2StreamCopy(dst *byte, src *byte, blocks int)
@@ -196,13 +208,13 @@ func avx2StreamCopy(dst *byte, src *byte, blocks int)
 func avx2Weigh(weight *uint64, words *byte, blocks int, sums *[3][4]uint64)
 
 // avx2LoadScaledF64: acc = a*src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2LoadScaledF64(acc *byte, src *byte, blocks int, a float64)
 
 // avx2FoldScaledF64: acc = acc + a*src, the product rounded for itself.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2FoldScaledF64(acc *byte, src *byte, blocks int, a float64)
@@ -214,13 +226,13 @@ func avx2FoldScaledF64(acc *byte, src *byte, blocks int, a float64)
 func avx2SquaresF64(src *byte, blocks int) float64
 
 // avx2LoadScaledF32: acc = a*src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2LoadScaledF32(acc *byte, src *byte, blocks int, a float64)
 
 // avx2FoldScaledF32: acc = acc + a*src, the product rounded for itself.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2FoldScaledF32(acc *byte, src *byte, blocks int, a float64)
@@ -232,13 +244,13 @@ func avx2FoldScaledF32(acc *byte, src *byte, blocks int, a float64)
 func avx2SquaresF32(src *byte, blocks int) float64
 
 // avx2LoadScaledF16: acc = a*src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2LoadScaledF16(acc *byte, src *byte, blocks int, a float64)
 
 // avx2FoldScaledF16: acc = acc + a*src, the product rounded for itself.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2FoldScaledF16(acc *byte, src *byte, blocks int, a float64)
@@ -250,13 +262,13 @@ func avx2FoldScaledF16(acc *byte, src *byte, blocks int, a float64)
 func avx2SquaresF16(src *byte, blocks int) float64
 
 // avx2LoadScaledBF16: acc = a*src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2LoadScaledBF16(acc *byte, src *byte, blocks int, a float64)
 
 // avx2FoldScaledBF16: acc = acc + a*src, the product rounded for itself.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx2FoldScaledBF16(acc *byte, src *byte, blocks int, a float64)

@@ -5,187 +5,199 @@
 package kernel
 
 // avx512SumF64: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumF64(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512MinF64: acc = min(x, y).
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512MinF64(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512MaxF64: acc = max(x, y).
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512MaxF64(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512SumF32: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumF32(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512MinF32: acc = min(x, y).
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512MinF32(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512MaxF32: acc = max(x, y).
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512MaxF32(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512SumF16: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumF16(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512SumBF16: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumBF16(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512SumI64: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumI64(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512SumI32: acc = x + y.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumI32(acc *byte, x *byte, y *byte, blocks int)
 
 // avx512FoldF16: acc = acc + src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512FoldF16(acc *byte, src *byte, blocks int)
 
 // avx512LoadF16: dst = src, from F16 to accumulators, exactly.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512LoadF16(dst *byte, src *byte, blocks int)
 
 // avx512StoreF16: dst = src, from accumulators to F16, rounded to the nearest.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StoreF16(dst *byte, src *byte, blocks int)
 
 // avx512StreamF16: dst = src, from accumulators to F16, rounded to the nearest past the caches.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StreamF16(dst *byte, src *byte, blocks int)
 
 // avx512FoldBF16: acc = acc + src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512FoldBF16(acc *byte, src *byte, blocks int)
 
 // avx512LoadBF16: dst = src, from BF16 to accumulators, exactly.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512LoadBF16(dst *byte, src *byte, blocks int)
 
 // avx512StoreBF16: dst = src, from accumulators to BF16, rounded to the nearest.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StoreBF16(dst *byte, src *byte, blocks int)
 
 // avx512StreamBF16: dst = src, from accumulators to BF16, rounded to the nearest past the caches.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StreamBF16(dst *byte, src *byte, blocks int)
 
-// avx512SumAllF64: each dst = a times the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx512SumAllF64: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512StreamSumAllF64: each dst = a times the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx512StreamSumAllF64: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StreamSumAllF64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512SumAllF32: each dst = a times the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx512SumAllF32: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512StreamSumAllF32: each dst = a times the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx512StreamSumAllF32: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StreamSumAllF32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512SumAllF16: each dst = a times the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx512SumAllF16: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512StreamSumAllF16: each dst = a times the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx512StreamSumAllF16: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StreamSumAllF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512SumAllBF16: each dst = a times the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx512SumAllBF16: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512StreamSumAllBF16: each dst = a times the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx512StreamSumAllBF16: each of dst[:dsts] = a times the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StreamSumAllBF16(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512SumAllI64: each dst = the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx512SumAllI64: each of dst[:dsts] = the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512StreamSumAllI64: each dst = the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx512StreamSumAllI64: each of dst[:dsts] = the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StreamSumAllI64(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512SumAllI32: each dst = the sum of all src, in their order.
-// A block is 64 bytes of accumulators.
+// avx512SumAllI32: each of dst[:dsts] = the sum of src[:srcs],
+// in their order.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512SumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
-// avx512StreamSumAllI32: each dst = the sum of all src, in their order past the caches.
-// A block is 64 bytes of accumulators.
+// avx512StreamSumAllI32: each of dst[:dsts] = the sum of src[:srcs],
+// in their order past the caches.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StreamSumAllI32(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)
 
 // avx512StreamCopy: dst = src past the caches.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512StreamCopy(dst *byte, src *byte, blocks int)
@@ -196,13 +208,13 @@ func avx512StreamCopy(dst *byte, src *byte, blocks int)
 func avx512Weigh(weight *uint64, words *byte, blocks int, sums *[2][8]uint64)
 
 // avx512LoadScaledF64: acc = a*src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512LoadScaledF64(acc *byte, src *byte, blocks int, a float64)
 
 // avx512FoldScaledF64: acc = acc + a*src, the product rounded for itself.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512FoldScaledF64(acc *byte, src *byte, blocks int, a float64)
@@ -214,13 +226,13 @@ func avx512FoldScaledF64(acc *byte, src *byte, blocks int, a float64)
 func avx512SquaresF64(src *byte, blocks int) float64
 
 // avx512LoadScaledF32: acc = a*src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512LoadScaledF32(acc *byte, src *byte, blocks int, a float64)
 
 // avx512FoldScaledF32: acc = acc + a*src, the product rounded for itself.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512FoldScaledF32(acc *byte, src *byte, blocks int, a float64)
@@ -232,13 +244,13 @@ func avx512FoldScaledF32(acc *byte, src *byte, blocks int, a float64)
 func avx512SquaresF32(src *byte, blocks int) float64
 
 // avx512LoadScaledF16: acc = a*src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512LoadScaledF16(acc *byte, src *byte, blocks int, a float64)
 
 // avx512FoldScaledF16: acc = acc + a*src, the product rounded for itself.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512FoldScaledF16(acc *byte, src *byte, blocks int, a float64)
@@ -250,13 +262,13 @@ func avx512FoldScaledF16(acc *byte, src *byte, blocks int, a float64)
 func avx512SquaresF16(src *byte, blocks int) float64
 
 // avx512LoadScaledBF16: acc = a*src.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512LoadScaledBF16(acc *byte, src *byte, blocks int, a float64)
 
 // avx512FoldScaledBF16: acc = acc + a*src, the product rounded for itself.
-// A block is 64 bytes of accumulators.
+// A block is 64 bytes of accumulators, and blocks is how many.
 //
 //go:noescape
 func avx512FoldScaledBF16(acc *byte, src *byte, blocks int, a float64)

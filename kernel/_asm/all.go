@@ -18,12 +18,12 @@ const sliceBytes = 24
 func (v isa) sumAll(name, how string, e element, put func(r, m Op)) {
 	stream := name == "StreamSumAll"
 	name = v.name + name + e.name
-	what, floats := "the sum of all src", e.accElement().mul != nil
+	what, floats := "the sum of src[:srcs]", e.accElement().mul != nil
 	if floats {
 		what = "a times " + what
 	}
 	TEXT(name, NOSPLIT, "func(dst *[]byte, dsts int, src *[]byte, srcs int, blocks int, a float64)")
-	Doc(name+": each dst = "+what+", in their order"+how+".", blockDoc)
+	Doc(name+": each of dst[:dsts] = "+what+",", "in their order"+how+".", blockDoc)
 	Pragma("noescape")
 	l := all{v: v, e: e, put: put, at: GP64()}
 	dst, dsts := Load(Param("dst"), GP64()), Load(Param("dsts"), GP64())

@@ -13,7 +13,7 @@ const (
 	// blocks in the main loop: the vectors of both instruction sets reach the width of the caches
 	unroll = 4
 	// blockDoc ends the doc comments of functions that take a number of blocks.
-	blockDoc = "A block is 64 bytes of accumulators."
+	blockDoc = "A block is 64 bytes of accumulators, and blocks is how many."
 )
 
 // As in all of this program, what emits code adds it to the function that avo is building, in
