@@ -359,6 +359,9 @@ func (r *registry) failureReport(v verdict, started time.Time, trial *setting.Ch
 		Size: max(r.old.ended+len(r.workers), r.initial), Host: w.host, Exit: e,
 		After: e.Ended.Sub(started),
 		Early: v.fault == neverJoined, Because: w.because, Tail: w.tail, Log: w.log}
+	if host := r.old.lostHead; v.fault == allLost && e.OK() && host != "" { // no worker is to blame
+		f.Host, f.Exit.Lost = host, "was let go: the state of the job was lost with host "+host
+	}
 	if v.fault == allLost && e.Signal == 0 && trial != nil && trial.Policy != "" {
 		f.Trial = trial
 	}

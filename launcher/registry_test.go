@@ -200,6 +200,33 @@ func TestJudgingOnANewHead(t *testing.T) {
 	}
 }
 
+// A worker that waits to take part, and ends well since the state of the job is lost with the host
+// that led, is not at fault: the report says with which host.
+func TestStateIsLostWithTheHead(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		r := newRegistry("a", 0)
+		r.setJob(&jobMessage{})
+		r.setHost("a")
+		r.setLeader("b", []string{"a", "b"})
+		if lost {
+			r.forgetHost("b")
+		}
+		r.setLeader("a", []string{"a"})
+		r.register("a", &message{Started: &startedMessage{1, 1001}})
+		r.register("a", &message{Joined: &workerMessage{1}})
+		r.register("a", &message{Ended: &endedMessage{Worker: 1}})
+		r.setJobEnd(false)
+		v, want := r.judge(), ""
+		if lost {
+			want = "was let go: the state of the job was lost with host b"
+		}
+		f := r.failureReport(v, time.Now(), nil)
+		if v.fault != allLost || f.Exit.Lost != want || lost != (f.Host == "b") {
+			t.Errorf("fault %d: %v on %s, not %q", v.fault, f.Exit, f.Host, want)
+		}
+	}
+}
+
 // Where all workers end by themselves in the trial of a policy's change, the report names it. It
 // does not where they were killed, the change was a person's, or it has ended. A change of routes
 // meanwhile does not matter.
