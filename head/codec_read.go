@@ -171,7 +171,8 @@ func (r *Reader) readSet(s *Set) {
 	}
 }
 
-// readCommit reads a Commit into c. What it points to is new.
+// readCommit reads an entry of the log into c, as appendCommit writes one that has no rare fields:
+// bit 1 is Elastic, and bit 2 says that a place in the data follows. What c points to is new.
 func (r *Reader) readCommit(c *Commit) {
 	in := &r.in
 	bits := in.Byte(3)

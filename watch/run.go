@@ -176,7 +176,7 @@ func (r *Run) forget(file string) {
 	r.recent = nil
 }
 
-// note says something about a file; "" = nothing any more.
+// note keeps what is to be said about a file, or about a part of one; "" = nothing any more.
 func (r *Run) note(file, text string) {
 	if text == "" {
 		delete(r.notes, file)

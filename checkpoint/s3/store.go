@@ -260,7 +260,8 @@ func (b *Bucket) isComplete(ctx context.Context, a snapshot.Attempt, objects []o
 	return true, nil
 }
 
-// Quarantine implements snapshot.Store: it marks a sealed attempt as damaged.
+// Quarantine implements snapshot.Store: it marks a sealed attempt as damaged, so that List
+// has it no more.
 func (b *Bucket) Quarantine(ctx context.Context, a snapshot.Attempt) error {
 	return b.Put(ctx, a, damagedMark, []byte("a job could not go on from this\n"))
 }

@@ -197,7 +197,7 @@ type file struct {
 	sums   []digest.Sum    // fingerprint of each run
 }
 
-// size returns the bytes of the file.
+// size returns the length of the file in bytes.
 func (f *file) size() int { return len(f.head) + len(f.body) }
 
 // write hashes, fingerprints and writes unit by unit, by writerThreads goroutines of low priority.

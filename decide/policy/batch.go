@@ -57,7 +57,7 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 	otherwise := followNoise(o)
 	o, tooLarge := fitOf(o).bound(o)
 	var list []decide.Scored
-	for _, batch := range nearBatches(o.Levers.Batch, o.Setting.Batch, o.Size) {
+	for _, batch := range batchesToCompare(o.Levers.Batch, o.Setting.Batch, o.Size) {
 		to := decide.Target{Setting: withBatch(o, batch)}
 		list = append(list, decide.Scored{Target: to, Prediction: twin.Predict(to)})
 	}
@@ -101,11 +101,11 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 		Else: otherwise}, state
 }
 
-// nearBatches returns the batches of a range that are worth comparing with the one of now: those at
-// equal factors, and the largest and the smallest that are allowed at once. They are multiples of
-// the size of the job where the range allows it, so that all workers have the same. The one of now
-// is not among them, nor one near to it but for the ends of the range.
-func nearBatches(r setting.Range, now uint64, size int) (list []uint64) {
+// batchesToCompare returns the batches of a range that are worth comparing with the one of now:
+// those at equal factors, and the largest and the smallest that are allowed at once. They are
+// multiples of the size of the job where the range allows it, so that all workers have the same.
+// The one of now is not among them, nor one that is too near to it, but for the ends of the range.
+func batchesToCompare(r setting.Range, now uint64, size int) (list []uint64) {
 	least := max(r.From, (now+maxBatchFactor-1)/maxBatchFactor)
 	most := min(r.To, maxBatchFactor*now)
 	candidates := []uint64{least, most}
@@ -120,7 +120,7 @@ func nearBatches(r setting.Range, now uint64, size int) (list []uint64) {
 			x = even
 		}
 		isEnd := x == r.From || x == r.To
-		if x >= least && x <= most && x != now && (isEnd || !areNear(x, now)) {
+		if x >= least && x <= most && x != now && (isEnd || !areTooNear(x, now)) {
 			list = append(list, x)
 		}
 	}
@@ -154,8 +154,9 @@ func samples(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// areNear reports whether two batches differ by less than otherFactor.
-func areNear(a, b uint64) bool {
+// areTooNear reports whether two batches differ by less than otherFactor, too little
+// to be worth a comparison.
+func areTooNear(a, b uint64) bool {
 	return float64(max(a, b)) < otherFactor*float64(min(a, b))
 }
 
@@ -164,7 +165,7 @@ func areNear(a, b uint64) bool {
 func distinct(list []decide.Scored) (others []decide.Scored) {
 	for _, x := range list[1:] {
 		// near reports whether the batch of another one is about as large.
-		near := func(y decide.Scored) bool { return areNear(x.Setting.Batch, y.Setting.Batch) }
+		near := func(y decide.Scored) bool { return areTooNear(x.Setting.Batch, y.Setting.Batch) }
 		if len(others) < 3 && !near(list[0]) && !slices.ContainsFunc(others, near) {
 			others = append(others, x)
 		}

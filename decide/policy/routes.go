@@ -334,7 +334,7 @@ func (c *classState) routeToTry(model cost.Model, now float64) (best collective.
 		return best, expected
 	}
 	for _, r := range list {
-		if r.Same(c.route, c.Hosts, c.Bytes) || c.seconds[r] == nil && c.wasTriedAsOther(r) {
+		if r.Same(c.route, c.Hosts, c.Bytes) || c.seconds[r] == nil && c.hasMeasuredSame(r) {
 			continue
 		}
 		seconds := model.AllReduceSeconds(r, c.Hosts, c.Bytes) / predicted * now
@@ -350,8 +350,9 @@ func (c *classState) routeToTry(model cost.Model, now float64) (best collective.
 	return best, expected
 }
 
-// wasTriedAsOther reports whether a route was measured under another name.
-func (c *classState) wasTriedAsOther(r collective.Route) bool {
+// hasMeasuredSame reports whether a route was measured that goes the same way as r between these
+// hosts with so many bytes.
+func (c *classState) hasMeasuredSame(r collective.Route) bool {
 	for o, w := range c.seconds {
 		if w.Count() >= earlyLength && r.Same(o, c.Hosts, c.Bytes) {
 			return true

@@ -101,7 +101,8 @@ var _ fabric.Network = (*Network)(nil)
 // Self returns the name of this host.
 func (m *Network) Self() fabric.Host { return m.self }
 
-// Send implements fabric.Network: it queues a copy of b at the peer, and does not wait.
+// Send implements fabric.Network: it queues a copy of b at the peer, and does not
+// wait. Without a link b is lost, as on a network.
 func (m *Network) Send(to fabric.Host, b []byte) {
 	if len(b) > fabric.MaxMessage {
 		panic(fmt.Sprintf("mem: a message of %d bytes; the limit is %d", len(b), fabric.MaxMessage))

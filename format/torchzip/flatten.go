@@ -115,7 +115,8 @@ func (w *walker) addValue(path string, v any, depth int) error {
 	return err
 }
 
-// walkItems adds what is below the items of a dict or of an object's state.
+// walkItems adds what is below the items of a dict or of an object's state, and notes in the
+// checkpoint that its names are nested.
 func (w *walker) walkItems(path string, items []pickle.Item, depth int) error {
 	w.c.Nested = w.c.Nested || path != "" && len(items) > 0
 	for _, item := range items {

@@ -286,7 +286,8 @@ func (g *generator) changeEvent() string {
 	return fmt.Sprintf("set batch=%d,save=%d", batch, 1+g.rand.IntN(9))
 }
 
-// sharesText chooses shares for so many ranks, as a part of a setting.
+// sharesText chooses shares for so many ranks, and in half of the cases a round of one step with
+// them, as parts of a setting.
 func (g *generator) sharesText(size int) string {
 	words := []string{strconv.Itoa(1 + g.rand.IntN(4))}
 	for len(words) < size {

@@ -50,15 +50,16 @@ const MostSpread = 1.6
 // Live and Restart are what changes take where jobs are changed while they run, and where a change
 // is a restart from the newest checkpoint.
 var (
-	Live    = evenCosts(1)
-	Restart = evenCosts(900)
+	Live    = pauseCosts(1)
+	Restart = pauseCosts(900)
 )
 
 // Every returns costs by which each change but the first start of a job takes so many seconds.
-func Every(seconds float64) sched.Costs { return evenCosts(seconds) }
+func Every(seconds float64) sched.Costs { return pauseCosts(seconds) }
 
-// evenCosts returns costs with which a job stands still for so many seconds, whatever the change.
-func evenCosts(seconds float64) sched.Costs {
+// pauseCosts returns costs with which a job stands still for so many seconds when its size changes
+// and when it goes on after it was parked; its first start and the parking take none.
+func pauseCosts(seconds float64) sched.Costs {
 	pause := sched.Estimate{Mean: 1000 * seconds}
 	return sched.Costs{Resize: pause, Resume: pause}
 }
