@@ -190,7 +190,5 @@ func (r *leader) endWithoutState() {
 	if told.Generation == 0 || r.state.Shape != nil || slices.ContainsFunc(members, entered) {
 		return
 	}
-	for _, m := range members {
-		r.machine.WorkerLost(m.Worker, "has not got the state of the job")
-	}
+	r.machine.StateLost("has not got the state of the job")
 }

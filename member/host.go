@@ -74,6 +74,10 @@ func (m *Machine) orderMinimum(host string) {
 // for all of them.
 func (m *Machine) AllReported() {
 	m.restored = false
+	if m.shrinks {
+		m.shrinks = false
+		m.shrinkWant(m.CountExpected())
+	}
 	m.placeWorkers(m.because) // in the places of those that were lost with the head before
 	if m.cfg.Allotment != nil && m.cfg.Spares == 0 && m.replenishes() {
 		m.because = Because(m.head + " leads, and the job lacks workers")

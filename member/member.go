@@ -127,6 +127,7 @@ type numbers struct {
 	next      topo.WorkerID // the number of the next one
 	restored  bool          // not all hosts have told this head of theirs; see AllReported
 	reporting bool          // one host has not told all of its own; see HostReports
+	shrinks   bool          // somebody was lost meanwhile: AllReported calls shrinkWant
 }
 
 // proposal is a generation that waits for a decision.

@@ -111,7 +111,7 @@ func (m *Machine) RestoreWant(n int, number uint64) {
 	if m.cfg.Spares == 0 {
 		n = min(n, max(n, m.workers.countIn(active)+m.lost)-m.lost)
 	}
-	m.cfg.Want, m.cfg.Sized = max(n, m.cfg.Min), number
+	m.cfg.Want, m.cfg.Sized, m.shrinks = max(n, m.cfg.Min), number, false
 	m.ranks = m.cfg.Want
 }
 

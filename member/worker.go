@@ -103,6 +103,22 @@ func (m *Machine) WorkerLost(w topo.WorkerID, how string) {
 	m.decideNext()
 }
 
+// StateLost tells that no member has the state of the job, and why: none takes part any more, and
+// nobody is ordered in their places, since with that the job ends.
+func (m *Machine) StateLost(how string) {
+	if m.over {
+		return
+	}
+	m.unplaced = 0
+	for _, x := range m.record.View.Members {
+		if m.workers.find(x.Worker) != nil {
+			m.workers.remove(x.Worker)
+			m.news = append(m.news, fmt.Sprintf("w%d %s", x.Worker, how))
+		}
+	}
+	m.decideNext()
+}
+
 // WorkerFinished tells that a worker has done its work and left. The first member that does ends
 // the growing of the job.
 func (m *Machine) WorkerFinished(w topo.WorkerID) {
@@ -242,9 +258,10 @@ func (m *Machine) shrinkWant(before int) {
 		return
 	}
 	want := min(m.cfg.Want, m.CountExpected())
-	if m.cfg.Allotment != nil { // a head that has just begun does not know who is on the way
+	if m.cfg.Allotment != nil || m.restored { // a new head does not know who is on the way
 		want = m.cfg.Want - max(before-m.CountExpected(), 0)
 	}
+	m.shrinks = m.restored && m.cfg.Allotment == nil
 	m.cfg.Want = max(want, m.cfg.Min)
 }
 

@@ -99,15 +99,15 @@ def trains(folder):
         pass
 
 
-# Makes steps by itself, and waits after 10 and after 30 of them.
+# Makes steps by itself, and waits before three of them.
 OWN = """
 import pathlib, sys
 import shoal
 shoal.goal(steps=40)
 for step in range(1, 41):
-    shoal.join().report(step=step, loss=0.5)
-    while step in (10, 30) and not pathlib.Path(sys.argv[1], str(step)).exists():
+    while step in (1, 11, 31) and not pathlib.Path(sys.argv[1], str(step)).exists():
         pass
+    shoal.join().report(step=step, loss=0.5)
 """
 
 
@@ -116,13 +116,16 @@ def test_the_end_of_a_job_with_a_loop_of_its_own(pool, tmp_path, stated):
     """The pool knows when it ends, by what the program or who submits it says, and its reports."""
     program = OWN if stated is None else OWN.replace("shoal.goal(steps=40)", "")
     job = pool.submit([sys.executable, "-c", program, str(tmp_path)], name="own", steps=stated)
+    while job.view().get("goal") != 40:
+        assert job.state in ("starting", "running")
+    assert job.expected_end is None  # how fast it is nobody knows
+    (tmp_path / "1").touch()
     while job.view()["steps"] < 10:
         assert job.state in ("starting", "running")
-    assert job.view()["goal"] == 40 and job.expected_end is None  # how fast it is nobody knows
-    (tmp_path / "10").touch()
+    (tmp_path / "11").touch()
     while job.view()["steps"] < 30 or job.expected_end is None:
         assert job.state == "running"
-    (tmp_path / "30").touch()
+    (tmp_path / "31").touch()
     assert job.wait(60) == "ended"
 
 
