@@ -13,6 +13,10 @@ import (
 // WalkRooms is the largest number of packages, and folders of Python, that a walk may pass.
 const WalkRooms = 8
 
+// Walks is how many walks ARCHITECTURE.md has. Without it, a page whose lists are not numbered any
+// more would break no rule.
+const Walks = 7
+
 // turnMark begins the step at which a walk turns, and goes up again with an answer.
 const turnMark = "**Back**"
 
@@ -24,19 +28,29 @@ var (
 )
 
 // checkWalks refuses a walk that passes more than WalkRooms packages, that turns more than once, or
-// whose steps do not go down as layers.txt has it.
-func checkWalks(t *Tree) []Finding { return checkWalksText(t, layersText) }
+// whose steps do not go down as layers.txt has it, and a page that has not as many walks as Walks.
+func checkWalks(t *Tree) []Finding { return checkWalksText(t, layersText, Walks) }
 
-// checkWalksText is checkWalks with the given text for layers.txt.
-func checkWalksText(t *Tree, text string) (found []Finding) {
+// checkWalksText is checkWalks with the given text for layers.txt, and number of walks.
+func checkWalksText(t *Tree, text string, walks int) (found []Finding) {
 	const page = "ARCHITECTURE.md"
 	l, err := parseLayers(text)
 	if f := t.fileAt(page); err == nil && f != nil {
+		n := 0
 		for _, section := range walkHeading.Split(string(f.Text), -1) {
 			title, list, _ := strings.Cut(section, "\n")
-			for _, problem := range l.walkProblems(t.roomsOfSteps(list)) {
+			w, turns := t.roomsOfSteps(list)
+			if len(w) > 1 {
+				n++
+			}
+			for _, problem := range l.walkProblems(w, turns) {
 				found = append(found, Finding{page, 0, "the walk «" + title + "» " + problem})
 			}
+		}
+		if n != walks {
+			found = append(found, Finding{page, 0, fmt.Sprintf("%d sections have a numbered list "+
+				"that names packages, and there are %d walks: number the steps of each, or say in "+
+				"Walks how many there are", n, walks)})
 		}
 	}
 	return sortFindings(found)
