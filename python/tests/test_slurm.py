@@ -34,6 +34,14 @@ def write_job(folder):
         "env": {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}}))
 
 
+def wait_until(condition, what, said, seconds=120):
+    """Wait until a condition holds; it fails with what the function `said` returns."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not {what}: {said()}"
+        time.sleep(0.1)
+
+
 class Preempted:
     """A job of Slurm that trains on three nodes, in a folder, and what it has done."""
 
@@ -58,10 +66,7 @@ class Preempted:
 
     def until(self, condition, what, seconds=120):
         """Wait until a condition holds; it fails with what the job has said."""
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, f"not {what}: {self.state()}\n{self.said()[-4000:]}"
-            time.sleep(0.1)
+        wait_until(condition, what, lambda: f"{self.state()}\n{self.said()[-4000:]}", seconds)
 
     def said(self):
         """Return the output of the job so far."""
@@ -132,6 +137,7 @@ def check_samples(lines, unwritten=0):
         steps.setdefault(number, []).extend(indices)
     assert sorted(steps) == list(range(min(steps), min(steps) + len(steps)))
     made = [sample for number in sorted(steps) for sample in steps[number]]
+    assert set(made) <= set(range(SAMPLES))
     missing, epoch = 0, set()
     for sample in made:
         if sample in epoch:
@@ -194,11 +200,8 @@ def test_an_element_of_an_array_is_put_back_alone(slurm, tmp_path):
 
     def until(condition, what):
         """Wait until a condition holds; it fails with what the elements have said."""
-        end = time.monotonic() + 120
-        while not condition():
-            said = [file.read_text()[-2000:] for file in tmp_path.glob("out-*")]
-            assert time.monotonic() < end, f"not {what}: {said}"
-            time.sleep(0.1)
+        wait_until(condition, what,
+                   lambda: [file.read_text()[-2000:] for file in tmp_path.glob("out-*")])
 
     until(lambda: all(any(file.stat().st_size for file in (tmp_path / element).glob("steps-*"))
                       for element in "01"), "training")
