@@ -34,8 +34,9 @@ const (
 	// recentEnds is how many of the last jobs, of all kinds, say how often intervals are missed,
 	// and adaption by how much less is left out for each that was.
 	recentEnds, adaption = 32, 0.1
-	// mostLooks is how many expectations of a job that is under way are kept.
-	mostLooks = 16
+	// looksApart is which part of the time since the slots of a job were decided passes from one
+	// expectation that is kept to the next: about a dozen lie in the later half of that time.
+	looksApart = 16
 )
 
 // moment is when an end was expected: what is not known yet differs.
@@ -69,8 +70,12 @@ type look struct{ at, end, low, high int64 }
 type foreseen struct {
 	look         // when its slots were last decided
 	last  int64  // the end that was expected by its last report
-	looks []look // what was expected since its slots were decided, some of all, in order
-	every int64  // milliseconds from one of these to the next
+	looks []look // some of what was expected in the later half of the time since then, in order
+}
+
+// dropEarly leaves the looks of the later half of the time until now.
+func (f *foreseen) dropEarly(now int64) {
+	f.looks = slices.DeleteFunc(f.looks, func(x look) bool { return x.at < f.at+(now-f.at)/2 })
 }
 
 // foresee notes what is expected of a job that is under way.
@@ -80,16 +85,13 @@ func (m *Machine) foresee(e *entry, end int64) {
 	if e.State != Running || end <= m.now {
 		return
 	}
-	if n := len(f.looks); n > 0 && m.now < f.looks[n-1].at+f.every {
+	if f.at == 0 { // its work was not known when they were decided
+		f.at = m.now
+	}
+	if n := len(f.looks); n > 0 && m.now-f.looks[n-1].at < max((m.now-f.at)/looksApart, 1) {
 		return
 	}
-	if len(f.looks) == mostLooks {
-		for i := range mostLooks / 2 {
-			f.looks[i] = f.looks[2*i+1]
-		}
-		f.looks = f.looks[:mostLooks/2]
-		f.every = 2 * max(f.every, 50)
-	}
+	f.dropEarly(m.now)
 	x := m.expectNow(e)
 	f.looks = append(f.looks, look{m.now, end, x.Low, x.High})
 }
@@ -188,7 +190,7 @@ func (p *Past) ends(when moment) *[]PastEnd {
 
 // learnEnd takes into the past of a kind how a job has ended now.
 func (m *Machine) learnEnd(e *entry, p *Past) {
-	f := e.foreseen
+	f := &e.foreseen
 	if f.last == 0 {
 		return
 	}
@@ -197,17 +199,11 @@ func (m *Machine) learnEnd(e *entry, p *Past) {
 		p.Tail = tail
 	}
 	p.Tail += float64(smoothing * (tail - p.Tail))
-	since := f.at
 	if f.end > f.at {
 		m.keepEnd(p, whenDecided, f.look)
-	} else if len(f.looks) > 0 {
-		since = f.looks[0].at
 	}
-	for _, x := range f.looks {
-		if x.at >= since+(m.now-since)/2 {
-			m.keepEnd(p, underWay, x)
-			break
-		}
+	if f.dropEarly(m.now); len(f.looks) > 0 {
+		m.keepEnd(p, underWay, f.looks[0])
 	}
 }
 

@@ -89,3 +89,35 @@ func TestEndsFarAway(t *testing.T) {
 		t.Errorf("never becomes %d", at)
 	}
 }
+
+// Of what is expected of a job that is under way, however long and however often it is said, few
+// are kept, and of these one is half-way at whatever time the job ends.
+func TestLooks(t *testing.T) {
+	m, err := New(Config{Name: "lab"}, 1_000_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, decided := range []int64{m.now, 0} { // 0 = its work was not known then
+		e := &entry{Job: Job{State: Running}, foreseen: foreseen{look: look{at: decided}}}
+		began := m.now
+		for i := range 20_000 {
+			m.now += int64(1 + i%7 + i/10)
+			m.foresee(e, m.now+1000)
+			if decided == 0 && i == 0 {
+				began = m.now
+			}
+			f := e.foreseen
+			f.looks = slices.Clone(f.looks)
+			f.dropEarly(m.now)
+			if n := len(e.looks); n > 2*looksApart || len(f.looks) == 0 {
+				t.Fatalf("%d looks after %d ms", n, m.now-began)
+			}
+			took := m.now - began
+			late := f.looks[0].at - began - took/2
+			if most := took/looksApart + 2*int64(i/10+8); late < 0 || late > most {
+				t.Fatalf("after %d ms the first look is %d ms after the half", took, late)
+			}
+		}
+		m.now += 1000
+	}
+}
