@@ -68,8 +68,8 @@ type answered struct {
 	More   bool   `json:"more,omitempty"` // whether the next message with this ID goes on with it
 }
 
-// answerPart is how many bytes of an answer a message has at the most. Orders wait no longer behind
-// one than these take.
+// answerPart is how many bytes of an answer a message has at the most. All parts are queued
+// together, so an order that comes after them waits until the whole answer is sent.
 const answerPart = 256 << 10
 
 // inParts returns an answer as the messages in which it is sent.
