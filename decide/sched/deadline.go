@@ -119,8 +119,7 @@ func (a *appointments) replan(added int) bool {
 	}
 	if added >= 0 {
 		j := a.view.Jobs[added]
-		costs := a.view.Costs(j.Kind)
-		pause := max(costs.Resize.Mean, costs.Resume.Mean) + costs.Park.Mean
+		pause := a.view.Costs(j.Kind).change()
 		more := slotSeconds(table.first, plans) - slotSeconds(table.first, a.plans)
 		if float64(float64(more)*pause) > float64(mostUpset*leastNeed(j, a.view.Now)) {
 			return false

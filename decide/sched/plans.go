@@ -56,7 +56,7 @@ func (t *timetable) spare(j *Job, p plan) bool {
 		most = max(most, s.slots)
 	}
 	costs := t.view.Costs(j.Kind)
-	pause := max(costs.Resize.Mean, costs.Start.Mean, costs.Resume.Mean) + costs.Park.Mean
+	pause := max(costs.change(), costs.Start.Mean+costs.Park.Mean)
 	more := float64(2 * pause / 1000 * j.Rate(most))
 	_, end := t.walk(j, more, j.Deadline, 0, p.at)
 	return end != Never

@@ -69,6 +69,10 @@ type Costs struct {
 	Resume Estimate // a start of what was parked
 }
 
+// change returns the most milliseconds that a job which has begun does not go on for a change:
+// another size, or a start of what was parked.
+func (c Costs) change() float64 { return max(c.Resize.Mean, c.Resume.Mean) + c.Park.Mean }
+
 // countSlots returns how many slots some places have together.
 func countSlots(places []Place) (n int) {
 	for _, p := range places {

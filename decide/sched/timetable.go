@@ -55,7 +55,7 @@ func (t *timetable) walk(j *Job, more float64, until, reserve int64,
 	n, kept, begun := j.Slots(), j.kept(), j.Started != Never
 	left, stall := j.Left.Mean+more, int64(0)
 	if n > 0 { // its last change may not be over
-		pause := max(costs.Resize.Mean, costs.Resume.Mean) + costs.Park.Mean
+		pause := costs.change()
 		if j.MovedAt == j.Started {
 			pause = costs.Start.Mean + costs.Park.Mean
 		}
