@@ -26,7 +26,7 @@ func (p *part) report(gone bool) pool.JobReport {
 	switch {
 	case gone:
 		r.End = p.end()
-		r.End.Lost = r.End.Lost || !p.lived && !r.End.Final
+		r.End.Lost = r.End.Lost || !p.lived && p.failed == nil && !r.End.Final
 		if p.job != nil {
 			r.Led = led(p.job)
 			r.Led.Steps = max(r.Led.Steps, lastStep(p.saved.Run))

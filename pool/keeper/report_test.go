@@ -53,6 +53,18 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// An agent that could not be started was not lost with anything: three such starts in a row are the
+// failure of the job.
+func TestNotStartedIsNotLost(t *testing.T) {
+	g := group.New(t.Context())
+	p := newPart(newHost(Config{Name: "lab", Host: "here", Slots: 2, Dir: t.TempDir()}, g), "one")
+	p.saved = saved{Attempt: 1, Part: 1, Joins: true}
+	p.failed = os.ErrPermission
+	if x := p.report(true).End; x == nil || x.Final || x.Lost {
+		t.Errorf("%+v", x)
+	}
+}
+
 // The steps of a job are its commits, or what workers report where its program makes them by
 // itself; a report that cannot be counts for nothing.
 func TestStepsOfAJob(t *testing.T) {
