@@ -2,47 +2,20 @@ package member_test
 
 import (
 	"bufio"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/shoal-ml/shoal/internal/scenariotest"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// rewrite has TestScenarios write what the machine decides into the scenarios.
-var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios anew; read the diff")
-
 // Each scenario is a text of commands; under each command stand the decisions that it leads to,
 // indented, and they are what the machine decides.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := playScript(string(b))
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if diff := cmp.Diff(string(b), got); diff != "" && !*rewrite {
-				t.Errorf("run with -rewrite and read the diff:\n%s", diff)
-			}
-		})
-	}
+	scenariotest.Run(t, func(_ *testing.T, script string) string { return playScript(script) })
 }
 
 // player plays a scenario. What is proposed is decided at once, unless the scenario says "hold".

@@ -2,46 +2,20 @@ package pool
 
 import (
 	"bufio"
-	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/shoal-ml/shoal/internal/scenariotest"
 )
-
-// rewrite has TestScenarios write what the machine does into the scenarios.
-var rewrite = flag.Bool("rewrite", false, "write the outputs of the scenarios anew; read the diff")
 
 // Each scenario is a text of commands; under each command stand, indented, the orders to which it
 // leads, and what has changed of jobs.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := playScript(string(text))
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if diff := cmp.Diff(string(text), got); diff != "" && !*rewrite {
-				t.Errorf("run with -rewrite and read the diff:\n%s", diff)
-			}
-		})
-	}
+	scenariotest.Run(t, func(_ *testing.T, script string) string { return playScript(script) })
 }
 
 // player plays a scenario. The store has at once what is to be written.
