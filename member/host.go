@@ -403,7 +403,7 @@ func (m *Machine) Hosts() (list []Host) {
 // host get numbers in a row, so that they become neighbours in rank. A head that has just come to
 // lead does not know all numbers that the one before gave, and places nobody until AllReported.
 func (m *Machine) placeWorkers(why Because) {
-	if m.over || m.restored || m.reporting || m.isEnding() {
+	if m.over || m.restored || m.reporting || m.isEnding() || m.isDead() {
 		return
 	}
 	if m.isAlone() {

@@ -102,14 +102,14 @@ type Machine struct {
 	hosts      []*Host                // the hosts, in the order in which they came
 	ordered    orders                 // workers that were ordered and are not started yet
 	unplaced   int                    // workers that are wanted and that no host has room for
-	numbers                           // of new workers
+	next       topo.WorkerID          // the number of the next worker
+	takeover                          // what is not known yet of hosts, and what waits for that
 	because    Because                // why the size was last changed
 	news       []string               // why members are gone, since the last proposal
 	boundary   bool                   // whether the data plane stands between two steps
 	paused     bool                   // whether the members wait for more
 	sparing    bool                   // whether members are released one at a time
-	failures   int                    // workers lost before they were let in, since one was let in
-	hold       int                    // ticks before another is started for one of the failures
+	retries                           // of workers that fail before they are let in
 	departures int                    // members that are gone since the last step ended
 	lost       int                    // members that are lost since this head has them
 	done       map[topo.WorkerID]bool // members that ended well
@@ -122,12 +122,18 @@ type Machine struct {
 	out      []Action // orders since the last Ready
 }
 
-// numbers says which numbers new workers get, and when none is given.
-type numbers struct {
-	next      topo.WorkerID // the number of the next one
-	restored  bool          // not all hosts have told this head of theirs; see AllReported
-	reporting bool          // one host has not told all of its own; see HostReports
-	shrinks   bool          // somebody was lost meanwhile: AllReported calls shrinkWant
+// retries says how workers are started again that are lost before they were let in.
+type retries struct {
+	failures int // workers lost so since one was let in
+	hold     int // ticks before another is started for one of them
+}
+
+// takeover is what a Machine does not know yet of workers that were started under another head.
+// While that is so, nobody is ordered.
+type takeover struct {
+	restored  bool // not all hosts have told this head of theirs; see AllReported
+	reporting bool // one host has not told all of its own; see HostReports
+	shrinks   bool // somebody was lost meanwhile: AllReported calls shrinkWant
 }
 
 // proposal is a generation that waits for a decision.

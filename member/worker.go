@@ -103,13 +103,12 @@ func (m *Machine) WorkerLost(w topo.WorkerID, how string) {
 	m.decideNext()
 }
 
-// StateLost tells that no member has the state of the job, and why: none takes part any more, and
-// nobody is ordered in their places, since with that the job ends.
+// StateLost tells that no member has the state of the job, and why: none takes part any more, though
+// they still run.
 func (m *Machine) StateLost(how string) {
 	if m.over {
 		return
 	}
-	m.unplaced = 0
 	for _, x := range m.record.View.Members {
 		if m.workers.find(x.Worker) != nil {
 			m.workers.remove(x.Worker)
@@ -283,6 +282,11 @@ func (m *Machine) takesPart(w topo.WorkerID) bool {
 
 // isEnding reports whether a member has finished: nobody joins any more.
 func (m *Machine) isEnding() bool { return m.countFinished() > 0 }
+
+// isDead reports whether a job that has begun has no member: it ends when that is decided.
+func (m *Machine) isDead() bool {
+	return m.record.View.Generation > 0 && m.workers.countIn(active) == 0
+}
 
 // countFinished counts the members that have finished, under this head and those before it.
 func (m *Machine) countFinished() int { return m.before + len(m.done) }
