@@ -8,12 +8,11 @@ import "slices"
 // forgotten is what a registry keeps of the workers that it has forgotten. The registry's lock
 // guards it. The zero value is that of no workers.
 type forgotten struct {
-	lostHead string // the last host that led and is lost; "" = none was
-	numbers  numberSet
-	ended    int  // how many they are
-	well     int  // how many of them ended well
-	joined   bool // some of them had joined the job
-	peak     int  // most workers that have run at once, of those that are forgotten or not
+	numbers numberSet
+	ended   int  // how many they are
+	well    int  // how many of them ended well
+	joined  bool // some of them had joined the job
+	peak    int  // most workers that have run at once, of those that are forgotten or not
 }
 
 // forgetOld forgets the workers that ended first, but for as many as have ever run at once and

@@ -35,13 +35,10 @@ type registry struct {
 	stopping int // length of endings when the launcher began to stop; -1 = it has not
 	shutdown shutdown
 
-	leader string // the host that leads; "" = nobody does, as far as is known
-	// lostLeader is the host that led and is lost; "" = there is none, a successor is known, or the
-	// loss was reported.
-	lostLeader string
-	offers     map[string]bool   // the other hosts that have offered room, on the host that leads
-	machines   map[string]string // by host: what it calls itself, where that is not its name
-	expected   map[string]bool   // hosts that have yet to tell what they know, on a new leader
+	leadership
+	offers   map[string]bool   // the other hosts that have offered room, on the host that leads
+	machines map[string]string // by host: what it calls itself, where that is not its name
+	expected map[string]bool   // hosts that have yet to tell what they know, on a new leader
 	// followed says that another host has led: all initial workers had started then, and those of
 	// hosts that are lost are not known here any more.
 	followed bool
@@ -54,6 +51,15 @@ type registry struct {
 	over    bool  // this host is not needed any more
 	leaving bool  // this host was asked to leave
 	fatal   error // why the job cannot go on here; nil = it can
+}
+
+// leadership says which hosts lead and have led. The registry's lock guards it.
+type leadership struct {
+	leader string // the host that leads; "" = nobody does, as far as is known
+	// lostLeader is the host that led and is lost; "" = there is none, a successor is known, or the
+	// loss was reported.
+	lostLeader string
+	lastLost   string // the last host that led and was lost; "" = none was
 }
 
 // workerRecord is a worker process as the registry knows it. The registry's lock guards those in
@@ -359,7 +365,7 @@ func (r *registry) failureReport(v verdict, started time.Time, trial *setting.Ch
 		Size: max(r.old.ended+len(r.workers), r.initial), Host: w.host, Exit: e,
 		After: e.Ended.Sub(started),
 		Early: v.fault == neverJoined, Because: w.because, Tail: w.tail, Log: w.log}
-	if host := r.old.lostHead; v.fault == allLost && e.OK() && host != "" { // no worker is to blame
+	if host := r.lastLost; v.fault == allLost && e.OK() && host != "" { // no worker is to blame
 		f.Host, f.Exit.Lost = host, "was let go: the state of the job was lost with host "+host
 	}
 	if v.fault == allLost && e.Signal == 0 && trial != nil && trial.Policy != "" {

@@ -109,7 +109,7 @@ func (r *registry) forgetHost(host string) (workers []workerRecord, led bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if led = r.leader == host; led {
-		r.leader, r.lostLeader, r.old.lostHead = "", host, host
+		r.leader, r.lostLeader, r.lastLost = "", host, host
 	}
 	delete(r.offers, host)
 	delete(r.machines, host)
