@@ -103,8 +103,8 @@ func (m *Machine) WorkerLost(w topo.WorkerID, how string) {
 	m.decideNext()
 }
 
-// StateLost tells that no member has the state of the job, and why: none takes part any more, though
-// they still run.
+// StateLost tells that no member has the state of the job, and why: none takes part any more,
+// though they still run.
 func (m *Machine) StateLost(how string) {
 	if m.over {
 		return
