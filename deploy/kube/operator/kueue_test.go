@@ -329,6 +329,21 @@ func TestNoKueue(t *testing.T) {
 	}
 }
 
+// countReads returns a client that counts what is read by it.
+func countReads(api client.WithWatch, reads *int) client.WithWatch {
+	return interceptor.NewClient(api, interceptor.Funcs{
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
+			*reads++
+			return api.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, api client.WithWatch, l client.ObjectList,
+			opts ...client.ListOption) error {
+			*reads++
+			return api.List(ctx, l, opts...)
+		}})
+}
+
 // TestIdle has nobody change anything: a job that waits in a queue, one that is parked, and one
 // that trains but makes no step have the operator write nothing and read only what it has cached.
 func TestIdle(t *testing.T) {
@@ -340,17 +355,7 @@ func TestIdle(t *testing.T) {
 			c.runQueued(7)
 		}
 		calls := 0
-		count := interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
-			Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey,
-				o client.Object, opts ...client.GetOption) error {
-				calls++
-				return api.Get(ctx, key, o, opts...)
-			},
-			List: func(ctx context.Context, api client.WithWatch, l client.ObjectList,
-				opts ...client.ListOption) error {
-				calls++
-				return api.List(ctx, l, opts...)
-			}})
+		count := countReads(c.api.(client.WithWatch), &calls)
 		c.writes = 0
 		for range 5 {
 			r := &Reconciler{Client: c.killable(), Fresh: count, Asker: c.asker, Events: c,
@@ -373,12 +378,7 @@ func TestCallsOfChange(t *testing.T) {
 	c.reconcile(6)
 	c.change(size(4))
 	reads := 0
-	fresh := interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
-		List: func(ctx context.Context, api client.WithWatch, l client.ObjectList,
-			opts ...client.ListOption) error {
-			reads++
-			return api.List(ctx, l, opts...)
-		}})
+	fresh := countReads(c.api.(client.WithWatch), &reads)
 	c.writes = 100
 	for range 20 {
 		r := &Reconciler{Client: c.killable(), Fresh: fresh, Asker: c.asker, Events: c,

@@ -236,13 +236,16 @@ func (r *Reconciler) setTemplateFault(ctx context.Context, j *v1alpha1.ShoalJob,
 }
 
 // say makes an event of a job, in words for people.
-func (r *Reconciler) say(j *v1alpha1.ShoalJob, e decide.Event) {
+func (r *Reconciler) say(j *v1alpha1.ShoalJob, e decide.Event) { say(r.Events, r.Metrics, j, e) }
+
+// say makes an event of a job by a recorder, and counts it.
+func say(by events.EventRecorder, m *Metrics, j *v1alpha1.ShoalJob, e decide.Event) {
 	kind := corev1.EventTypeNormal
 	if e.Warning {
 		kind = corev1.EventTypeWarning
 	}
-	r.Metrics.changed(e.Reason)
-	r.Events.Eventf(j, nil, kind, e.Reason, "Reconcile", "%s", e.Text)
+	m.changed(e.Reason)
+	by.Eventf(j, nil, kind, e.Reason, "Reconcile", "%s", e.Text)
 }
 
 // listPods returns the pods that the operator has made for a job.

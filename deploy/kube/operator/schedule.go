@@ -336,8 +336,7 @@ func (s *Scheduler) write(ctx context.Context, v *space, a schedule.Allotment) e
 		return err
 	}
 	if had != a.Pods {
-		r := Reconciler{Events: s.Events, Metrics: s.Metrics}
-		r.say(j, decide.Event{Reason: "Scheduled",
+		say(s.Events, s.Metrics, j, decide.Event{Reason: "Scheduled",
 			Text: fmt.Sprintf("from %d to %d pods: %s", had, a.Pods, a.Because)})
 	}
 	return nil
