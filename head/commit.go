@@ -74,26 +74,26 @@ func (r *leader) readyToCommit(f *batch) bool {
 		r.carryOutOrders()
 	}
 	return !r.machine.Proposing() &&
-		(!r.machine.Paused() || f.isReshape() || f.told && r.freesHost(r.machine.View()))
+		(!r.machine.Paused() || f.isReshape() || f.told && r.freesSlots(r.machine.View()))
 }
 
-// freesHost reports whether a host that is to be left is free with the members of a generation, or
-// nearer to that: members are let go from it, or others come that the state is given to. Then they
-// may be too few: the step after this one waits. Not on a mesh, where only a reshape takes members
-// from a host.
-func (r *leader) freesHost(next topo.View) bool {
+// freesSlots reports whether the members of a generation leave a host that is to be left, or are
+// nearer to that, since others come that the state is given to; or whether one is let go whose slot
+// another worker waits for. Then the step counts though they may be too few: the one after it
+// waits. Not on a mesh, where only a reshape lets members go.
+func (r *leader) freesSlots(next topo.View) bool {
 	leaving := r.machine.DrainingHosts()
 	goes := func(m topo.Member) bool {
 		_, stays := next.Rank(m.Worker)
-		return !stays && slices.Contains(leaving, m.Host)
+		return !stays &&
+			(slices.Contains(leaving, m.Host) || r.machine.AwaitsSlotOf(m.Worker))
 	}
 	comes := func(m topo.Member) bool {
 		_, was := r.state.View.Rank(m.Worker)
 		return !was
 	}
-	return r.state.Shape == nil && len(leaving) > 0 &&
-		(slices.ContainsFunc(r.state.View.Members, goes) ||
-			slices.ContainsFunc(next.Members, comes))
+	return r.state.Shape == nil && (slices.ContainsFunc(r.state.View.Members, goes) ||
+		len(leaving) > 0 && slices.ContainsFunc(next.Members, comes))
 }
 
 // isQuietExcept reports whether nothing of the world is under way but batch f, so that the members

@@ -191,5 +191,12 @@ func (m *Machine) ReserveNumbers(next topo.WorkerID) { m.next = max(m.next, next
 // Unplaced counts the workers that are wanted and for which no host has room.
 func (m *Machine) Unplaced() int { return m.unplaced }
 
+// AwaitsSlotOf reports whether w is to end and its slot is for a worker that is wanted and for
+// which no host has room until then.
+func (m *Machine) AwaitsSlotOf(w topo.WorkerID) bool {
+	s := m.workers.find(w)
+	return s != nil && s.phase == leaving && m.unplaced > 0 && !m.isDraining(s)
+}
+
 // emit adds an action to those that the next Ready returns.
 func (m *Machine) emit(a Action) { m.out = append(m.out, a) }
