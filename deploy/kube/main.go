@@ -77,8 +77,9 @@ func run(metrics, health, lease string, elect bool, schedules operator.Schedules
 		// what is no part of a job is not kept
 		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: ours,
-				&corev1.Secret{}: ours, &corev1.Service{}: ours}},
-		Client:  client.Options{Cache: &client.CacheOptions{Unstructured: true}},
+				&corev1.Service{}: ours}},
+		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true,
+			DisableFor: []client.Object{&corev1.Secret{}}}}, // which would take watching all
 		Metrics: server.Options{BindAddress: metrics}, HealthProbeBindAddress: health,
 		LeaderElection: elect, LeaderElectionID: "operator.shoal-ml.github.io",
 		LeaderElectionNamespace: lease, LeaderElectionReleaseOnCancel: true})
@@ -101,12 +102,12 @@ func run(metrics, health, lease string, elect bool, schedules operator.Schedules
 	r := &operator.Reconciler{Client: manager.GetClient(), Fresh: manager.GetAPIReader(),
 		Asker:  operator.NewHTTPAsker(),
 		Events: manager.GetEventRecorder("shoal-operator"), Now: time.Now, Kueue: kueue,
-		Metrics: count, Schedules: schedules}
+		Metrics: count, Schedules: schedules, Secrets: new(operator.Secrets)}
 	// what the operator itself writes into the status of a job is no news to it
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{},
 		predicate.LabelChangedPredicate{}, operator.ScheduleChanged()))
 	jobs := ctrl.NewControllerManagedBy(manager).For(&v1alpha1.ShoalJob{}, changed).
-		Owns(&corev1.Pod{}).WithOptions(controller.Options{MaxConcurrentReconciles: 8})
+		Owns(&corev1.Pod{}).WithOptions(controller.Options{MaxConcurrentReconciles: 16})
 	if kueue {
 		workload := new(unstructured.Unstructured)
 		workload.SetGroupVersionKind(operator.WorkloadKind)

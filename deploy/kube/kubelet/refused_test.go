@@ -258,6 +258,16 @@ func testSecrets(t *testing.T, c *cluster) {
 	r := newRoom(t, c, nil)
 	j := r.apply("big", 1)
 	r.until("big", "a pod", has(1, v1alpha1.ConditionRefused, ""))
+	own := *c.server.Config
+	own.BearerToken = tokenOperator
+	operator, err := client.New(&own, client.Options{Scheme: c.api.Scheme()})
+	r.must(err)
+	for _, n := range []string{"", r.name} {
+		err := operator.List(t.Context(), &corev1.SecretList{}, client.InNamespace(n))
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("the operator may list the Secrets of namespace %q: %v", n, err)
+		}
+	}
 	key, other := new(corev1.Secret), new(corev1.Secret)
 	r.must(c.api.Get(t.Context(), r.key("big.key"), key))
 	r.must(c.api.Get(t.Context(), r.key("big"), other))

@@ -10,11 +10,16 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+	"github.com/shoal-ml/shoal/deploy/kube/decide"
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 // How the operator asks jobs, at the address of --status-listen in their pods.
@@ -37,11 +42,81 @@ type HTTPAsker struct{ client http.Client }
 // patience is how long a pod may take to answer.
 const patience = 3 * time.Second
 
-// maxAnswer bounds an answer, in bytes.
-const maxAnswer = 8 << 20
+// maxAnswer bounds an answer, in bytes: that of a job of 1,024 workers has a quarter of it.
+const maxAnswer = 2 << 20
 
-// NewHTTPAsker returns an Asker that asks by HTTP.
-func NewHTTPAsker() *HTTPAsker { return &HTTPAsker{http.Client{Timeout: patience}} }
+// NewHTTPAsker returns an Asker that asks by HTTP. What answers at the address of a pod is whatever
+// its image is: it is not followed to other addresses. No proxy gets the token.
+func NewHTTPAsker() *HTTPAsker {
+	return &HTTPAsker{http.Client{Timeout: patience,
+		Transport: &http.Transport{MaxIdleConns: 100, IdleConnTimeout: time.Minute,
+			MaxResponseHeaderBytes: 16 << 10},
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		}}}
+}
+
+// askAtOnce is how many pods of a job are asked at a time.
+const askAtOnce = 8
+
+// told is what a job has said.
+type told struct {
+	live decide.Live
+	job  control.Job
+	ip   string // of the pod that has answered
+}
+
+// askable returns the addresses of the pods of the newest run that run. That which led the job last
+// is the first.
+func askable(j *v1alpha1.ShoalJob, pods []corev1.Pod) (at []string) {
+	for _, p := range pods {
+		if p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" ||
+			p.Labels[labelRun] != strconv.Itoa(j.Status.Run) {
+			continue
+		}
+		if at = append(at, p.Status.PodIP); p.Name == j.Status.Host {
+			at[0], at[len(at)-1] = at[len(at)-1], at[0]
+		}
+	}
+	return at
+}
+
+// ask asks the pods at addresses until that which leads the job answers: the first one, and if it
+// does not, the others side by side. It takes up to twice patience, and when it returns nobody is
+// asked any more. A pod that says that the job is stuck counts only if no other answers.
+func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told) {
+	ctx, stop := context.WithTimeout(ctx, 2*patience)
+	defer stop()
+	waiting := 0
+	var mu sync.Mutex // guards t and waiting
+	ask := func(i int) error {
+		answer, err := r.Asker.Ask(ctx, at[i], token)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case errors.Is(err, errWaiting):
+			waiting++
+		case err == nil && (!t.live.Answers || t.job.State == control.Stuck):
+			t = told{job: answer, ip: at[i], live: decide.Live{Answers: true,
+				Steps: int64(stepsOf(answer)), ParkedBy: answer.ParkedBy, Parked: answer.Parked,
+				ParkError: answer.ParkError}}
+			if answer.State != control.Stuck {
+				stop()
+			}
+		}
+		return nil
+	}
+	if len(at) > 0 {
+		_ = ask(0) // it never fails
+	}
+	if len(at) > 1 && ctx.Err() == nil {
+		_ = group.Share(ctx, "asking a pod", askAtOnce, len(at)-1, func() func(int) error {
+			return func(i int) error { return ask(i + 1) }
+		}) // it fails when ctx has ended
+	}
+	t.live.Waiting = len(at) > 0 && waiting == len(at)
+	return t
+}
 
 // Ask implements Asker.
 func (a *HTTPAsker) Ask(ctx context.Context, ip, token string) (j control.Job, err error) {

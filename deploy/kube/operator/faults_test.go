@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
@@ -64,7 +67,7 @@ func TestRefused(t *testing.T) {
 		{"namespace that is being deleted", func(client.Object, int) error {
 			return terminating()
 		}, nil, "", "the namespace is being deleted"},
-		{"Service of somebody else", nil, named(&corev1.Service{}, "big"), "",
+		{"Service of somebody else", nil, named(&corev1.Service{}, "big"), "big-1-0*",
 			"Service big is there and does not belong to the job: delete it, or give the job"},
 		{"Secret of somebody else", nil, named(&corev1.Secret{}, "big"), "",
 			"Secret big is there and does not belong to the job"},
@@ -99,6 +102,121 @@ func TestRefused(t *testing.T) {
 				t.Errorf("the job still says that it is refused what it has: %+v", s)
 			}
 		})
+	}
+}
+
+// TestRefusedMeanwhile has the cluster take neither Service nor Secret of a job that runs, whose
+// own are gone: it still shrinks, is parked, and when it may go on and lacks no Secret, its first
+// pod is made. Condition Refused names all that is refused, and says what to do.
+func TestRefusedMeanwhile(t *testing.T) {
+	c := newCluster(t, newJob(example))
+	c.change(size(3))
+	c.reconcile(6)
+	refused := func(want ...string) {
+		t.Helper()
+		no := meta.FindStatusCondition(c.job().Status.Conditions, v1alpha1.ConditionRefused)
+		for _, text := range want {
+			if no == nil || !strings.Contains(no.Message, text) {
+				t.Fatalf("condition Refused is %+v, want %q", no, text)
+			}
+		}
+	}
+	c.refuse = func(o client.Object) error {
+		switch o.(type) {
+		case *corev1.Secret:
+			return forbidden("exceeded quota: few")
+		case *corev1.Service:
+			return forbidden(`User "operator" cannot create resource "services"`)
+		}
+		return nil
+	}
+	c.must(c.api.Delete(t.Context(), named(&corev1.Service{}, "big")))
+	c.must(c.api.Delete(t.Context(), named(&corev1.Secret{}, "big")))
+	c.change(size(2))
+	c.reconcile(3)
+	c.want(v1alpha1.Running, "big-1-0* big-1-1")
+	refused("takes no Service now", "apply deploy/kube/install.yaml again", "no pod joins the job")
+	c.change(size(4))
+	c.reconcile(3)
+	c.want(v1alpha1.Running, "big-1-0* big-1-1")
+	refused("takes no Service now", "takes no Secret now", "raise that quota", "no pod is made")
+	before := len(c.events)
+	c.reconcile(5)
+	if len(c.events) > before {
+		t.Errorf("it says the same again: %q", c.events[before:])
+	}
+	c.change(suspend(true))
+	c.reconcile(3)
+	if c.want(v1alpha1.Parking, "big-1-0* big-1-1"); !c.asker.parked.Load() {
+		t.Fatal("nobody has asked the job to park")
+	}
+	c.end("big-1-1", "over")
+	c.end("big-1-0", "parked")
+	c.reconcile(3)
+	c.want(v1alpha1.Parked, "")
+	c.change(suspend(false))
+	c.reconcile(3)
+	c.want(v1alpha1.Starting, "")
+	c.refuse = func(o client.Object) error {
+		if _, is := o.(*corev1.Service); is {
+			return forbidden("a policy")
+		}
+		return nil
+	}
+	c.reconcile(6)
+	c.want(v1alpha1.Running, "big-2-0*")
+	refused("takes no Service now", "or the policy that forbids it")
+	c.refuse = nil
+	c.reconcile(6)
+	c.want(v1alpha1.Running, "big-2-0* big-2-1 big-2-2 big-2-3")
+	if meta.FindStatusCondition(c.job().Status.Conditions, v1alpha1.ConditionRefused) != nil {
+		t.Error("the job still says that it is refused what it has")
+	}
+}
+
+// TestSecretsUnreadable has the operator lose the right to read and change Secrets: a job that runs
+// shrinks as before, and says why no pod comes; a deleted one says what it waits for.
+func TestSecretsUnreadable(t *testing.T) {
+	c := newCluster(t, newJob(example))
+	c.reconcile(6)
+	no := forbidden(`User "operator" cannot get resource "secrets"`)
+	fresh := interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
+			if _, is := o.(*corev1.Secret); is {
+				return no
+			}
+			return api.Get(ctx, key, o, opts...)
+		}})
+	says := func(want ...string) {
+		t.Helper()
+		for range 4 {
+			r := &Reconciler{Client: c.killable(), Fresh: fresh, Asker: c.asker, Events: c,
+				Now: time.Now}
+			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
+			c.must(err)
+		}
+		for _, text := range want {
+			if last := c.job().Status.LastChange; !strings.Contains(last, text) {
+				t.Errorf("the last change is %q, want %q", last, text)
+			}
+		}
+	}
+	says("the operator may not read Secret big.key", "apply deploy/kube/install.yaml again",
+		"nobody hears how far the job is")
+	c.change(size(1))
+	says()
+	c.want(v1alpha1.Running, "big-1-0*")
+	c.change(size(2))
+	says()
+	c.want(v1alpha1.Running, "big-1-0*")
+	c.must(c.api.Delete(t.Context(), c.job()))
+	says("the operator may not let go of Secret big.key")
+	if c.reconcile(3); c.names() != "" {
+		t.Errorf("pods %q are left", c.names())
+	}
+	if err := c.api.Get(t.Context(), c.key, new(v1alpha1.ShoalJob)); !apierrors.IsNotFound(err) {
+		t.Errorf("the job is still there: %v", err)
 	}
 }
 
@@ -166,7 +284,15 @@ func TestSecretChanged(t *testing.T) {
 	changed := before.DeepCopy()
 	changed.Data["token"] = []byte("nonsense")
 	c.must(c.api.Update(t.Context(), changed))
+	c.change(size(4))
+	c.refuse = func(o client.Object) error { // the first thing that needs the token
+		if _, is := o.(*corev1.Pod); is {
+			return forbidden("not yet")
+		}
+		return nil
+	}
 	c.reconcile(1)
+	c.refuse = nil
 	if len(secret("big").Data["token"]) != len(before.Data["token"]) {
 		t.Errorf("a token that was spoilt is still there: %q", secret("big").Data)
 	}

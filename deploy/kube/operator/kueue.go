@@ -174,11 +174,9 @@ func (r *Reconciler) claim(ctx context.Context, j *v1alpha1.ShoalJob, w *wish, d
 		view.Live, view.Running = countPods(j, pods)
 		d = decide.Queue(view)
 	}
-	if err := r.writeClaims(ctx, j, *w, d, claims); err != nil {
+	err = w.lack.take(r.writeClaims(ctx, j, *w, d, claims), nothing)
+	if err != nil || view.Over {
 		return err
-	}
-	if view.Over {
-		return nil
 	}
 	w.suspend, w.because, w.limited = d.Pods == 0, d.Because, true
 	w.replicas = max(1, d.Pods)
@@ -218,13 +216,16 @@ func (r *Reconciler) writeClaims(ctx context.Context, j *v1alpha1.ShoalJob, w wi
 	if err == nil {
 		err = r.Client.Create(ctx, o)
 	}
-	if apierrors.IsAlreadyExists(err) {
-		err = nil // the cache has not seen it yet
+	switch {
+	case err == nil || apierrors.IsAlreadyExists(err): // the cache has not seen it yet
+		return nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return &refused{text: "the namespace is being deleted, so that the job gets no quota"}
+	case apierrors.IsForbidden(err):
+		return &refused{text: fmt.Sprintf("the cluster takes no Workload now: %v; %s", err,
+			remedy(err))}
 	}
-	if err != nil {
-		return fmt.Errorf("the Workload of the job: %w", err)
-	}
-	return nil
+	return fmt.Errorf("the Workload of the job: %w", err)
 }
 
 // writeClaim carries out what was decided of one Workload.

@@ -72,7 +72,7 @@ func (c *testCluster) runQueued(times int) {
 	for range times {
 		api := c.killable()
 		r := &Reconciler{Client: api, Fresh: api, Asker: c.asker, Events: c, Now: time.Now,
-			Kueue: true}
+			Kueue: true, Secrets: c.secrets}
 		_, err := r.Reconcile(c.t.Context(), ctrl.Request{NamespacedName: c.key})
 		if errors.Is(err, errKilled) {
 			c.writes = -1 // and is started again
@@ -349,6 +349,7 @@ func countReads(api client.WithWatch, reads *int) client.WithWatch {
 func TestIdle(t *testing.T) {
 	for _, state := range []v1alpha1.Phase{v1alpha1.Parked, v1alpha1.Running} {
 		c := newQueueCluster(t, newJob(example))
+		c.secrets = new(Secrets)
 		c.runQueued(3)
 		if state == v1alpha1.Running {
 			c.admit(1, 2, "a100")
@@ -359,7 +360,7 @@ func TestIdle(t *testing.T) {
 		c.writes = 0
 		for range 5 {
 			r := &Reconciler{Client: c.killable(), Fresh: count, Asker: c.asker, Events: c,
-				Now: time.Now, Kueue: true}
+				Now: time.Now, Kueue: true, Secrets: c.secrets}
 			if _, err := r.Reconcile(t.Context(),
 				ctrl.Request{NamespacedName: c.key}); err != nil {
 				t.Fatalf("%s: %v", state, err)
@@ -375,6 +376,7 @@ func TestIdle(t *testing.T) {
 // proportion to the pods, however often the operator looks.
 func TestCallsOfChange(t *testing.T) {
 	c := newCluster(t, newJob(example))
+	c.secrets = new(Secrets)
 	c.reconcile(6)
 	c.change(size(4))
 	reads := 0
@@ -382,7 +384,7 @@ func TestCallsOfChange(t *testing.T) {
 	c.writes = 100
 	for range 20 {
 		r := &Reconciler{Client: c.killable(), Fresh: fresh, Asker: c.asker, Events: c,
-			Now: time.Now}
+			Now: time.Now, Secrets: c.secrets}
 		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
 		c.must(err)
 		c.runPods()

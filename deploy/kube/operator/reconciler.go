@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +32,7 @@ type Reconciler struct {
 	Schedules Schedules // of namespaces
 
 	Metrics *Metrics // counts what happens; nil = nobody does
+	Secrets *Secrets // what is known of those of the jobs; nil = nothing is remembered
 }
 
 // How soon a job is looked at again where nothing happens: one that runs, whose steps people want
@@ -58,6 +58,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 func (r *Reconciler) reconcile(ctx context.Context, key client.ObjectKey) (ctrl.Result, error) {
 	j := new(v1alpha1.ShoalJob)
 	if err := r.Client.Get(ctx, key, j); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Secrets.forget(key)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	deleted := j.DeletionTimestamp != nil
@@ -81,13 +84,8 @@ func (r *Reconciler) reconcile(ctx context.Context, key client.ObjectKey) (ctrl.
 		return r.refuse(ctx, j, wrong)
 	case fault != nil:
 		return ctrl.Result{}, fault
-	default:
-		err := r.prepare(ctx, j, w)
-		var no *refused
-		if errors.As(err, &no) {
-			return r.hold(ctx, j, no)
-		}
-		if err != nil {
+	case controllerutil.AddFinalizer(j, finalizer):
+		if err := r.Client.Update(ctx, j); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
@@ -122,21 +120,41 @@ func (r *Reconciler) refuse(ctx context.Context, j *v1alpha1.ShoalJob, wrong *in
 	return ctrl.Result{}, nil
 }
 
-// prepare makes what a job has beside its pods: the finalizer, the Service and two Secrets.
-func (r *Reconciler) prepare(ctx context.Context, j *v1alpha1.ShoalJob, w wish) error {
-	if controllerutil.AddFinalizer(j, finalizer) {
-		if err := r.Client.Update(ctx, j); err != nil {
-			return err
+// prepare makes what the pods of a job need, the Service and two Secrets, where pods are to be made
+// or have not started yet. What the cluster refuses becomes part of w.lack.
+func (r *Reconciler) prepare(ctx context.Context, j *v1alpha1.ShoalJob, w *wish,
+	d decide.Decision, pods []decide.Pod) error {
+	over := d.State.Phase == decide.Succeeded || d.State.Phase == decide.Failed
+	if over || len(d.Create) == 0 && countStarted(pods, false)+countStarted(pods, true) == 0 {
+		return nil
+	}
+	if err := w.lack.take(r.prepareService(ctx, j), joining); err != nil {
+		return err
+	}
+	if len(d.Create) == 0 && countStarted(pods, false) == 0 {
+		return nil
+	}
+	return w.lack.take(r.prepareSecrets(ctx, j, *w), making)
+}
+
+// countStarted returns how many of the pods that have not ended and shall not end have started, or
+// have not.
+func countStarted(pods []decide.Pod, started bool) (n int) {
+	for _, p := range pods {
+		if !p.Ended && !p.Deleting && p.Running == started {
+			n++
 		}
 	}
-	found, err := r.get(ctx, j, j.Name, new(corev1.Service))
+	return n
+}
+
+// prepareService makes the Service of a job.
+func (r *Reconciler) prepareService(ctx context.Context, j *v1alpha1.ShoalJob) error {
+	found, err := r.get(ctx, r.Client, j, j.Name, new(corev1.Service))
 	if err == nil && !found {
 		err = r.create(ctx, j, newService(j))
 	}
-	if err != nil {
-		return err
-	}
-	return r.prepareSecrets(ctx, j, w)
+	return err
 }
 
 // advance looks at the pods of a job, decides, writes that down, and does it.
@@ -146,11 +164,17 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	token, err := r.statusToken(ctx, j)
-	if err != nil {
-		return ctrl.Result{}, err
+	var token string
+	var told told
+	if at := askable(j, pods); len(at) > 0 && !deleted {
+		token, err = r.statusToken(ctx, j)
+		if err := w.lack.take(err, asking); err != nil {
+			return ctrl.Result{}, err
+		}
+		if token != "" {
+			told = r.ask(ctx, at, token)
+		}
 	}
-	told := r.ask(ctx, j, pods, token)
 	view := decide.View{Deleted: deleted, Suspend: w.suspend, Because: w.because,
 		Replicas: w.replicas, Retries: int(j.Spec.BackoffLimit), Now: r.Now().Unix(),
 		State: stateOf(j.Status), Pods: seenPods(pods), Live: told.live}
@@ -164,8 +188,18 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 		markPods(view.Pods, w, pods)
 		d = decide.Next(view)
 	}
+	if !deleted {
+		if err := r.prepare(ctx, j, &w, d, view.Pods); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
 	next := j.DeepCopy()
+	clearRefused(&next.Status, d, w)
 	setStatus(next, d, view, told, r.Now())
+	if w.lack.text != "" && setRefused(next, w.lack.text) {
+		d.Events = append(d.Events, decide.Event{Reason: "Refused", Text: w.lack.text,
+			Warning: true})
+	}
 	setAdmitted(next, w, r.Now())
 	// without a change this still fails if somebody else has written the job since it was read
 	if len(d.Create) > 0 || !reflect.DeepEqual(next.Status, j.Status) {
@@ -180,7 +214,11 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 		return ctrl.Result{RequeueAfter: time.Second}, nil // the quota is given back first
 	}
 	if d.Release {
-		return ctrl.Result{}, r.release(ctx, next)
+		err, no := r.release(ctx, next), (*refused)(nil)
+		if errors.As(err, &no) {
+			return r.hold(ctx, next, no)
+		}
+		return ctrl.Result{}, err
 	}
 	w.taken = takenBy(pods)
 	return r.act(ctx, next, w, d, told, token)
@@ -196,25 +234,6 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 			return ctrl.Result{}, fmt.Errorf("deleting pod %s: %w", name, err)
 		}
 	}
-	for _, m := range d.Create {
-		p := newPod(j, w, d.State.Run, m.Number, m.Number == 0 && !d.State.Begun)
-		if err := r.assign(ctx, p, w); err != nil {
-			return ctrl.Result{}, err
-		}
-		err := r.create(ctx, j, p)
-		var no *refused
-		switch {
-		case err == nil || errors.Is(err, errLate):
-		case errors.As(err, &no):
-			return r.hold(ctx, j, no)
-		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-			r.say(j, decide.Event{Reason: "Invalid", Warning: true,
-				Text: "spec.template makes no pod: " + err.Error()})
-			return ctrl.Result{}, r.setTemplateFault(ctx, j, err)
-		default:
-			return ctrl.Result{}, err
-		}
-	}
 	if d.Park {
 		if err := r.Asker.Park(ctx, told.ip, token); err != nil {
 			r.say(j, decide.Event{Reason: "ParkRefused", Warning: true,
@@ -222,9 +241,53 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 			return ctrl.Result{RequeueAfter: retryAgain}, nil
 		}
 	}
+	if result, err := r.createPods(ctx, j, w, d); err != nil || !result.IsZero() {
+		return result, err
+	}
 	switch d.State.Phase {
 	case decide.Starting, decide.Running, decide.Parking:
 		return ctrl.Result{RequeueAfter: lookAgain}, nil
+	}
+	return ctrl.Result{}, nil
+}
+
+// createPods creates the pods that d says, but for those that need what the cluster refuses. The
+// result is zero if none was refused.
+func (r *Reconciler) createPods(ctx context.Context, j *v1alpha1.ShoalJob, w wish,
+	d decide.Decision) (ctrl.Result, error) {
+	var last *refused
+	for _, m := range d.Create {
+		first := m.Number == 0 && !d.State.Begun
+		if w.lack.making || w.lack.joining && !first {
+			continue
+		}
+		p := newPod(j, w, d.State.Run, m.Number, first)
+		if err := r.assign(ctx, p, w); err != nil {
+			return ctrl.Result{}, err
+		}
+		err := r.create(ctx, j, p)
+		var no *refused
+		switch {
+		case err == nil || errors.Is(err, errLate):
+			continue
+		case errors.As(err, &no):
+			last = no
+		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+			r.say(j, decide.Event{Reason: "Invalid", Warning: true,
+				Text: "spec.template makes no pod: " + err.Error()})
+			return ctrl.Result{}, r.setTemplateFault(ctx, j, err)
+		default:
+			return ctrl.Result{}, err
+		}
+		if !no.alone { // the others would be refused as well
+			break
+		}
+	}
+	switch {
+	case w.lack.text != "": // that is said already
+		return ctrl.Result{RequeueAfter: retryAgain}, nil
+	case last != nil:
+		return r.hold(ctx, j, last)
 	}
 	return ctrl.Result{}, nil
 }
@@ -264,11 +327,4 @@ func seenPods(pods []corev1.Pod) (list []decide.Pod) {
 		}
 	}
 	return list
-}
-
-// statusToken returns with what the operator asks the pods of a job; "" = there is none yet.
-func (r *Reconciler) statusToken(ctx context.Context, j *v1alpha1.ShoalJob) (string, error) {
-	var s corev1.Secret
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: j.Namespace, Name: keyName(j)}, &s)
-	return strings.TrimSpace(string(s.Data["status-token"])), client.IgnoreNotFound(err)
 }

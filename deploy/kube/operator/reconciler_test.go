@@ -50,6 +50,7 @@ type testCluster struct {
 	history   []client.Client           // what was to be seen before each call
 	refuse    func(client.Object) error // why a new object is refused; nil = none is
 	conflicts *atomic.Int64             // counts updates, every second of which is late; nil = none
+	secrets   *Secrets                  // what operators remember; nil = nothing
 	slow      int                       // how many times as many calls it takes; 0 = once
 }
 
@@ -205,7 +206,7 @@ func (c *testCluster) reconcile(times int) {
 		for range max(1, c.operators) {
 			g.Go("operator", func(ctx context.Context) error {
 				r := &Reconciler{Client: api, Fresh: c.api, Asker: c.asker, Events: c,
-					Now: func() time.Time { return c.now }}
+					Now: func() time.Time { return c.now }, Secrets: c.secrets}
 				_, err := r.Reconcile(ctx, ctrl.Request{NamespacedName: c.key})
 				return err
 			})

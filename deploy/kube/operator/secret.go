@@ -8,9 +8,13 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -95,10 +99,89 @@ func sumText(token []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// prepareSecrets makes both Secrets of a job what they should be.
+// Secrets remembers of the Secrets of jobs what the operator needs again and again: they are read
+// by their names and not watched, so that it need not see those of others. The zero value is empty,
+// and nil remembers nothing. Any goroutine may use it.
+type Secrets struct {
+	mu sync.Mutex // guards of
+	of map[client.ObjectKey]known
+}
+
+// known is what is known of the Secrets of a job.
+type known struct {
+	uid   types.UID // of the job
+	token string    // with which its pods are asked; it never changes
+	text  string    // the job spec in them
+	until time.Time // when they are to be read again
+}
+
+// readAgain is for how long Secrets that were as they should be are not read again for pods that
+// start.
+const readAgain = 10 * time.Second
+
+// get returns what is known of a job.
+func (s *Secrets) get(j *v1alpha1.ShoalJob) (k known) {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		k = s.of[client.ObjectKeyFromObject(j)]
+	}
+	if k.uid != j.UID {
+		k = known{uid: j.UID}
+	}
+	return k
+}
+
+// set remembers what is known of a job.
+func (s *Secrets) set(j *v1alpha1.ShoalJob, k known) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of = map[client.ObjectKey]known{}
+	}
+	s.of[client.ObjectKeyFromObject(j)] = k
+}
+
+// forget forgets a job that is there no more.
+func (s *Secrets) forget(job client.ObjectKey) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.of, job)
+}
+
+// statusToken returns with what the operator asks the pods of a job; "" = there is none yet.
+func (r *Reconciler) statusToken(ctx context.Context, j *v1alpha1.ShoalJob) (string, error) {
+	k := r.Secrets.get(j)
+	if k.token != "" {
+		return k.token, nil
+	}
+	var key corev1.Secret
+	if found, err := r.get(ctx, r.Fresh, j, keyName(j), &key); err != nil || !found {
+		return "", err
+	}
+	k.token = tokenOf(&key)
+	r.Secrets.set(j, k)
+	return k.token, nil
+}
+
+// tokenOf returns the status token in the Secret with the key of a job.
+func tokenOf(key *corev1.Secret) string {
+	return strings.TrimSpace(string(key.Data["status-token"]))
+}
+
+// prepareSecrets makes both Secrets of a job what they should be, unless they were a moment ago.
 func (r *Reconciler) prepareSecrets(ctx context.Context, j *v1alpha1.ShoalJob, w wish) error {
+	if k := r.Secrets.get(j); k.text == string(w.text) && r.Now().Before(k.until) {
+		return nil
+	}
 	key := new(corev1.Secret)
-	found, err := r.get(ctx, j, keyName(j), key)
+	found, err := r.get(ctx, r.Fresh, j, keyName(j), key)
 	if err != nil {
 		return err
 	}
@@ -111,7 +194,7 @@ func (r *Reconciler) prepareSecrets(ctx context.Context, j *v1alpha1.ShoalJob, w
 		}
 	}
 	s := new(corev1.Secret)
-	if found, err = r.get(ctx, j, j.Name, s); err != nil {
+	if found, err = r.get(ctx, r.Fresh, j, j.Name, s); err != nil {
 		return err
 	}
 	if !found {
@@ -122,11 +205,16 @@ func (r *Reconciler) prepareSecrets(ctx context.Context, j *v1alpha1.ShoalJob, w
 	case err != nil:
 		return err
 	case !found:
-		return r.create(ctx, j, s)
+		err = r.create(ctx, j, s)
 	case changed:
-		return r.Client.Update(ctx, s)
+		if err = r.Client.Update(ctx, s); apierrors.IsForbidden(err) {
+			err = forbiddenTo("change", s, s.Name, err)
+		}
 	}
-	return nil
+	if err == nil {
+		r.Secrets.set(j, known{j.UID, tokenOf(key), string(w.text), r.Now().Add(readAgain)})
+	}
+	return err
 }
 
 // release lets a deleted job go, of which no pod is left, and the Secret with its key before it.
@@ -135,6 +223,9 @@ func (r *Reconciler) release(ctx context.Context, j *v1alpha1.ShoalJob) error {
 	err := r.Fresh.Get(ctx, client.ObjectKey{Namespace: j.Namespace, Name: keyName(j)}, key)
 	if err == nil && owns(j, key) && controllerutil.RemoveFinalizer(key, finalizer) {
 		err = r.Client.Update(ctx, key)
+	}
+	if apierrors.IsForbidden(err) {
+		return forbiddenTo("let go of", key, keyName(j), err)
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("letting Secret %s go: %w", keyName(j), err)

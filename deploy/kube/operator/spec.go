@@ -29,6 +29,7 @@ type wish struct {
 	limited bool        // whether others than people say how many pods it may have
 	claims  []claimed   // by which it has pods, if it is in a queue
 	taken   map[int]int // how many pods run by each claim, by its number
+	lack    lack        // what the cluster refuses of what it needs beside pods
 }
 
 // invalid is a fault of a ShoalJob: condition Invalid shows it.

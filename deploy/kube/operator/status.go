@@ -1,13 +1,9 @@
 package operator
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -17,43 +13,6 @@ import (
 )
 
 // What the operator knows of a job, and how that gets into its status.
-
-// told is what a job has said.
-type told struct {
-	live decide.Live
-	job  control.Job
-	ip   string // of the pod that has answered
-}
-
-// ask asks the pods of the newest run that run, one after the other, until that which leads the job
-// answers. That is the one which led it last, if it still does.
-func (r *Reconciler) ask(ctx context.Context, j *v1alpha1.ShoalJob, pods []corev1.Pod,
-	token string) (t told) {
-	asked, waiting := 0, 0
-	for _, first := range []bool{true, false} {
-		for i := range pods {
-			p := &pods[i]
-			if p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" ||
-				p.Labels[labelRun] != strconv.Itoa(j.Status.Run) ||
-				(p.Name == j.Status.Host) != first {
-				continue
-			}
-			answer, err := r.Asker.Ask(ctx, p.Status.PodIP, token)
-			asked++
-			if errors.Is(err, errWaiting) {
-				waiting++
-			}
-			if err != nil {
-				continue
-			}
-			return told{job: answer, ip: p.Status.PodIP, live: decide.Live{Answers: true,
-				Steps: int64(stepsOf(answer)), ParkedBy: answer.ParkedBy, Parked: answer.Parked,
-				ParkError: answer.ParkError}}
-		}
-	}
-	t.live.Waiting = asked > 0 && waiting == asked
-	return t
-}
 
 // stepsOf returns how many steps of its training a job has made, those before a checkpoint too.
 func stepsOf(j control.Job) uint64 {
@@ -119,7 +78,6 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 	for _, e := range d.Events {
 		s.LastChange = e.Text
 	}
-	clearRefused(s, d)
 	if !v.Deleted {
 		s.ObservedGeneration = j.Generation
 		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionInvalid)
@@ -152,18 +110,6 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 			Reason: reason(d.State.Phase), Message: message, ObservedGeneration: j.Generation,
 			LastTransitionTime: metav1.NewTime(now)})
 	}
-}
-
-// clearRefused takes condition Refused away when nothing is to be made any more.
-func clearRefused(s *v1alpha1.ShoalJobStatus, d decide.Decision) {
-	no := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionRefused)
-	if no == nil || len(d.Create) > 0 || d.Later > 0 {
-		return
-	}
-	if s.LastChange == no.Message {
-		s.LastChange = "the cluster takes what the job needs again"
-	}
-	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionRefused)
 }
 
 // reason returns a phase as the reason of a condition, which is never empty.
