@@ -135,13 +135,14 @@ func (l *invariants) checkEntry(h *host, a *head.Apply, run *execution) {
 		return m.Host == h.name
 	})
 	l.checkSetting(h, a, before, members && before.members)
+	follows := l.stepBefore(h, a)
 	l.at[h.name] = place{a.Index, members, a.Steps, made}
 	if run == nil || !slices.ContainsFunc(a.Parts, func(p head.Part) bool {
 		return p.Err == nil && isStep(p.Calls[0])
 	}) {
 		return
 	}
-	s := &step{host: h.name, digest: run.result, data: a.Data, follows: before.made}
+	s := &step{host: h.name, digest: run.result, data: a.Data, follows: follows}
 	for i, part := range a.Parts {
 		var who []topo.WorkerID
 		for _, p := range part.Calls {
@@ -175,6 +176,22 @@ func (l *invariants) checkEntry(h *host, a *head.Apply, run *execution) {
 		l.fail("after step %d %s and %s are at different places in the data: %s", a.Steps,
 			other.host, h.name, diff)
 	}
+}
+
+// stepBefore returns the step of which the state of the job is before an entry of the log. A host
+// whose workers were no members yet may come to lead, and goes on from the log of another host.
+func (l *invariants) stepBefore(h *host, a *head.Apply) uint64 {
+	before := l.at[h.name]
+	if a.Index == before.index+1 {
+		return before.made
+	}
+	for _, other := range h.cluster.livingHosts() {
+		e, has := l.logs[other.name][a.Index-1]
+		if has && h.agent.Record().Belongs(other.name) {
+			return e.made
+		}
+	}
+	return before.made
 }
 
 // withoutSetting returns a place but for its setting: a change that only a lost head has entered,
