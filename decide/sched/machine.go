@@ -232,13 +232,15 @@ func (m *Machine) HostLost(name string) {
 }
 
 // Undo says that a job is still where it was, on some places, because a grant could not be carried
-// out. If pin, nothing is taken from it any more. Jobs that were to get these slots wait again:
-// whoever calls this says for each of them, too, where it is.
+// out. A grant of it that Ready has not returned yet is void. If pin, nothing is taken from it any
+// more. Jobs that were to get these slots wait again: whoever calls this says for each of them,
+// too, where it is.
 func (m *Machine) Undo(id JobID, places []Place, pin bool) error {
 	e, err := m.find(id)
 	if err != nil {
 		return err
 	}
+	m.grants = slices.DeleteFunc(m.grants, func(g Grant) bool { return g.Job == id })
 	if e.slots > 0 {
 		m.stop(e)
 	} else {
