@@ -115,11 +115,13 @@ func (m *Machine) Forget(now int64, name string) error {
 	h.Forgot = true
 	m.writeHost(h)
 	m.core.HostLost(name)
-	for _, e := range m.unfinished() {
-		if e.Held[name] == 0 && e.Want[name] == 0 && e.Parts[name] == 0 {
-			continue
-		}
+	there := slices.DeleteFunc(m.unfinished(), func(e *entry) bool {
+		return e.Held[name] == 0 && e.Want[name] == 0 && e.Parts[name] == 0
+	})
+	for _, e := range there { // of all, since the end of one tells the core anew of others
 		delete(e.Want, name)
+	}
+	for _, e := range there {
 		e.lost = true
 		m.partGone(e, name)
 		m.checkGone(e)

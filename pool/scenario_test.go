@@ -104,12 +104,16 @@ func describeJob(e *entry) string {
 // runCommand gives the machine what a command of a scenario says.
 func (p *player) runCommand(words []string) error {
 	p.now++
-	number := func(prefix string) (n int) {
+	text := func(prefix string) (value string) {
 		for _, w := range words[1:] {
 			if rest, ok := strings.CutPrefix(w, prefix); ok {
-				n, _ = strconv.Atoi(rest)
+				value = rest
 			}
 		}
+		return value
+	}
+	number := func(prefix string) int {
+		n, _ := strconv.Atoi(text(prefix))
 		return n
 	}
 	arg := ""
@@ -131,8 +135,11 @@ func (p *player) runCommand(words []string) error {
 		return p.m.Forget(p.now, arg)
 	case "submit":
 		_, err := p.m.Submit(p.now, Submission{Name: arg, Spec: "x", Min: number("min="),
-			Max: number("max="), Asked: number("max="), Priority: number("priority=")})
+			Max: number("max="), Asked: number("max="), Priority: number("priority="),
+			Kind: text("kind="), Deadline: int64(number("deadline="))})
 		return err
+	case "stop":
+		return p.m.Stop(p.now, arg, "you", false)
 	case "park":
 		return p.m.Park(p.now, arg, "you")
 	case "report":
@@ -178,6 +185,8 @@ func (p *player) report(host string, words []string) error {
 			return fmt.Errorf("%q is said of no job", word)
 		case key == "led":
 			j.Led = p.led(j.Job, host, value)
+		case key == "steps":
+			j.Led.Steps, _ = strconv.ParseUint(value, 10, 64)
 		case key == "stuck":
 			j.Stuck = true
 		case key == "refuses":
