@@ -65,6 +65,13 @@ func (k *keeper) listen() error {
 	return k.Invite(network.Addr(), network.Token(tokenLife))
 }
 
+// closeNetwork closes the network, if there is one. Nobody uses it any more.
+func (k *keeper) closeNetwork() {
+	if k.network != nil {
+		k.network.Close()
+	}
+}
+
 // renew makes a new token now and then, until ctx ends. Run starts it on a goroutine of its own.
 func (k *keeper) renew(ctx context.Context) error {
 	ticker := time.NewTicker(renewToken)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,26 @@ func TestJoinSaysWhy(t *testing.T) {
 			Token: network.Token(time.Hour)}}, func() {})
 	if err == nil || !strings.Contains(err.Error(), "the cellar is full") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A keeper that ends since it cannot say how other hosts join listens to them no longer.
+func TestInviteFails(t *testing.T) {
+	h := newHost1(t)
+	full, address := errors.New("the disk is full"), ""
+	err := Run(context.Background(), Config{Name: "lab", Host: "here", Slots: 1, Dir: h.dir,
+		Store: h.record, Notes: new(notes), Links: Links{Listen: "127.0.0.1:0",
+			KeepAuthority: func([]byte) error { return nil },
+			Invite: func(at, _ string) error {
+				address = at
+				return full
+			}}}, func(int) { t.Error("it keeps the pool") })
+	if !errors.Is(err, full) {
+		t.Errorf("got %v", err)
+	}
+	if conn, err := net.Dial("tcp", address); err == nil {
+		conn.Close()
+		t.Errorf("it still listens at %s", address)
 	}
 }
 

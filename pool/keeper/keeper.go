@@ -64,7 +64,7 @@ type Links struct {
 const tick = time.Second
 
 // keeper is the head of a pool, and the keeper of the host that it is on. Run sets its fields
-// before it starts goroutines, and calls restore, lead, listen and, after their end, retire. While
+// before it starts goroutines, and calls open and, after their end, retire and closeNetwork. While
 // they run, m, waiting and what writer and headLinks say belong to the goroutine of loop, which
 // alone calls settle, written and reply; others have it do something with do and post.
 type keeper struct {
@@ -186,25 +186,10 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	}
 	defer lock.Close()
 	k := &keeper{Config: c, events: make(chan func(), 64), group: group.New(ctx)}
-	k.writer = newWriter(c.Store)
-	if err := k.restore(ctx); err != nil {
-		return err
-	}
-	if err := k.lead(ctx); err != nil {
-		return err
-	}
-	k.tools = k.handler() // before another host can ask
-	if err := k.listen(); err != nil {
-		return err
-	}
-	if k.network != nil {
-		defer k.network.Close()
-		k.group.Go("renew the token", k.renew)
-	}
-	k.host = newHost(c, k.group)
-	k.host.jobsAt = hostOf(k.address())
-	if err := serveTools(k.group, c.Name, k.tools); err != nil {
-		return err
+	defer k.closeNetwork() // when the group has ended, since its handlers wait for that
+	if err := k.open(ctx); err != nil {
+		k.group.Stop(err)
+		return k.group.Wait()
 	}
 	defer os.Remove(socket)
 	k.group.Go("write the record", k.writer.run)
@@ -226,6 +211,28 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	err = k.group.Wait()
 	k.retire()
 	return err
+}
+
+// open takes what the store has, for which it waits, leads the pool from then on, and has other
+// hosts and tools find it. Where it fails it may have done some of that.
+func (k *keeper) open(ctx context.Context) error {
+	k.writer = newWriter(k.Store)
+	if err := k.restore(ctx); err != nil {
+		return err
+	}
+	if err := k.lead(ctx); err != nil {
+		return err
+	}
+	k.tools = k.handler() // before another host can ask
+	if err := k.listen(); err != nil {
+		return err
+	}
+	if k.network != nil {
+		k.group.Go("renew the token", k.renew)
+	}
+	k.host = newHost(k.Config, k.group)
+	k.host.jobsAt = hostOf(k.address())
+	return serveTools(k.group, k.Name, k.tools)
 }
 
 // serveTools answers tools on the socket of a pool, on goroutines of g, until g ends.
