@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"errors"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -106,5 +107,51 @@ func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 	ask(ctx, "has joined job train, and was not told yet which host leads it")
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// unparkable is the agent of a job that cannot be parked. Park alone is there: other methods panic.
+type unparkable struct {
+	hostAgent
+	meanwhile func() // what happens while it is asked
+}
+
+// Park refuses to park the job, after what happens meanwhile.
+func (u *unparkable) Park(string) error {
+	u.meanwhile()
+	return errors.New("the job is ending")
+}
+
+// A wish to park the job that is refused leaves what has come of an earlier one, or still does.
+func TestRefusedParkChangesNothing(t *testing.T) {
+	sealed := func(l *launcher) { l.registry.shutdown.park.setOutcome(&parkMessage{Step: 7}) }
+	nothing := func(*launcher) {}
+	for what, c := range map[string]struct {
+		before, meanwhile func(*launcher)
+		want              api.ParkStatus
+	}{
+		"nobody has asked before": {nothing, nothing, api.ParkStatus{}},
+		"it is being parked": {func(l *launcher) { l.registry.requestPark("ada") }, nothing,
+			api.ParkStatus{ParkedBy: "ada"}},
+		"it is parked": {sealed, nothing, api.ParkStatus{Parked: true}},
+		"it could not be parked": {func(l *launcher) {
+			l.registry.shutdown.park.setOutcome(&parkMessage{Problem: "no checkpoint"})
+		}, nothing, api.ParkStatus{ParkError: "no checkpoint"}},
+		"it is parked meanwhile": {func(l *launcher) { l.registry.requestPark("ada") }, sealed,
+			api.ParkStatus{Parked: true}},
+	} {
+		l := &launcher{registry: newRegistry("a", 0)}
+		l.agent = &unparkable{meanwhile: func() { c.meanwhile(l) }}
+		c.before(l)
+		answer := httptest.NewRecorder()
+		l.answerPark(answer, httptest.NewRequestWithContext(t.Context(), "POST", api.PathPark,
+			strings.NewReader(`{"who":"bob"}`)))
+		if text := answer.Body.String(); answer.Code != 409 ||
+			!strings.Contains(text, "the job is ending") {
+			t.Errorf("%s: %d %s", what, answer.Code, text)
+		}
+		if got := l.registry.describePark(); got != c.want {
+			t.Errorf("%s: %+v, want %+v", what, got, c.want)
+		}
 	}
 }

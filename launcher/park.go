@@ -44,11 +44,20 @@ func (p *parking) setOutcome(m *parkMessage) {
 	p.step, p.done, p.problem, p.who = m.Step, m.Problem == "", m.Problem, ""
 }
 
-// requestPark registers who wants the job to be parked.
-func (r *registry) requestPark(who string) {
+// requestPark registers who wants the job to be parked. Where the agent refuses that, refuse puts
+// back what was there before, unless something has come of an earlier wish since.
+func (r *registry) requestPark(who string) (refuse func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.shutdown.park = parking{who: who, asked: who}
+	before, wish := r.shutdown.park, parking{who: who, asked: who}
+	r.shutdown.park = wish
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.shutdown.park == wish {
+			r.shutdown.park = before
+		}
+	}
 }
 
 // takeParkOutcome returns, once, what has become of the wish to park the job; false = it was taken,
@@ -157,7 +166,7 @@ func (l *launcher) leave(services *group.Group) {
 // parkForManager parks the job, which is led here, since a cluster manager takes its hosts away. A
 // job that cannot be parked ends. It is a task, and waits for the engine's thread.
 func (l *launcher) parkForManager() {
-	l.registry.requestPark(l.cfg.Manager)
+	refuse := l.registry.requestPark(l.cfg.Manager)
 	err := l.agent.Park(l.cfg.Manager)
 	switch {
 	case err == nil:
@@ -171,7 +180,7 @@ func (l *launcher) parkForManager() {
 			l.cfg.CannotLeave(err)
 		}
 	}
-	l.registry.requestPark("")
+	refuse()
 }
 
 // answerPark asks the head to park the job, and does not wait until that is done. It is an HTTP
@@ -187,9 +196,9 @@ func (l *launcher) answerPark(w http.ResponseWriter, r *http.Request) {
 			fmt.Errorf("%s has asked for the end of the job", by))
 		return
 	}
-	l.registry.requestPark(ask.Who)
+	refuse := l.registry.requestPark(ask.Who)
 	if err := l.agent.Park(ask.Who); err != nil {
-		l.registry.requestPark("")
+		refuse()
 		sendError(w, http.StatusConflict, err)
 		return
 	}
