@@ -135,7 +135,10 @@ func (p *pod) ended(result *launcher.Result, goesOn, interrupted bool, err error
 		why = err.Error()
 	}
 	const most = 2000 // a termination message of Kubernetes has at most 4096 bytes
-	text, err := json.Marshal(map[string]string{"state": state, "why": why[:min(len(why), most)]})
+	if len(why) > most {
+		why = strings.ToValidUTF8(why[:most], "") // whole characters
+	}
+	text, err := json.Marshal(map[string]string{"state": state, "why": why})
 	if err != nil {
 		return err
 	}

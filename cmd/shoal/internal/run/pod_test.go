@@ -1,0 +1,29 @@
+package run
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A reason that is too long for the file of --end-file ends with a whole character.
+func TestEndOfWholeCharacters(t *testing.T) {
+	p := &pod{end: filepath.Join(t.TempDir(), "end")}
+	if err := p.ended(nil, false, false, errors.New("x"+strings.Repeat("é", 1500))); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(p.end)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]string
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "x" + strings.Repeat("é", 999); got["why"] != want {
+		t.Errorf("%d bytes, want %d: %s", len(got["why"]), len(want), got["why"])
+	}
+}
