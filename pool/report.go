@@ -211,7 +211,8 @@ func (m *Machine) takeLed(e *entry, r Report, l *Led) {
 }
 
 // takeWorkers takes how many workers a job has on its hosts, if there will not be more. A part
-// without workers holds a slot until its own keeper says that it is gone.
+// without workers may be cut off from the others, and have some of which the host that leads the
+// job does not know any more: it holds its slots until its own keeper says that it is gone.
 func (m *Machine) takeWorkers(e *entry, r Report, l *Led) {
 	s := e.sent[sentKey{r.Host, toLead}]
 	if e.State != Running && e.State != Resizing || s.verb != AllotRun || l.Allotted != s.seq ||
@@ -219,11 +220,8 @@ func (m *Machine) takeWorkers(e *entry, r Report, l *Led) {
 		return
 	}
 	for host, held := range e.Held {
-		name := e.Names[host]
-		if name == "" {
-			continue
-		}
-		if n := max(e.Target[host], l.Workers[name], 1); n < held {
+		there := l.Workers[e.Names[host]]
+		if n := max(e.Target[host], there); there > 0 && n < held {
 			e.Held[host] = n
 			m.touch(e)
 		}

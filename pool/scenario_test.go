@@ -209,6 +209,9 @@ func (p *player) report(host string, words []string) error {
 // host where it holds slots.
 func (p *player) led(job, host, workers string) *Led {
 	e := p.m.jobs[job]
+	if e.Names[host] == "" { // as its launcher calls it
+		e.Names[host] = "host-" + host
+	}
 	l := &Led{Host: e.Names[host], Want: e.Target.total(), Join: "x", Token: "y",
 		Workers: map[string]int{}}
 	l.Size, _ = strconv.Atoi(workers)
