@@ -160,8 +160,8 @@ func (h *host) tell() {
 // or came too early, does not matter then.
 const reportEvery = time.Second
 
-// reports calls f with a report whenever there is something new, until ctx ends.
-func (h *host) reports(ctx context.Context, f func(pool.Report)) error {
+// reports calls f, which makes a report, whenever there is something new, until ctx ends.
+func (h *host) reports(ctx context.Context, f func()) error {
 	ticker := time.NewTicker(reportEvery)
 	defer ticker.Stop()
 	for {
@@ -171,7 +171,7 @@ func (h *host) reports(ctx context.Context, f func(pool.Report)) error {
 		case <-ctx.Done():
 			return nil
 		}
-		f(h.report())
+		f()
 	}
 }
 

@@ -75,13 +75,15 @@ func Join(ctx context.Context, c Config, started func()) error {
 }
 
 // report sends a report to the head, if there is one. It does not wait; one that is too long ends
-// the link.
-func (g *guest) report(r pool.Report) {
+// the link. The report is made under the lock, so it is none of before this link: that could lack a
+// part that an earlier link has begun.
+func (g *guest) report() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.head == "" {
 		return
 	}
+	r := g.host.report()
 	if err := send(g.network, g.head, &message{Report: &r}); err != nil {
 		g.network.Drop(g.head, fmt.Errorf("the report of this host: %w", err))
 	}

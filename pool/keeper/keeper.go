@@ -194,7 +194,8 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	defer os.Remove(socket)
 	k.group.Go("write the record", k.writer.run)
 	k.group.Go("report of this host", func(ctx context.Context) error {
-		return k.host.reports(ctx, func(r pool.Report) {
+		return k.host.reports(ctx, func() {
+			r := k.host.report()
 			k.do(ctx, func() { k.m.Reported(now(), r) })
 		})
 	})
