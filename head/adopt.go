@@ -13,18 +13,18 @@ import (
 // groups and calls, and who is gone. The methods run on the thread of the Agent and do no I/O.
 
 // adoptWorkers takes over the workers of a host: it sets r.home, r.asked and r.aborted, and tells
-// the membership of them, and of what the log has answered that the host has not heard.
+// the membership of them, and of what the host hears with the entries of the log that it is sent.
 func (r *leader) adoptWorkers(host string, rep Report) {
 	entered, released := map[topo.WorkerID]bool{}, map[topo.WorkerID]bool{}
-	aborted := false
+	aborted, has := false, r.peers[host].index
 	for _, c := range r.log {
 		for _, w := range c.Entered {
-			entered[w] = c.Index > rep.Index
+			entered[w] = c.Index > has
 		}
 		for _, w := range c.Released {
-			released[w] = c.Index > rep.Index
+			released[w] = c.Index > has
 		}
-		aborted = aborted || c.Aborted && c.Index > rep.Index
+		aborted = aborted || c.Aborted && c.Index > has
 	}
 	r.machine.HostReports(host, rep.Slots, rep.Kind)
 	for _, w := range rep.Workers {
