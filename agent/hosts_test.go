@@ -159,7 +159,7 @@ func startElasticJobOnHosts(t *testing.T, workers int, slots []int, data client.
 }
 
 // A host is lost in mid-step, with all of its workers, also the one that leads: the others lose no
-// step and no sample.
+// step and no sample. In every other case they are told so, and its links are as they were.
 func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 	for trial := range 20 {
 		seed, victim := rand.Uint64(), []string{"a", "b"}[trial%2]
@@ -201,7 +201,15 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 						close(there)
 					}
 					<-there
-					c.hub.Kill(fabric.Host(victim))
+					if trial%4 < 2 {
+						c.hub.Kill(fabric.Host(victim))
+						return errHostDies
+					}
+					for name, other := range c.agents { // which it does not answer any more
+						if name != victim {
+							other.DropHost(victim, "ada")
+						}
+					}
 					return errHostDies
 				})
 			}
