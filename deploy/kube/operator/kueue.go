@@ -112,8 +112,8 @@ func readClaim(o *unstructured.Unstructured) (c claimed, err error) {
 		}
 		c.flavors = slices.Compact(slices.Sorted(maps.Values(list[0].Flavors)))
 	}
-	for _, x := range w.Status.ReclaimablePods {
-		c.Returned += x.Count
+	for _, x := range w.Status.ReclaimablePods { // of all that it asks for, as Kueue counts
+		c.Returned = max(0, x.Count-(c.Count-c.Granted))
 	}
 	return c, nil
 }
@@ -260,8 +260,10 @@ func (r *Reconciler) writeClaim(ctx context.Context, j *v1alpha1.ShoalJob, d dec
 	}
 	if i := slices.IndexFunc(d.Return, same); i >= 0 {
 		changed = true
-		if err := unstructured.SetNestedSlice(o.Object, []any{map[string]any{"name": podSet,
-			"count": int64(d.Return[i].Returned)}}, "status", "reclaimablePods"); err != nil {
+		back := map[string]any{"name": podSet, // readClaim says what is counted
+			"count": int64(c.Count - c.Granted + d.Return[i].Returned)}
+		err := unstructured.SetNestedSlice(o.Object, []any{back}, "status", "reclaimablePods")
+		if err != nil {
 			return err
 		}
 	}
@@ -381,12 +383,9 @@ func (r *Reconciler) setPriority(ctx context.Context, j *v1alpha1.ShoalJob, w wi
 		return err
 	}
 	value, _, err := unstructured.NestedInt64(class.Object, "value")
-	if err != nil {
-		return err
-	}
 	spec["priority"] = value
 	spec["priorityClassRef"] = map[string]any{"group": group, "kind": kind, "name": name}
-	return nil
+	return err
 }
 
 // assign has a pod run by one of the claims of its job that has room for it: on the nodes that

@@ -110,10 +110,35 @@ func (c *testCluster) quota() (n int) {
 		claim, err := readClaim(&o)
 		c.must(err)
 		if claim.Reserved && !claim.Finished {
-			n += claim.Granted - claim.Returned
+			n += min(claim.Granted, claim.Count-reclaimable(&o))
 		}
 	}
 	return n
+}
+
+// reclaimable returns how many pods of all that a Workload asks for take no quota any more.
+func reclaimable(o *unstructured.Unstructured) (n int) {
+	list, _, _ := unstructured.NestedSlice(o.Object, "status", "reclaimablePods")
+	for _, x := range list {
+		count, _, _ := unstructured.NestedInt64(x.(map[string]any), "count")
+		n += int(count)
+	}
+	return n
+}
+
+// TestReturnsPart has a job want fewer pods than the part that it was granted: the queue keeps no
+// quota for the others. It counts those that are given back from all that were asked for.
+func TestReturnsPart(t *testing.T) {
+	c := newQueueCluster(t, newJob(example))
+	c.change(size(6))
+	c.runQueued(3)
+	c.admit(1, 4, "a100")
+	c.runQueued(6)
+	c.change(size(3))
+	c.runQueued(6)
+	if n := c.quota(); n != 3 || len(c.alive()) != 3 {
+		t.Errorf("%d pods run with quota for %d, want 3: %s", len(c.alive()), n, c.claims())
+	}
 }
 
 // admit grants a claim that waits a number of pods of a flavor.
