@@ -242,7 +242,7 @@ func testNamespaceDeleted(t *testing.T, c *cluster) {
 		}
 		r.must(c.api.DeleteAllOf(t.Context(), o, client.InNamespace(r.name)))
 	}
-	r.until("big", "why nothing is made", has(2, v1alpha1.ConditionRefused, "being deleted"))
+	r.until("big", "why nothing is made", has(0, v1alpha1.ConditionRefused, "being deleted"))
 	r.must(c.api.Delete(t.Context(), j))
 	r.gone(j, "big")
 	r.gone(&corev1.Secret{}, "big.key")
