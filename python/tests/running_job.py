@@ -75,7 +75,8 @@ class Running:
 
     def set(self, *words):
         """Run `shoal set` with these words, and return when the job trains so; with --no-wait, when
-        it has the order.
+        it has the order: of a change that may be taken back at once, shoal set that waits says
+        either that the job has it or that it was changed again.
         """
         done = subprocess.run(
             [self._binary, "set", self.name, *words],
