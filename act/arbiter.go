@@ -55,13 +55,13 @@ type candidate struct {
 	score  float64 // seconds that the change saves within the horizon
 }
 
-// decide asks the policies, and orders the best of what they want. It is time to decide, and no
-// change is under way.
-func (l *Loop) decide() []Order {
+// orderBestDecision asks the policies, and orders the best of what they want. It is time to decide,
+// and no change is under way.
+func (l *Loop) orderBestDecision() []Order {
 	l.twin.Observe(l.now)
 	if since := l.twin.Since(); since != l.since || l.size != l.now.Size {
 		asOrdered := l.now.Size == int(l.now.Setting.Size)
-		if l.size == 0 || l.release(asOrdered) {
+		if l.size == 0 || l.releaseLevers(asOrdered) {
 			l.pace = interval
 		}
 		l.since, l.size = since, l.now.Size
@@ -69,7 +69,7 @@ func (l *Loop) decide() []Order {
 	o := l.now
 	if r := &o.Levers.Batch; l.tooLarge > 0 && r.IsOpen() {
 		large := setting.Setting{Batch: 1 << 30, Shares: o.Setting.Shares}
-		most := (l.tooLarge - 1) * float64(large.Batch) / mostSamples(large, o.Size)
+		most := (l.tooLarge - 1) * float64(large.Batch) / samplesOfBusiestWorker(large, o.Size)
 		r.To = max(r.From, min(r.To, uint64(most)))
 	}
 	var best *candidate
@@ -78,18 +78,18 @@ func (l *Loop) decide() []Order {
 		if m.faults >= maxFaults {
 			continue
 		}
-		d, fault := m.ask(o, l.twin)
+		d, fault := m.askPolicy(o, l.twin)
 		if fault != "" {
-			l.fault(m, fault)
+			l.recordFault(m, fault)
 			continue
 		}
 		m.faults = 0
 		if d.To == nil && d.Again > 0 {
 			l.again = min(l.again, d.Again)
 		}
-		c := l.weigh(m, d)
+		c := l.evaluateDecision(m, d)
 		if c == nil && d.Else != nil {
-			c = l.weigh(m, *d.Else)
+			c = l.evaluateDecision(m, *d.Else)
 		}
 		if c != nil && (best == nil || c.score > best.score) {
 			best = c
@@ -98,47 +98,47 @@ func (l *Loop) decide() []Order {
 	if best == nil {
 		return nil
 	}
-	return l.order(*best)
+	return l.orderChange(*best)
 }
 
-// weigh returns what a policy wants with what is predicted of it; nil if it is not worth a change,
-// which is noted.
-func (l *Loop) weigh(m *member, d decide.Decision) *candidate {
+// evaluateDecision returns what a policy wants with what is predicted of it; nil if it is not worth
+// a change, which is noted.
+func (l *Loop) evaluateDecision(m *member, d decide.Decision) *candidate {
 	if d.To == nil {
-		l.note(m.Name(), d.Because)
+		l.recordWhyNot(m.Name(), d.Because)
 		return nil
 	}
 	p := l.twin.Predict(*d.To)
 	c := &candidate{member: m, Decision: d, Prediction: p, gain: p.Gain(),
-		change: l.change(decide.Scored{Target: *d.To, Prediction: p}, p.Sure())}
+		change: l.predictedChange(decide.Scored{Target: *d.To, Prediction: p}, p.Sure())}
 	c.least = cmp.Or(d.Least, minGain)
 	if c.learns = !(c.gain > c.least) && p.Hope() > cmp.Or(d.Least, decide.MinHope); c.learns {
 		c.gain = p.Hope()
 	}
 	c.score = float64((c.gain/min(c.least, 1)-1)*horizon) - p.CostSeconds.Mid
-	if isRate(c.change) { // first, because it holds up nothing else
+	if isRateChange(c.change) { // first, because it holds up nothing else
 		c.score = math.Inf(1)
 	}
-	if why := l.whyNot(c); why != "" {
-		l.note(m.Name(), why)
+	if why := l.whyNotWorthIt(c); why != "" {
+		l.recordWhyNot(m.Name(), why)
 		return nil
 	}
 	return c
 }
 
-// whyNot returns why a candidate is not worth a change, in words; "" = it is.
-func (l *Loop) whyNot(c *candidate) string {
+// whyNotWorthIt returns why a candidate is not worth a change, in words; "" = it is.
+func (l *Loop) whyNotWorthIt(c *candidate) string {
 	held, measured := l.whyHeld(c.change, c.learns), l.twin.Measured()
-	now := mostSamples(l.now.Setting, l.now.Size)
-	then := mostSamples(c.To.Setting, c.To.Members(l.now))
+	now := samplesOfBusiestWorker(l.now.Setting, l.now.Size)
+	then := samplesOfBusiestWorker(c.To.Setting, c.To.Members(l.now))
 	deviation, cost := sense.Deviation(measured), c.CostSeconds.Mid
 	window := max(costWindow.Seconds(), windowSteps*c.StepSeconds.Mid)
-	spent := l.spentWithin(window)
+	spent := l.forgetAndSumCosts(window)
 	enough, most := minMeasure, maxMeasure
-	if sizes(c.change)[1] > 0 {
+	if sizesOfChange(c.change)[1] > 0 {
 		enough = max(enough, sizeSteps(deviation, c.gain))
 	}
-	if len(l.drifts()) > 0 {
+	if len(l.recentDrifts()) > 0 {
 		most = driftMeasure
 	}
 	brings := fmt.Sprintf("%s may bring %.4gx", c.change.To, c.gain)
@@ -148,7 +148,7 @@ func (l *Loop) whyNot(c *candidate) string {
 	case held != "":
 		return held
 	case isUnseen(c.change):
-		return l.whyNotUnseen(c)
+		return l.whyUnseenNotWorthIt(c)
 	case l.tooLarge > 0 && then >= l.tooLarge && then > now:
 		return fmt.Sprintf("%s gives a worker up to %.0f samples, and workers have ended by "+
 			"themselves at %.0f", c.change.To, then, l.tooLarge)
@@ -162,9 +162,9 @@ func (l *Loop) whyNot(c *candidate) string {
 	case c.Guess != "" && !c.Untried && !(c.gain > decide.MinGuess):
 		return fmt.Sprintf("%s, and a change must bring %.3gx where that is a guess: %s", brings,
 			decide.MinGuess, c.Guess)
-	case c.gain < l.swing() && c.least >= 1 || c.learns && l.swing() > 0:
+	case c.gain < l.recentSwingFactor() && c.least >= 1 || c.learns && l.recentSwingFactor() > 0:
 		return fmt.Sprintf("%s, and the job becomes up to %.3gx faster and slower by itself, so "+
-			"that a trial would not show it", brings, l.swing())
+			"that a trial would not show it", brings, l.recentSwingFactor())
 	case c.least >= 1 && stepsToMeasure(deviation, c.gain) > float64(most):
 		return fmt.Sprintf("%s, and steps differ by %.2g %%, so that %d of them would not show it",
 			brings, 100*deviation, most)
@@ -178,16 +178,16 @@ func (l *Loop) whyNot(c *candidate) string {
 	return ""
 }
 
-// mostSamples returns how many samples of a whole batch the worker has that has most.
-func mostSamples(s setting.Setting, size int) float64 {
+// samplesOfBusiestWorker returns how many samples of a whole batch the worker has that has most.
+func samplesOfBusiestWorker(s setting.Setting, size int) float64 {
 	return slices.Max(decide.SamplesOf(s, max(size, 1)))
 }
 
-// swing returns by which factor the job has become faster and slower by itself lately; 0 = it has
-// not done so often.
-func (l *Loop) swing() float64 {
+// recentSwingFactor returns by which factor the job has become faster and slower by itself lately;
+// 0 = it has not done so often.
+func (l *Loop) recentSwingFactor() float64 {
 	var factors [2]float64 // the greatest
-	list := l.drifts()
+	list := l.recentDrifts()
 	for _, d := range list {
 		if d.Factor > 1 {
 			factors[0] = max(factors[0], d.Factor)
@@ -201,8 +201,8 @@ func (l *Loop) swing() float64 {
 	return min(factors[0], factors[1])
 }
 
-// drifts returns the drifts of the last swingSteps steps.
-func (l *Loop) drifts() []twin.Drift {
+// recentDrifts returns the drifts of the last swingSteps steps.
+func (l *Loop) recentDrifts() []twin.Drift {
 	list := l.twin.Drifts()
 	for len(list) > 0 && list[0].Since+swingSteps < l.now.Step {
 		list = list[1:]
@@ -210,16 +210,16 @@ func (l *Loop) drifts() []twin.Drift {
 	return list
 }
 
-// order returns the order to make a change.
-func (l *Loop) order(c candidate) []Order {
-	if c.learns && sizes(c.change)[1] == 0 {
+// orderChange returns the order to make a change.
+func (l *Loop) orderChange(c candidate) []Order {
+	if c.learns && sizesOfChange(c.change)[1] == 0 {
 		c.Because = "to learn what a sample takes: " + c.Guess + "; " + c.Because
 	}
-	c.change.Policy, c.change.Because = c.member.Name(), cut(c.Because)
+	c.change.Policy, c.change.Because = c.member.Name(), cutToMaxText(c.Because)
 	for _, x := range c.Alternatives[:min(len(c.Alternatives), maxAlternatives)] {
 		_, text := l.now.Setting.Diff(x.Setting)
-		c.change.Alternatives = append(c.change.Alternatives, cut(fmt.Sprintf("%s: %.3gx", text,
-			x.Gain())))
+		c.change.Alternatives = append(c.change.Alternatives,
+			cutToMaxText(fmt.Sprintf("%s: %.3gx", text, x.Gain())))
 	}
 	if c.change.IsAtOnce() {
 		c.change.Predicted, c.change.Rate = setting.Band{}, 0
@@ -227,8 +227,8 @@ func (l *Loop) order(c candidate) []Order {
 	next := c.To.Setting
 	next.Number = l.entry.Setting.Number
 	if l.mode == Watch { // the same again is worth a line later
-		v := l.lever(mainPart(c.change))
-		l.delay(v)
+		v := l.findOrAddLever(mainPart(c.change))
+		l.delayLever(v)
 		v.why = "it was said what should change"
 		return []Order{{Next: next, Change: c.change, Watch: true}}
 	}
@@ -238,29 +238,31 @@ func (l *Loop) order(c candidate) []Order {
 	return []Order{{Next: next, Change: c.change}}
 }
 
-// change returns the change from the setting of now to a target, without who wants it and why.
-// What it predicts is what the trial measures: the factor of the throughput, times one of the
+// predictedChange returns the change from the setting of now to a target, without who wants it and
+// why. What it predicts is what the trial measures: the factor of the throughput, times one of the
 // efficiency. That of a policy's change is the low end, by which it is decided.
-func (l *Loop) change(to decide.Scored, efficiency float64) setting.Change {
-	c := setting.Change{Phase: setting.Entered, Step: l.now.Step, Rate: round(l.twin.Rate().Mid)}
+func (l *Loop) predictedChange(to decide.Scored, efficiency float64) setting.Change {
+	c := setting.Change{Phase: setting.Entered, Step: l.now.Step,
+		Rate: roundToFourDigits(l.twin.Rate().Mid)}
 	c.From, c.To = l.now.Setting.Diff(to.Setting)
 	t, e := to.Throughput, efficiency
-	b := setting.Band{Low: round(t.Low * e), Mid: round(t.Mid * e), High: round(t.High * e)}
+	b := setting.Band{Low: roundToFourDigits(t.Low * e), Mid: roundToFourDigits(t.Mid * e),
+		High: roundToFourDigits(t.High * e)}
 	if b.Low >= 0 && b.High <= math.MaxFloat32 { // neither NaN nor infinite
 		c.Predicted = b
 	}
 	return c
 }
 
-// round returns x with four significant digits.
-func round(x float64) float64 {
+// roundToFourDigits returns x with four significant digits.
+func roundToFourDigits(x float64) float64 {
 	x, _ = strconv.ParseFloat(strconv.FormatFloat(x, 'g', 4, 64), 64)
 	return x
 }
 
-// spentWithin returns how many seconds changes have cost in the last so many seconds, and forgets
-// those before.
-func (l *Loop) spentWithin(window float64) (sum float64) {
+// forgetAndSumCosts returns how many seconds changes have cost in the last so many seconds, and
+// forgets those before.
+func (l *Loop) forgetAndSumCosts(window float64) (sum float64) {
 	l.spent = slices.DeleteFunc(l.spent, func(s spending) bool {
 		return (l.now.Now - s.at).Seconds() > window
 	})

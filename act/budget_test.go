@@ -49,7 +49,7 @@ func TestBudgetOnProfilesOfPollux(t *testing.T) {
 			j.state.Levers.Size = setting.Range{From: uint64(sizes[0]),
 				To: uint64(sizes[len(sizes)-1])}
 			j.state.Setting = setting.Setting{Batch: uint64(batch), Size: uint32(j.size)}
-			j.loop.Applied(j.state)
+			j.loop.EntryApplied(j.state)
 			for j.state.Step < epochs*steps {
 				j.step(t)
 			}

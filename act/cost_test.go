@@ -83,7 +83,7 @@ func TestShortSteps(t *testing.T) {
 	j.spread = 0.3
 	for range 400 { // looks, 100 s
 		for range 9999 {
-			j.blind()
+			j.stepUnobserved()
 		}
 		j.step(t)
 	}
@@ -100,7 +100,7 @@ func BenchmarkLook(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		for range 999 {
-			j.blind()
+			j.stepUnobserved()
 		}
 		b.StartTimer()
 		j.step(b)

@@ -60,7 +60,7 @@ func newJob(loop *act.Loop, batch uint64, r setting.Range) *job {
 		seconds: func(x float64) float64 { return 0.05 + 0.0005*x },
 		scale:   func(float64) float64 { return 600 }}
 	j.state = act.Entry{Setting: setting.Setting{}, Levers: setting.Levers{Batch: r}, Leads: true}
-	loop.Applied(j.state)
+	loop.EntryApplied(j.state)
 	return j
 }
 
@@ -77,11 +77,11 @@ func (j *job) gain(batch, scale float64) float64 {
 	return (scale/float64(j.first) + 1) / (scale/batch + 1)
 }
 
-// blind trains by one step at which nobody looks.
-func (j *job) blind() {
+// stepUnobserved trains by one step at which nobody looks.
+func (j *job) stepUnobserved() {
 	batch, scale := float64(j.batch()), j.scale(j.progress)
-	j.move()
-	took, _ := j.tookWith(j.size, math.Ceil(batch/float64(j.size)))
+	j.moveMembers()
+	took, _ := j.secondsWith(j.size, math.Ceil(batch/float64(j.size)))
 	took *= math.Exp(j.spread * j.rng.NormFloat64())
 	j.now += took
 	j.worked += took * float64(j.size)
@@ -92,17 +92,17 @@ func (j *job) blind() {
 		Batch: j.batch(), Size: j.size, Generation: j.members, Change: j.state.Setting.Number})
 }
 
-// tookWith returns what a step takes with so many members and samples of a worker, and of that the
-// exposed communication.
-func (j *job) tookWith(members int, samples float64) (seconds, exposed float64) {
+// secondsWith returns what a step takes with so many members and samples of a worker, and of that
+// the exposed communication.
+func (j *job) secondsWith(members int, samples float64) (seconds, exposed float64) {
 	if j.sized != nil {
 		return j.sized(members, samples)
 	}
 	return j.seconds(samples), 0
 }
 
-// move has a member join, or all leave that are too many, if it is time to.
-func (j *job) move() {
+// moveMembers has a member join, or all leave that are too many, if it is time to.
+func (j *job) moveMembers() {
 	wanted := int(j.state.Setting.Size)
 	j.moves++
 	switch {
@@ -119,7 +119,7 @@ func (j *job) move() {
 
 // step trains by one step, and lets the head enter what waits and the loop observe it.
 func (j *job) step(t testing.TB) {
-	j.blind()
+	j.stepUnobserved()
 	for j.events.Len() > 0 {
 		at, happen := j.events.Next()
 		if at > j.now {
@@ -128,12 +128,12 @@ func (j *job) step(t testing.TB) {
 		}
 		happen()
 	}
-	j.enter(t)
+	j.enterWaiting(t)
 	j.observe(t)
 }
 
-// enter has the head enter what waits, or nothing, and tells the loop.
-func (j *job) enter(t testing.TB) {
+// enterWaiting has the head enter what waits, or nothing, and tells the loop.
+func (j *job) enterWaiting(t testing.TB) {
 	j.state.Change = nil
 	if o := j.waiting; o != nil {
 		j.waiting = nil
@@ -143,8 +143,8 @@ func (j *job) enter(t testing.TB) {
 			if j.state.Trial != nil && c.Who == "" {
 				t.Fatalf("%+v is entered beside %+v", c, j.state.Trial)
 			}
-			if err := j.state.Levers.Refuse(j.state.Setting, o.Next); err != nil {
-				j.loop.Refused(err) // it was closed meanwhile
+			if err := j.state.Levers.CheckChange(j.state.Setting, o.Next); err != nil {
+				j.loop.OrderRefused(err) // it was closed meanwhile
 				break
 			}
 			c.Number, c.Step = j.state.Setting.Number+1, j.state.Step
@@ -165,7 +165,7 @@ func (j *job) enter(t testing.TB) {
 			j.log = append(j.log, act.Order{Next: j.state.Setting, Change: c})
 		}
 	}
-	j.loop.Applied(j.state)
+	j.loop.EntryApplied(j.state)
 }
 
 // observe lets the loop observe the job, and keeps what it orders for the next step.
@@ -179,7 +179,7 @@ func (j *job) observe(t testing.TB) {
 		j.seen.Epoch, j.seen.Samples = j.state.Step/j.epoch, j.epoch*s.Batch
 	}
 	if j.sized != nil {
-		j.seen.Split.Seconds, j.seen.Split.Exposed = j.tookWith(j.size,
+		j.seen.Split.Seconds, j.seen.Split.Exposed = j.secondsWith(j.size,
 			math.Ceil(float64(s.Batch)/float64(j.size)))
 	}
 	scale, limit := j.scale(j.progress), 8*float64(j.batch())
@@ -206,10 +206,10 @@ func (j *job) observe(t testing.TB) {
 		case j.waiting != nil:
 			t.Fatalf("%+v is ordered, and %+v waits", o, j.waiting)
 		case j.refuse != nil:
-			j.loop.Refused(j.refuse)
+			j.loop.OrderRefused(j.refuse)
 			j.refuse = nil
 		default:
-			if err := j.state.Levers.Refuse(s, o.Next); err != nil && !o.Change.Phase.IsEnd() {
+			if err := j.state.Levers.CheckChange(s, o.Next); err != nil && !o.Change.Phase.IsEnd() {
 				t.Fatalf("%+v is ordered: %v", o, err)
 			}
 			j.waiting = &o

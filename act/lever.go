@@ -72,13 +72,15 @@ func (m moment) isAhead(o sense.Observation) bool { return o.Step < m.step || o.
 // momentAfter returns the moment that is so many optimizer steps from now; each of them counts as
 // leastStep at least.
 func (l *Loop) momentAfter(steps uint64) moment {
-	return moment{l.now.Step + commits(steps, l.now.Setting.Round),
+	return moment{l.now.Step + commitsForSteps(steps, l.now.Setting.Round),
 		l.now.Now + sense.Duration(steps)*leastStep}
 }
 
-// commits returns in how many commits of the job so many optimizer steps are made, where a round
-// has so many steps and ends with a commit; at least one.
-func commits(steps uint64, round uint32) uint64 { return max(steps/uint64(max(round, 1)), 1) }
+// commitsForSteps returns in how many commits of the job so many optimizer steps are made, where a
+// round has so many steps and ends with a commit; at least one.
+func commitsForSteps(steps uint64, round uint32) uint64 {
+	return max(steps/uint64(max(round, 1)), 1)
+}
 
 // valueOf returns the value of a part in the text form of a setting; that of the round with how
 // workers synchronise, where both change: they are one lever.
@@ -90,8 +92,8 @@ func valueOf(text, name string) string {
 	return value
 }
 
-// lever returns the lever of a part of the setting, which it makes if it is new.
-func (l *Loop) lever(name string) *lever {
+// findOrAddLever returns the lever of a part of the setting, which it makes if it is new.
+func (l *Loop) findOrAddLever(name string) *lever {
 	for _, v := range l.levers {
 		if v.name == name {
 			return v
@@ -114,14 +116,14 @@ func mainPart(c setting.Change) string {
 // whether the change is only made to learn something.
 func (l *Loop) whyHeld(c setting.Change, learns bool) string {
 	for _, part := range c.Parts() {
-		if v := l.lever(part); v.person != "" {
+		if v := l.findOrAddLever(part); v.person != "" {
 			return v.person
-		} else if v.until.isAhead(l.now) && (part != "rate" || isRate(c)) {
+		} else if v.until.isAhead(l.now) && (part != "rate" || isRateChange(c)) {
 			return fmt.Sprintf("%s, so %s waits until step %d", v.why, v.name, v.until.step)
 		}
 	}
-	v := l.lever(mainPart(c))
-	if w := v.way(c); w != nil && w.until.isAhead(l.now) {
+	v := l.findOrAddLever(mainPart(c))
+	if w := v.findTakenBack(c); w != nil && w.until.isAhead(l.now) {
 		return fmt.Sprintf("%s %s -> %s was taken back, so it waits until step %d", v.name, w.from,
 			w.to, w.until.step)
 	}
@@ -132,9 +134,9 @@ func (l *Loop) whyHeld(c setting.Change, learns bool) string {
 	return ""
 }
 
-// way returns the newest change that was taken back and is about the same as another one; nil =
-// there is none.
-func (v *lever) way(c setting.Change) *way {
+// findTakenBack returns the newest change that was taken back and is about the same as another one;
+// nil = there is none.
+func (v *lever) findTakenBack(c setting.Change) *way {
 	from, to := valueOf(c.From, v.name), valueOf(c.To, v.name)
 	factor := wayFactor
 	if v.name == "size" { // the next one can be much better
@@ -142,17 +144,17 @@ func (v *lever) way(c setting.Change) *way {
 	}
 	for i := len(v.reverted) - 1; i >= 0; i-- {
 		w := &v.reverted[i]
-		if isWithin(from, w.from, factor) && isWithin(to, w.to, factor) {
+		if isWithinFactor(from, w.from, factor) && isWithinFactor(to, w.to, factor) {
 			return w
 		}
 	}
 	return nil
 }
 
-// takenBack takes in that a change was taken back: it is not made again for long, and for longer
-// the next time.
-func (l *Loop) takenBack(v *lever, c setting.Change) {
-	w := v.way(c)
+// recordTakenBack records that a change was taken back: it is not made again for long, and for
+// longer the next time.
+func (l *Loop) recordTakenBack(v *lever, c setting.Change) {
+	w := v.findTakenBack(c)
 	if w == nil {
 		v.reverted = appendBounded(v.reverted, way{from: valueOf(c.From, v.name),
 			to: valueOf(c.To, v.name), patience: wayPatience / 2})
@@ -162,20 +164,20 @@ func (l *Loop) takenBack(v *lever, c setting.Change) {
 	w.until = l.momentAfter(w.patience)
 }
 
-// delay leaves a lever alone for a while, after a change that brought little, and longer the next
-// time.
-func (l *Loop) delay(v *lever) {
+// delayLever leaves a lever alone for a while, after a change that brought little, and longer the
+// next time.
+func (l *Loop) delayLever(v *lever) {
 	v.patience = min(2*v.patience, maxPatience)
 	v.until, v.why = l.momentAfter(v.patience), "the last change brought little"
 }
 
-// kept takes in that a change was kept. When the lever is back where it has been shortly before, it
-// oscillates: it is left alone for long.
-func (l *Loop) kept(v *lever, c setting.Change) (oscillates bool) {
+// recordKept records that a change was kept. When the lever is back where it has been shortly
+// before, it oscillates: it is left alone for long.
+func (l *Loop) recordKept(v *lever, c setting.Change) (oscillates bool) {
 	to, patience := valueOf(c.To, v.name), max(v.patience, leastFrozen)
-	frozen := commits(frozenFor*patience, l.now.Setting.Round)
+	frozen := commitsForSteps(frozenFor*patience, l.now.Setting.Round)
 	oscillates = slices.ContainsFunc(v.before, func(old value) bool {
-		return isSame(to, old.text) && l.entry.Step <= old.left+frozen
+		return isSameValue(to, old.text) && l.entry.Step <= old.left+frozen
 	})
 	v.before = appendBounded(v.before, value{valueOf(c.From, v.name), c.Step})
 	switch {
@@ -184,7 +186,7 @@ func (l *Loop) kept(v *lever, c setting.Change) (oscillates bool) {
 		v.until = l.momentAfter(frozenFor * v.patience)
 		v.why = fmt.Sprintf("%s oscillates: it was at %s before", v.name, to)
 	case c.Measured < minGain:
-		l.delay(v)
+		l.delayLever(v)
 	default:
 		v.patience = max(v.patience/2, interval)
 	}
@@ -199,11 +201,11 @@ func appendBounded[T any](list []T, x T) []T {
 	return append(list, x)
 }
 
-// release ends what levers wait for: the job has become another one, and what changes brought
+// releaseLevers ends what levers wait for: the job has become another one, and what changes brought
 // before says nothing any more. Where that happens again and again, it is done ever more rarely,
 // and it returns false. AsOrdered is whether the members are as many as the setting says: then what
 // is known of their number still holds.
-func (l *Loop) release(asOrdered bool) bool {
+func (l *Loop) releaseLevers(asOrdered bool) bool {
 	if l.now.Step < l.released+l.calm {
 		return false
 	}
@@ -220,13 +222,13 @@ func (l *Loop) release(asOrdered bool) bool {
 	return true
 }
 
-// isSame reports whether two values of a part of the setting, in the text form of a setting, are
-// about the same.
-func isSame(a, b string) bool { return isWithin(a, b, sameFactor) }
+// isSameValue reports whether two values of a part of the setting, in the text form of a setting,
+// are about the same.
+func isSameValue(a, b string) bool { return isWithinFactor(a, b, sameFactor) }
 
-// isWithin reports whether two values of a part of the setting, in its text form, differ by less
-// than a factor above 1, or not at all where they are no numbers.
-func isWithin(a, b string, factor float64) bool {
+// isWithinFactor reports whether two values of a part of the setting, in its text form, differ by
+// less than a factor above 1, or not at all where they are no numbers.
+func isWithinFactor(a, b string, factor float64) bool {
 	x, err := strconv.ParseFloat(a, 64)
 	y, err2 := strconv.ParseFloat(b, 64)
 	if err != nil || err2 != nil {

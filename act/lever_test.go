@@ -17,7 +17,7 @@ func TestTakenBackWaits(t *testing.T) {
 	for i, want := range []uint64{128, 256, 512, 1024} {
 		begin := l.now.Step
 		l.entry.Step = begin
-		l.learn(way)
+		l.learnChange(way)
 		other := setting.Change{From: "batch=128", To: "batch=96"}
 		for ; l.whyHeld(way, false) != ""; l.now.Step++ {
 			l.now.Now += sense.Second
@@ -30,7 +30,7 @@ func TestTakenBackWaits(t *testing.T) {
 			t.Errorf("the time %d it waits %d steps, want %d", i+1, waited, want)
 		}
 	}
-	l.learn(way)
+	l.learnChange(way)
 	l.now.Step += 1 << 20 // of 25 µs
 	if why := l.whyHeld(way, false); !strings.Contains(why, "waits") {
 		t.Errorf("it is made again in the same moment: %q", why)
@@ -46,7 +46,7 @@ func TestBackAndForthFreezes(t *testing.T) {
 			{From: "batch=32", To: "batch=54"}} {
 			c.Measured, c.Step, c.Phase, c.Policy = 1.2, uint64(i)*between, setting.Kept, "batch"
 			l.entry.Step, l.now.Step = c.Step+10, c.Step+10
-			l.learn(c)
+			l.learnChange(c)
 		}
 		next := setting.Change{From: "batch=54", To: "batch=128"}
 		if frozen := l.whyHeld(next, false) != ""; frozen != (between <= frozenFor*leastFrozen) {
@@ -60,7 +60,7 @@ func TestBackAndForthFreezes(t *testing.T) {
 func TestReleasesAreRare(t *testing.T) {
 	l, released := &Loop{}, 0
 	for l.now.Step = 0; l.now.Step < 10_000; l.now.Step += 100 {
-		if l.release(false) {
+		if l.releaseLevers(false) {
 			released++
 		}
 	}
@@ -68,7 +68,7 @@ func TestReleasesAreRare(t *testing.T) {
 		t.Errorf("%d releases in 10,000 steps", released)
 	}
 	l.now.Step += 20_000
-	if !l.release(false) || l.calm != minCalm {
+	if !l.releaseLevers(false) || l.calm != minCalm {
 		t.Errorf("after a calm time there is none for %d steps", l.calm)
 	}
 }

@@ -135,24 +135,25 @@ func New(c Config) (*Loop, error) {
 // Observe looks at the job, and returns what should be done now; on agents that do not lead,
 // nothing. It may be called as often as steps commit, and less often.
 func (l *Loop) Observe(o sense.Observation) []Order {
-	l.memory.recall(&o)
+	l.memory.restoreNoise(&o)
 	l.now = o
 	if !l.entry.Leads {
 		return nil
 	}
-	if orders := l.goBack(); orders != nil {
+	if orders := l.orderSyncOfWorkers(); orders != nil {
 		return orders
 	}
 	switch {
 	case l.entry.Trial != nil:
-		return l.check()
+		return l.measureTrial()
 	case l.asked != nil && o.Step > l.asked.step+maxWait:
-		l.note(l.asked.change.Policy, fmt.Sprintf("%s was ordered %d steps ago and has not begun",
+		l.recordWhyNot(l.asked.change.Policy, fmt.Sprintf(
+			"%s was ordered %d steps ago and has not begun",
 			l.asked.change.To, o.Step-l.asked.step))
 		l.asked = nil
-	case l.asked != nil, l.mode == Off, o.Step < l.next && !l.isSudden() && !l.isResized():
+	case l.asked != nil, l.mode == Off, o.Step < l.next && !l.hasSpeedJumped() && !l.isResized():
 	default:
-		orders := l.decide()
+		orders := l.orderBestDecision()
 		if len(orders) > 0 && orders[0].Change.IsAtOnce() && l.asked != nil {
 			l.next = o.Step // the others decide right behind it
 			return orders
@@ -160,7 +161,7 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 		if l.pace = min(2*l.pace, maxInterval); len(orders) > 0 || o.Noise.Known != l.noisy {
 			l.pace = interval
 		}
-		l.next = o.Step + commits(min(l.pace, l.again), o.Setting.Round)
+		l.next = o.Step + commitsForSteps(min(l.pace, l.again), o.Setting.Round)
 		l.noisy = o.Noise.Known
 		l.speed.step, l.speed.rate = o.Step, l.twin.Rate().Mid
 		return orders
@@ -168,9 +169,9 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 	return nil
 }
 
-// isSudden reports whether the job has become much faster or slower since the newest decision. It
-// looks every few steps.
-func (l *Loop) isSudden() bool {
+// hasSpeedJumped reports whether the job has become much faster or slower since the newest
+// decision. It looks every few steps.
+func (l *Loop) hasSpeedJumped() bool {
 	if l.speed.rate == 0 || l.now.Step < l.speed.step+glance {
 		return false
 	}
@@ -191,20 +192,20 @@ func (l *Loop) isResized() bool {
 		len(l.now.Steps.Between(l.now.Step-min(l.now.Step, interval), l.now.Step)) >= minMeasure
 }
 
-// Applied tells the loop of an entry of the log, also of those that change no setting.
-func (l *Loop) Applied(e Entry) {
+// EntryApplied tells the loop of an entry of the log, also of those that change no setting.
+func (l *Loop) EntryApplied(e Entry) {
 	if e.Leads && !l.entry.Leads {
 		l.next, l.pace = e.Step+interval, interval
 	}
 	l.entry = e
 	l.forgetStay(e)
 	if e.Change != nil && e.Change.IsAtOnce() {
-		v := l.lever("rate")
+		v := l.findOrAddLever("rate")
 		l.asked, v.until, v.why = nil, l.momentAfter(maxInterval), "it was changed lately"
 	} else if e.Change != nil {
 		l.changed, l.pace = e.Step, interval
-		l.next = min(l.next, e.Step+commits(interval, e.Setting.Round))
-		l.learn(*e.Change)
+		l.next = min(l.next, e.Step+commitsForSteps(interval, e.Setting.Round))
+		l.learnChange(*e.Change)
 	}
 	if !e.Leads {
 		l.asked, l.trial = nil, nil
@@ -216,7 +217,7 @@ func (l *Loop) Applied(e Entry) {
 		l.trial = &trial{change: *e.Trial}
 		if a := l.asked; a != nil && a.change.From == e.Trial.From && a.change.To == e.Trial.To {
 			l.trial.efficiency, l.trial.least = a.efficiency, a.least
-			if v := l.lever(mainPart(a.change)); a.learns && v.name != "size" {
+			if v := l.findOrAddLever(mainPart(a.change)); a.learns && v.name != "size" {
 				v.learnt = setting.PartOf(a.change.To, v.name)
 			}
 		}
@@ -224,8 +225,8 @@ func (l *Loop) Applied(e Entry) {
 	}
 }
 
-// Refused tells the loop that the order before was not accepted, and why.
-func (l *Loop) Refused(why error) {
+// OrderRefused tells the loop that the order before was not accepted, and why.
+func (l *Loop) OrderRefused(why error) {
 	if l.asked == nil { // an end was refused: it is ordered again a few steps later
 		if l.trial != nil {
 			l.trial.refused, l.trial.refusals = why, l.trial.refusals+1
@@ -234,56 +235,57 @@ func (l *Loop) Refused(why error) {
 	}
 	c := l.asked.change
 	l.asked = nil
-	l.note(c.Policy, fmt.Sprintf("%s was refused: %v", c.To, why))
-	l.delay(l.lever(mainPart(c)))
+	l.recordWhyNot(c.Policy, fmt.Sprintf("%s was refused: %v", c.To, why))
+	l.delayLever(l.findOrAddLever(mainPart(c)))
 }
 
-// Lost tells the loop that a worker has ended by itself, and how, in words: not that it was killed
-// or its host was lost. If a change of a policy is on trial, that may have been the reason: it goes
-// back at once. Where the change has given a worker more samples, policies stay below as many, as
-// the memory of workers is bounded.
-func (l *Loop) Lost(how string) {
+// WorkerFailed tells the loop that a worker has ended by itself, and how, in words: not that it was
+// killed or its host was lost. If a change of a policy is on trial, that may have been the reason:
+// it goes back at once. Where the change has given a worker more samples, policies stay below as
+// many, as the memory of workers is bounded.
+func (l *Loop) WorkerFailed(how string) {
 	if t := l.trial; t != nil && t.change.Policy != "" && t.ended == "" {
 		t.ended = how
 	}
 }
 
-// learn takes in a change that has begun or ended, which all agents of the job do.
-func (l *Loop) learn(c setting.Change) {
+// learnChange learns of a change that has begun or ended, which all agents of the job do.
+func (l *Loop) learnChange(c setting.Change) {
 	if c.Policy == "" {
 		for _, part := range c.Parts() {
-			l.lever(part).person = fmt.Sprintf("a person has set %s (change %d), and it stays",
-				part, c.Number)
+			l.findOrAddLever(part).person = fmt.Sprintf(
+				"a person has set %s (change %d), and it stays", part, c.Number)
 		}
 	}
 	if c.Phase.IsEnd() {
 		l.twin.Learn(c)
 	}
-	v := l.lever(mainPart(c))
+	v := l.findOrAddLever(mainPart(c))
 	switch c.Phase {
 	case setting.Entered:
 		l.tried = l.now.Size
 	case setting.Reverted, setting.Void:
 		if v.name != "size" || c.Phase == setting.Void || c.Steps == 0 {
 			v.patience = max(v.patience, leastFrozen)
-			l.delay(v)
+			l.delayLever(v)
 		} // else a search goes on: each trial says more of all other sizes
 		if c.Phase == setting.Reverted {
-			l.takenBack(v, c)
+			l.recordTakenBack(v, c)
 		}
-		// see Lost
-		if most := l.mostBy(c); c.Phase == setting.Reverted && c.Steps == 0 && most[1] > most[0] {
+		// see WorkerFailed
+		most := l.samplesOfBusiestWorkers(c)
+		if c.Phase == setting.Reverted && c.Steps == 0 && most[1] > most[0] {
 			l.tooLarge = most[1]
 		}
 	case setting.Kept:
-		if l.kept(v, c) {
-			l.note(c.Policy, v.why)
+		if l.recordKept(v, c) {
+			l.recordWhyNot(c.Policy, v.why)
 		}
 	}
 }
 
-// TakeFaults returns the faults of policies since it was called last. Each is worth a line.
-func (l *Loop) TakeFaults() []Fault {
+// PopFaults returns the faults of policies since it was called last. Each is worth a line.
+func (l *Loop) PopFaults() []Fault {
 	list := l.faults
 	l.faults = nil
 	return list
@@ -293,7 +295,7 @@ func (l *Loop) TakeFaults() []Fault {
 // predicts of it, or in Why the reason why nothing can be. An error says why the job does not go
 // there.
 func (l *Loop) Propose(next setting.Setting, who string) (Order, error) {
-	if err := l.entry.Levers.Refuse(l.now.Setting, next); err != nil {
+	if err := l.entry.Levers.CheckChange(l.now.Setting, next); err != nil {
 		return Order{}, err
 	}
 	if next.Equal(l.now.Setting) {
@@ -301,10 +303,10 @@ func (l *Loop) Propose(next setting.Setting, who string) (Order, error) {
 	}
 	l.twin.Observe(l.now)
 	p := l.twin.Predict(decide.Target{Setting: next})
-	c := l.change(decide.Scored{Target: decide.Target{Setting: next}, Prediction: p},
+	c := l.predictedChange(decide.Scored{Target: decide.Target{Setting: next}, Prediction: p},
 		p.Efficiency.Mid)
-	if c.Who = cut(who); !c.Predicted.IsKnown() {
-		c.Why = cut(p.Guess)
+	if c.Who = cutToMaxText(who); !c.Predicted.IsKnown() {
+		c.Why = cutToMaxText(p.Guess)
 	}
 	return Order{Next: next, Change: c}, nil
 }

@@ -24,8 +24,9 @@ type member struct {
 	faults int // in a row; maxFaults = it is off
 }
 
-// Beside returns the policies of users, and after them those of others whose levers are all free.
-func Beside(users, others []decide.Policy) []decide.Policy {
+// CombinePolicies returns the policies of users, and after them those of others whose levers are
+// all free.
+func CombinePolicies(users, others []decide.Policy) []decide.Policy {
 	list := slices.Clone(users)
 	for _, p := range others {
 		if !slices.ContainsFunc(p.Levers(), func(lever string) bool {
@@ -39,9 +40,9 @@ func Beside(users, others []decide.Policy) []decide.Policy {
 	return list
 }
 
-// ask has the policy decide. A fault says what it did wrong, in words, "" if nothing; then nothing
-// should change.
-func (m *member) ask(o sense.Observation, t decide.Twin) (d decide.Decision, fault string) {
+// askPolicy has the policy decide. A fault says what it did wrong, in words, "" if nothing; then
+// nothing should change.
+func (m *member) askPolicy(o sense.Observation, t decide.Twin) (d decide.Decision, fault string) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -59,45 +60,45 @@ func (m *member) ask(o sense.Observation, t decide.Twin) (d decide.Decision, fau
 	}
 	m.state = state
 	if d.Else != nil && d.Else.To != nil {
-		if fault := m.refuse(o, *d.Else.To); fault != "" {
+		if fault := m.whyRefused(o, *d.Else.To); fault != "" {
 			return decide.Decision{}, fault
 		}
 	}
 	if d.To == nil {
 		return d, ""
 	}
-	if fault := m.refuse(o, *d.To); fault != "" {
+	if fault := m.whyRefused(o, *d.To); fault != "" {
 		return decide.Decision{}, fault
 	}
 	return d, ""
 }
 
-// refuse returns why the policy may not want a target, in words; "" = it may.
-func (m *member) refuse(o sense.Observation, to decide.Target) string {
+// whyRefused returns why the policy may not want a target, in words; "" = it may.
+func (m *member) whyRefused(o sense.Observation, to decide.Target) string {
 	c := setting.Change{}
 	c.From, c.To = o.Setting.Diff(to.Setting)
 	for _, part := range c.Parts() {
 		if !slices.Contains(m.Levers(), part) {
-			return fmt.Sprintf("it wants %s, and its levers are %s", cut(c.To),
+			return fmt.Sprintf("it wants %s, and its levers are %s", cutToMaxText(c.To),
 				strings.Join(m.Levers(), " and "))
 		}
 	}
-	if err := o.Levers.RefusePolicy(o.Setting, to.Setting); err != nil {
-		return fmt.Sprintf("it wants %s: %v", cut(c.To), err)
+	if err := o.Levers.CheckPolicyChange(o.Setting, to.Setting); err != nil {
+		return fmt.Sprintf("it wants %s: %v", cutToMaxText(c.To), err)
 	}
 	return ""
 }
 
-// fault takes in what a policy did wrong.
-func (l *Loop) fault(m *member, text string) {
+// recordFault records what a policy did wrong.
+func (l *Loop) recordFault(m *member, text string) {
 	m.faults++
 	l.faults = append(l.faults, Fault{Step: l.now.Step, Policy: m.Name(), Text: text,
 		Off: m.faults == maxFaults})
-	l.note(m.Name(), text)
+	l.recordWhyNot(m.Name(), text)
 }
 
-// cut returns a text that is not longer than one of a change may be.
-func cut(text string) string {
+// cutToMaxText returns a text that is not longer than one of a change may be.
+func cutToMaxText(text string) string {
 	const more = "…"
 	if len(text) <= setting.MaxText {
 		return text

@@ -26,10 +26,10 @@ type memory struct {
 	step  uint64 // when it was known
 }
 
-// recall replaces what an observation says of the noise: by nothing where that is no estimate, and
-// where nobody sees noise, since a worker is left alone or workers make local steps, by what was
-// known before.
-func (m *memory) recall(o *sense.Observation) {
+// restoreNoise replaces what an observation says of the noise: by nothing where that is no
+// estimate, and where nobody sees noise, since a worker is left alone or workers make local steps,
+// by what was known before.
+func (m *memory) restoreNoise(o *sense.Observation) {
 	if o.Noise.Known && !isSound(o.Noise) {
 		o.Noise = noise.Estimate{Why: "what was told of it is no estimate"}
 	}

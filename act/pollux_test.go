@@ -181,11 +181,11 @@ func TestSamplesToTargetsOnProfilesOfPollux(t *testing.T) {
 		percent := bar.percent
 		p, c := predicted[percent], counted[percent]
 		t.Logf("%d %%: the twin is off by %.1f %% in the median of %d runs, %.1f %% on average; "+
-			"statistical epochs by %.1f %%, %.1f %%", percent, 100*middle(p), len(p),
-			100*mean(p), 100*middle(c), 100*mean(c))
-		if math.Round(100*middle(p)) > bar.error {
+			"statistical epochs by %.1f %%, %.1f %%", percent, 100*medianOf(p), len(p),
+			100*mean(p), 100*medianOf(c), 100*mean(c))
+		if math.Round(100*medianOf(p)) > bar.error {
 			t.Errorf("at %d %% the twin is off by %.1f %%, the formula by %v %%", percent,
-				100*middle(p), bar.error)
+				100*medianOf(p), bar.error)
 		}
 		if mean(c) > mean(p) {
 			t.Errorf("at %d %% statistical epochs are off by %.3f, what the twin predicts by %.3f",
@@ -218,8 +218,8 @@ func (a application) iterations(batch, until float64) (sum float64) {
 	return sum
 }
 
-// middle returns the median of some numbers, which it sorts.
-func middle(list []float64) float64 {
+// medianOf returns the median of some numbers, which it sorts.
+func medianOf(list []float64) float64 {
 	slices.Sort(list)
 	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
 }

@@ -30,8 +30,8 @@ var events = []struct {
 	{"set", 1024}, {"slow", 5}, {"noise", 5000}, {"close", 1}, {"drop", 0}, {"idle", 0},
 	{"end by itself", 0}, {"not finite", 1}}
 
-// happen has an event happen to a job. newLoop returns the loop of another head.
-func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
+// applyEvent has an event happen to a job. newLoop returns the loop of another head.
+func applyEvent(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
 	switch e.Kind {
 	case "steps":
 		for range e.Number {
@@ -48,15 +48,15 @@ func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
 		j.refuse = errors.New("the job is paused")
 	case "other head": // what was ordered and not entered is lost with the one before
 		j.waiting, j.loop = nil, newLoop()
-		j.loop.Applied(j.state)
+		j.loop.EntryApplied(j.state)
 	case "same head": // it leads no more, and then again
 		j.waiting, j.state.Change, j.state.Leads = nil, nil, false
-		j.loop.Applied(j.state)
+		j.loop.EntryApplied(j.state)
 		j.observe(t)
 		j.state.Leads = true
-		j.loop.Applied(j.state)
+		j.loop.EntryApplied(j.state)
 	case "set":
-		j.set(t, setting.Setting{Batch: uint64(e.Number)})
+		j.setByPerson(t, setting.Setting{Batch: uint64(e.Number)})
 	case "slow":
 		j.seconds = func(x float64) float64 { return float64(1+e.Number) * (0.05 + 0.0005*x) }
 	case "noise":
@@ -71,24 +71,24 @@ func happen(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
 		if e.Number == 0 {
 			j.state.Levers.Batch = batches
 		}
-		j.loop.Applied(j.state)
+		j.loop.EntryApplied(j.state)
 	case "drop":
 		j.waiting = nil
 	case "end by itself":
-		j.loop.Lost("exit status 1")
+		j.loop.WorkerFailed("exit status 1")
 		j.members++
 	case "idle":
 		j.observe(t)
 	case "full": // nobody joins any more, or again
 		j.joins = 1 << 30 * e.Number
 	case "resize":
-		j.set(t, setting.Setting{Batch: j.batch(), Size: uint32(max(e.Number, 1))})
+		j.setByPerson(t, setting.Setting{Batch: j.batch(), Size: uint32(max(e.Number, 1))})
 	}
 }
 
-// set has a person set the batch and the size, as far as the job allows it; a size of 0 stays.
-// What a policy has on trial ends.
-func (j *job) set(t testing.TB, next setting.Setting) {
+// setByPerson has a person set the batch and the size, as far as the job allows it; a size of 0
+// stays. What a policy has on trial ends.
+func (j *job) setByPerson(t testing.TB, next setting.Setting) {
 	j.observe(t)
 	if next.Size == 0 {
 		next.Size = j.state.Setting.Size
@@ -101,10 +101,10 @@ func (j *job) set(t testing.TB, next setting.Setting) {
 		c := *j.state.Trial
 		c.Phase, c.Why = setting.Void, "a person has set something"
 		j.waiting = &act.Order{Next: j.state.Setting, Change: c}
-		j.enter(t)
+		j.enterWaiting(t)
 	}
 	j.waiting = &o
-	j.enter(t)
+	j.enterWaiting(t)
 }
 
 // Whatever happens, every change is kept, reverted or void in the end, never two are under trial,
@@ -118,8 +118,8 @@ func TestEveryChangeEnds(t *testing.T) {
 			list = append(list, event{kind.kind, rapid.IntRange(0, kind.most).Draw(t, "number")})
 		}
 		seed := rapid.Uint64().Draw(t, "seed")
-		first := play(t, list, seed)
-		if diff := cmp.Diff(first, play(t, list, seed)); diff != "" {
+		first := playEvents(t, list, seed)
+		if diff := cmp.Diff(first, playEvents(t, list, seed)); diff != "" {
 			t.Errorf("the same again gives (-first +second): %s", diff)
 		}
 	})
@@ -137,9 +137,9 @@ func (f fataler) Fatalf(format string, values ...any) { f.t.Fatalf(format, value
 // Fatal fails the case.
 func (f fataler) Fatal(values ...any) { f.t.Fatal(values...) }
 
-// play has events happen to a new job, and then nothing until its last change has ended. It returns
-// all that was ordered.
-func play(r *rapid.T, list []event, seed uint64) string {
+// playEvents has events happen to a new job, and then nothing until its last change has ended. It
+// returns all that was ordered.
+func playEvents(r *rapid.T, list []event, seed uint64) string {
 	t := fataler{t: r}
 	hostile := &hostile{random: seed}
 	// loop returns the loop of a head.
@@ -151,14 +151,14 @@ func play(r *rapid.T, list []event, seed uint64) string {
 	if seed%2 == 0 { // the size is open
 		j.state.Levers.Size, j.joins = setting.Range{From: 1, To: 8}, 3
 		j.state.Setting = setting.Setting{Batch: 64, Size: 4}
-		j.loop.Applied(j.state)
+		j.loop.EntryApplied(j.state)
 		j.sized = func(n int, x float64) (took, exposed float64) {
 			exposed = 0.004 * float64(n)
 			return j.seconds(x) + exposed, exposed
 		}
 	}
 	for _, e := range list {
-		happen(t, j, e, loop)
+		applyEvent(t, j, e, loop)
 	}
 	for i := 0; j.state.Trial != nil || j.waiting != nil; i++ {
 		if i > 5000 {

@@ -111,7 +111,7 @@ func TestRateIsRefused(t *testing.T) {
 		j := newNoisy(t, 200, newLoop(t, act.Auto, policy.Batch{}))
 		j.train(t, 500)
 		n := len(j.log)
-		j.set(t, to)
+		j.setByPerson(t, to)
 		j.train(t, 3000)
 		if s := j.state.Setting; s.Rate != to.Rate || s.Batch != to.Batch || len(j.log) != n+2 {
 			t.Errorf("a person set %v: %v", to, j.phases()[n:])

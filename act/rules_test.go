@@ -92,12 +92,12 @@ func TestBadPolicies(t *testing.T) {
 		calm := scripted{"calm", []string{"shares"}, func(uint64) uint64 { return 0 }}
 		j := newJob(newLoop(t, act.Auto, bad, calm), 64, batches)
 		j.train(t, 100)
-		faults := j.loop.TakeFaults()
+		faults := j.loop.PopFaults()
 		if len(faults) != 3 || !faults[2].Off || faults[1].Off || len(j.log) != 0 ||
 			!strings.Contains(faults[0].Text, want) || !j.hasWhyNot("it wants nothing") {
 			t.Errorf("%s: %+v, %v", name, faults, j.phases())
 		}
-		if again := j.loop.TakeFaults(); len(again) != 0 {
+		if again := j.loop.PopFaults(); len(again) != 0 {
 			t.Errorf("%s: again %+v", name, again)
 		}
 	}
@@ -124,7 +124,7 @@ func TestPeople(t *testing.T) {
 		if _, err := j.loop.Propose(setting.Setting{Batch: 512}, "ada"); err == nil {
 			t.Error("the batch of now is proposed")
 		}
-		j.set(t, setting.Setting{Batch: 32})
+		j.setByPerson(t, setting.Setting{Batch: 32})
 		j.train(t, 500)
 		if len(j.log) != 2 || j.batch() != 32 {
 			t.Fatalf("mode %d: %v", mode, j.phases())
@@ -141,7 +141,7 @@ func TestPeople(t *testing.T) {
 	j := newJob(newLoop(t, act.Off), 64, batches)
 	j.scale = func(float64) float64 { return 0 }
 	j.train(t, 20)
-	j.set(t, setting.Setting{Batch: 128})
+	j.setByPerson(t, setting.Setting{Batch: 128})
 	j.train(t, 40)
 	if c := j.log[len(j.log)-1].Change; c.Phase != setting.Kept || c.Measured != 0 ||
 		!strings.Contains(c.Why, "the noise is unknown; samples a second: 1.7") {
@@ -206,7 +206,7 @@ func TestRefusedEnd(t *testing.T) {
 	for len(j.log) < 2 {
 		if j.state.Trial != nil && j.waiting != nil && j.waiting.Change.Phase == setting.Reverted {
 			j.waiting = nil
-			j.loop.Refused(errors.New("the job is paused"))
+			j.loop.OrderRefused(errors.New("the job is paused"))
 		}
 		j.step(t)
 	}
@@ -227,14 +227,14 @@ func TestOutOfMemory(t *testing.T) {
 			j.waiting, j.loop = nil, other
 		}
 		if j.state.Trial != nil && j.batch() > 200 && j.waiting == nil {
-			j.loop.Lost("exit status 1")
+			j.loop.WorkerFailed("exit status 1")
 			j.members++
 		}
 		j.step(t)
 		e := j.state
 		e.Leads = false
 		if i < 400 {
-			other.Applied(e)
+			other.EntryApplied(e)
 		}
 		if j.batch() > 256 {
 			t.Fatalf("%v", j.phases())
@@ -255,7 +255,7 @@ func TestOutOfMemoryWithOtherMembers(t *testing.T) {
 		j.scale = func(float64) float64 { return 1e5 }
 		for i := range 2000 {
 			if j.batch() > 200 && j.size == 4 && j.waiting == nil && j.state.Trial != nil {
-				j.loop.Lost("exit status 1") // 64 samples each
+				j.loop.WorkerFailed("exit status 1") // 64 samples each
 				j.members++
 			}
 			j.step(t)
@@ -299,20 +299,20 @@ func TestWorkerEndsInAnyTrial(t *testing.T) {
 		c := setting.Change{Number: 1, Phase: setting.Entered, Policy: "greedy", From: x.from,
 			To: x.to, Step: j.state.Step, Rate: 1000}
 		j.state.Setting, j.state.Trial, j.state.Change = now, &c, &c
-		j.loop.Applied(j.state)
+		j.loop.EntryApplied(j.state)
 		j.state.Change = nil
 		j.step(t)
 		j.size -= x.lost
 		j.observe(t)
 		j.waiting = nil
-		j.loop.Lost("exit status 1")
+		j.loop.WorkerFailed("exit status 1")
 		j.observe(t)
 		o := j.waiting
 		if o == nil || o.Change.Phase != setting.Reverted || o.Next.String() != x.back {
 			t.Errorf("%s: %+v", x.name, o)
 			continue
 		}
-		j.enter(t)
+		j.enterWaiting(t)
 		for range 300 {
 			j.step(t)
 		}
@@ -351,7 +351,7 @@ func TestOtherHead(t *testing.T) {
 			j.steps = sense.StepSeries{}
 		}
 		j.state.Change = nil
-		j.loop.Applied(j.state)
+		j.loop.EntryApplied(j.state)
 		j.train(t, 30)
 		c := j.log[1].Change
 		if c.Phase != setting.Kept || c.Number != 1 || c.Measured < 1.5 || c.Measured > 1.9 {

@@ -25,9 +25,9 @@ const (
 	sizeResolution = 1.007
 )
 
-// sizes returns the members before a change of their number and those behind it; 0 = it does not
-// change, or nothing was said of it.
-func sizes(c setting.Change) (list [2]int) {
+// sizesOfChange returns the members before a change of their number and those behind it; 0 = it
+// does not change, or nothing was said of it.
+func sizesOfChange(c setting.Change) (list [2]int) {
 	for i, text := range []string{c.From, c.To} {
 		list[i], _ = strconv.Atoi(setting.PartOf(text, "size"))
 	}
@@ -39,7 +39,7 @@ func sizes(c setting.Change) (list [2]int) {
 // policy has taken into account that they train more slowly, as little as was predicted. Any other
 // change must not bring less than nothing, unless its policy has another good by it.
 func (t *trial) leastKept() float64 {
-	n, p := sizes(t.change), t.change.Predicted
+	n, p := sizesOfChange(t.change), t.change.Predicted
 	switch {
 	case n[1] == 0 && t.least > 0:
 		return min(t.least, 1)
@@ -78,7 +78,7 @@ func (t *trial) lookAtMembers(o sense.Observation, newest sense.StepSample) (wai
 		return false, setting.Void, fmt.Sprintf("the job is to have size=%d now, and not size=%d",
 			want, t.size)
 	case !t.settled && newest.Size != t.size:
-		if why = t.settle(o, newest); why == "" {
+		if why = t.whyMembersStayAway(o, newest); why == "" {
 			return true, "", ""
 		}
 		if t.change.Policy == "" { // what people have asked for stays
@@ -96,9 +96,9 @@ func (t *trial) lookAtMembers(o sense.Observation, newest sense.StepSample) (wai
 	return false, "", ""
 }
 
-// settle looks at the members while there are not as many as the change says. It returns why they
-// will not be, in words; "" = it waits. Newest is the newest step.
-func (t *trial) settle(o sense.Observation, newest sense.StepSample) (why string) {
+// whyMembersStayAway looks at the members while there are not as many as the change says. It
+// returns why they will not be, in words; "" = it waits. Newest is the newest step.
+func (t *trial) whyMembersStayAway(o sense.Observation, newest sense.StepSample) (why string) {
 	if s := &t.settling; s.size != newest.Size {
 		*s = settling{newest.Size, o.Step, o.Now}
 	}
@@ -114,10 +114,10 @@ func (t *trial) settle(o sense.Observation, newest sense.StepSample) (why string
 		(o.Now - s.at).Seconds())
 }
 
-// settleCost returns how many seconds a change has cost until there were as many members as it
-// says, where steps have so many samples a second now: what steps took longer than the slower of
+// costUntilSettled returns how many seconds a change has cost until there were as many members as
+// it says, where steps have so many samples a second now: what steps took longer than the slower of
 // those before and those behind.
-func (t *trial) settleCost(o sense.Observation, rate float64) (cost float64) {
+func (t *trial) costUntilSettled(o sense.Observation, rate float64) (cost float64) {
 	slower := rate
 	if t.before.IsKnown() {
 		slower = math.Min(rate, t.before.Mid)

@@ -91,8 +91,8 @@ func (a sizedApplication) measured(gpus int, samples float64) (seconds, exposed 
 	if below == nil || above == nil {
 		return 0, 0
 	}
-	s1, e1 := between(below, samples)
-	s2, e2 := between(above, samples)
+	s1, e1 := interpolate(below, samples)
+	s2, e2 := interpolate(above, samples)
 	if s1 == 0 || s2 == 0 || below[0].gpus == above[0].gpus {
 		return min(s1, s2), min(e1, e2)
 	}
@@ -101,8 +101,8 @@ func (a sizedApplication) measured(gpus int, samples float64) (seconds, exposed 
 	return s1 + part*(s2-s1), e1 + part*(e2-e1)
 }
 
-// between returns what a step takes by steps with the same GPUs, the smallest first.
-func between(list []sizedStep, samples float64) (seconds, exposed float64) {
+// interpolate returns what a step takes by steps with the same GPUs, the smallest first.
+func interpolate(list []sizedStep, samples float64) (seconds, exposed float64) {
 	for i, s := range list[1:] {
 		if before := list[i]; before.samples <= samples && samples <= s.samples {
 			part := math.Log(samples/before.samples) / math.Log(s.samples/before.samples)
@@ -120,8 +120,8 @@ type sizeSearch struct {
 	tried   []string
 }
 
-// search has a policy look for the best size of a job from one size on, for up to 1,500 steps.
-func search(t testing.TB, took func(int, float64) (float64, float64), batch uint64, sizes []int,
+// searchSize has a policy look for the best size of a job from one size on, for up to 1,500 steps.
+func searchSize(t testing.TB, took func(int, float64) (float64, float64), batch uint64, sizes []int,
 	start int, p decide.Policy) (s sizeSearch) {
 	j := newJob(newLoop(t, act.Auto, p), batch, setting.Range{})
 	j.sized, j.spread, j.size, j.joins = took, 0.03, start, 3
@@ -129,7 +129,7 @@ func search(t testing.TB, took func(int, float64) (float64, float64), batch uint
 	j.rng = rand.New(rand.NewPCG(uint64(start), batch))
 	j.state.Levers.Size = setting.Range{From: uint64(sizes[0]), To: uint64(sizes[len(sizes)-1])}
 	j.state.Setting = setting.Setting{Batch: batch, Size: uint32(start)}
-	j.loop.Applied(j.state)
+	j.loop.EntryApplied(j.state)
 	// seconds returns what a step of a size takes.
 	seconds := func(size int) float64 {
 		x, _ := took(size, math.Ceil(float64(batch)/float64(size)))
@@ -180,7 +180,7 @@ func TestSizeOnProfilesOfPollux(t *testing.T) {
 					continue
 				}
 				for _, start := range []int{sizes[0], sizes[len(sizes)/2], sizes[len(sizes)-1]} {
-					s := search(t, took, uint64(batch), sizes, start, policy.Size{})
+					s := searchSize(t, took, uint64(batch), sizes, start, policy.Size{})
 					if ofApp++; s.after <= 1.02 {
 						goodOfApp++
 					} else {
@@ -210,7 +210,7 @@ func newSizedJob(t testing.TB, mode act.Mode, p ...decide.Policy) *job {
 	j.scale = func(float64) float64 { return 0 }
 	j.state.Levers.Size = setting.Range{From: 1, To: 8}
 	j.state.Setting = setting.Setting{Batch: 64, Size: 4}
-	j.loop.Applied(j.state)
+	j.loop.EntryApplied(j.state)
 	return j
 }
 
@@ -290,7 +290,7 @@ func TestMembersDoNotCome(t *testing.T) {
 	j = newSizedJob(t, act.Off)
 	j.joins = 1 << 30
 	j.train(t, 20)
-	j.set(t, setting.Setting{Batch: 64, Size: 6})
+	j.setByPerson(t, setting.Setting{Batch: 64, Size: 6})
 	for len(j.log) < 2 {
 		j.step(t)
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 // What the Loop does when workers keep their way to synchronise though the setting names another
-// one. agent/loop calls Stayed, as all exported methods of the Loop with a lock held; Loop.Observe
-// and Loop.Applied call the others.
+// one. agent/loop calls WorkersStayed, as all exported methods of the Loop with a lock held;
+// Loop.Observe and Loop.EntryApplied call the others.
 
 // Stay is that workers have not gone over to the way to synchronise that a change of the setting
 // names, and go on by the one that they had. The zero value says nothing.
@@ -25,10 +25,10 @@ type staying struct {
 	ordered uint64 // step at which a change of its own was ordered; 0 = none was
 }
 
-// Stayed tells the loop that workers go on by another way to synchronise than the setting has. The
-// setting then goes back to theirs: by the end of the change that is measured, whoever has asked
-// for it, and by a change of its own where that was replaced by another one meanwhile.
-func (l *Loop) Stayed(s Stay) {
+// WorkersStayed tells the loop that workers go on by another way to synchronise than the setting
+// has. The setting then goes back to theirs: by the end of the change that is measured, whoever has
+// asked for it, and by a change of its own where that was replaced by another one meanwhile.
+func (l *Loop) WorkersStayed(s Stay) {
 	if s.Sync != "" && s.Number >= l.stay.Number {
 		l.stay = staying{Stay: s}
 	}
@@ -44,9 +44,9 @@ func (l *Loop) forgetStay(e Entry) {
 	}
 }
 
-// goBack orders that the setting names the way by which the workers synchronise; nil = it does, or
-// that was ordered.
-func (l *Loop) goBack() []Order {
+// orderSyncOfWorkers orders that the setting names the way by which the workers synchronise; nil =
+// it does, or that was ordered.
+func (l *Loop) orderSyncOfWorkers() []Order {
 	s, now := l.stay, l.entry.Setting
 	if s.Sync == "" || now.Number < s.Number || now.Sync == s.Sync {
 		return nil
@@ -56,8 +56,8 @@ func (l *Loop) goBack() []Order {
 			return nil
 		}
 		c := t.change
-		c.Why = cut(s.Why)
-		return l.end(c, setting.Reverted)
+		c.Why = cutToMaxText(s.Why)
+		return l.orderTrialEnd(c, setting.Reverted)
 	}
 	if l.entry.Trial != nil || s.ordered > 0 && l.now.Step < s.ordered+reorder {
 		return nil
@@ -68,6 +68,6 @@ func (l *Loop) goBack() []Order {
 		next.Round = 1
 	}
 	return []Order{{Next: next, Change: setting.Change{Phase: setting.Entered, Who: "the workers",
-		Because: cut(fmt.Sprintf("change %d of how they synchronise is void: %s", s.Number,
+		Because: cutToMaxText(fmt.Sprintf("change %d of how they synchronise is void: %s", s.Number,
 			s.Why))}}}
 }

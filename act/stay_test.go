@@ -38,14 +38,14 @@ func syncJob(loop *act.Loop) *job {
 	j.scale = func(float64) float64 { return 500 }
 	j.state.Levers.Sync, j.state.Levers.Round, j.state.Levers.Auto = setting.Ssgd, 1, true
 	j.state.Setting = setting.Setting{Batch: 64, Sync: setting.Ssgd, Round: 1}
-	loop.Applied(j.state)
+	loop.EntryApplied(j.state)
 	return j
 }
 
 // order has the head enter a person's setting.
 func (j *job) order(t *testing.T, to string) {
 	t.Helper()
-	o, err := j.loop.Propose(must(j.state.Setting.With(to)), "ada")
+	o, err := j.loop.Propose(mustSetting(j.state.Setting.With(to)), "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +53,8 @@ func (j *job) order(t *testing.T, to string) {
 	j.step(t)
 }
 
-// must returns a setting of which there is no error.
-func must(s setting.Setting, err error) setting.Setting {
+// mustSetting returns a setting of which there is no error.
+func mustSetting(s setting.Setting, err error) setting.Setting {
 	if err != nil {
 		panic(err)
 	}
@@ -70,7 +70,8 @@ func TestWorkersThatStay(t *testing.T) {
 	}
 	for _, who := range []string{"the policy", "a person"} {
 		n := j.state.Setting.Number
-		j.loop.Stayed(act.Stay{Number: n, Sync: setting.Ssgd, Why: "rank 2 has another anchor"})
+		j.loop.WorkersStayed(act.Stay{Number: n, Sync: setting.Ssgd,
+			Why: "rank 2 has another anchor"})
 		j.train(t, 3)
 		c := j.log[len(j.log)-1].Change
 		if s := j.state.Setting; s.Sync != setting.Ssgd || s.Round != 1 || c.Number != n ||
@@ -98,7 +99,8 @@ func TestWorkersThatStayBehindAnotherChange(t *testing.T) {
 	j.order(t, "sync=hybrid")
 	void := j.state.Setting.Number
 	j.order(t, "batch=128")
-	j.loop.Stayed(act.Stay{Number: void, Sync: setting.Ssgd, Why: "rank 2 has another anchor"})
+	j.loop.WorkersStayed(act.Stay{Number: void, Sync: setting.Ssgd,
+		Why: "rank 2 has another anchor"})
 	for range 80 {
 		o := j.waiting
 		if o != nil && o.Change.Phase == setting.Kept && j.count(setting.Kept) == 0 {

@@ -16,7 +16,7 @@ import (
 
 // How the Loop measures a change: it compares the steps behind the change with those before it, and
 // orders that the change is kept or taken back. The methods run within Loop.Observe and
-// Loop.Applied, on the goroutine that uses the Loop, and do no I/O.
+// Loop.EntryApplied, on the goroutine that uses the Loop, and do no I/O.
 
 const (
 	// settleSteps is how many steps after a change are not measured.
@@ -68,8 +68,8 @@ type trial struct {
 	refusals   int          // how often its end was refused
 }
 
-// check measures the change under trial, and orders its end when enough is known.
-func (l *Loop) check() []Order {
+// measureTrial measures the change under trial, and orders its end when enough is known.
+func (l *Loop) measureTrial() []Order {
 	t := l.trial
 	newest, any := l.now.Steps.Newest()
 	if t == nil || !any || newest.Step <= t.change.Step && t.ended == "" ||
@@ -77,23 +77,23 @@ func (l *Loop) check() []Order {
 		return nil
 	}
 	if isUnseen(t.change) {
-		return l.endUnseen(t.change)
+		return l.orderUnseenEnd(t.change)
 	}
 	if !t.begun {
 		t.begin(l.now, newest.Generation, l.twin.Since())
 	}
 	c := t.change
 	if t.ended != "" {
-		c.Why = cut(fmt.Sprintf("a worker ended by itself in the trial: %s", t.ended))
-		return l.end(c, setting.Reverted)
+		c.Why = cutToMaxText(fmt.Sprintf("a worker ended by itself in the trial: %s", t.ended))
+		return l.orderTrialEnd(c, setting.Reverted)
 	}
 	if waits, end, why := t.lookAtMembers(l.now, newest); waits {
 		return nil
 	} else if why != "" {
-		c.Why = cut(why)
-		return l.end(c, end)
+		c.Why = cutToMaxText(why)
+		return l.orderTrialEnd(c, end)
 	}
-	steps := t.measurable(l.now)
+	steps := t.measurableSteps(l.now)
 	rate, n := sense.Rate(steps)
 	late := l.now.Step > t.from+4*uint64(t.need)+64
 	throughput := rate.Mid / t.before.Mid
@@ -106,10 +106,10 @@ func (l *Loop) check() []Order {
 	switch {
 	case !t.before.IsKnown():
 		c.Why = "no steps before the change were measured"
-		return l.end(c, setting.Void)
+		return l.orderTrialEnd(c, setting.Void)
 	case n < t.need && late && !worse:
 		c.Why = fmt.Sprintf("only %d of %d steps could be measured", n, t.need)
-		return l.end(c, setting.Void)
+		return l.orderTrialEnd(c, setting.Void)
 	case n < t.need && !worse:
 		return nil
 	}
@@ -119,24 +119,24 @@ func (l *Loop) check() []Order {
 			return nil
 		}
 		c.Why = fmt.Sprintf("the noise is unknown; samples a second: %.3gx", throughput)
-		return l.end(c, setting.Kept)
+		return l.orderTrialEnd(c, setting.Kept)
 	}
-	if most := t.mostThroughput(); c.Policy != "" && c.Predicted.Mid > 0 && most > 0 &&
+	if most := t.maxThroughputFactor(); c.Policy != "" && c.Predicted.Mid > 0 && most > 0 &&
 		throughput > most {
 		l.twin.Drifted(c.Step, c.Predicted.Mid/(throughput*efficiency))
 		c.Why = fmt.Sprintf("%.3g times the samples a second are more than %s can bring: the job "+
 			"became faster by itself", throughput, mainPart(c))
-		return l.end(c, setting.Void)
+		return l.orderTrialEnd(c, setting.Void)
 	}
-	c.Measured = round(throughput * efficiency)
+	c.Measured = roundToFourDigits(throughput * efficiency)
 	if t.ordered == 0 {
-		l.pay(c, rate.Mid)
+		l.recordCost(c, rate.Mid)
 	}
 	c.Why = whyOfRounds(c, throughput, efficiency)
 	if c.Policy != "" && c.Measured < least { // it was to bring more, and what was before is known
-		return l.end(c, setting.Reverted)
+		return l.orderTrialEnd(c, setting.Reverted)
 	}
-	return l.end(c, setting.Kept)
+	return l.orderTrialEnd(c, setting.Kept)
 }
 
 // whyOfRounds says of what factors, throughput and efficiency, the measurement of a change of
@@ -145,21 +145,23 @@ func whyOfRounds(c setting.Change, throughput, efficiency float64) string {
 	if parts := c.Parts(); !slices.Contains(parts, "sync") && !slices.Contains(parts, "round") {
 		return ""
 	}
-	return cut(fmt.Sprintf("%.3gx the samples a second, times %.3gx, as predicted, that a sample "+
-		"brings", throughput, efficiency))
+	return cutToMaxText(fmt.Sprintf("%.3gx the samples a second, times %.3gx, as predicted, "+
+		"that a sample brings", throughput, efficiency))
 }
 
-// batches returns the batch before the change and the one behind it; 0 = it does not change.
-func batches(c setting.Change) (list [2]uint64) {
+// batchesOfChange returns the batch before the change and the one behind it; 0 = it does not
+// change.
+func batchesOfChange(c setting.Change) (list [2]uint64) {
 	for i, text := range []string{c.From, c.To} {
 		list[i], _ = strconv.ParseUint(setting.PartOf(text, "batch"), 10, 64)
 	}
 	return list
 }
 
-// mostBy returns how many samples the worker has that has most, before a change and behind it.
-func (l *Loop) mostBy(c setting.Change) (list [2]float64) {
-	n, b := sizes(c), batches(c)
+// samplesOfBusiestWorkers returns how many samples the worker has that has most, before a change
+// and behind it.
+func (l *Loop) samplesOfBusiestWorkers(c setting.Change) (list [2]float64) {
+	n, b := sizesOfChange(c), batchesOfChange(c)
 	for i, text := range []string{c.From, c.To} {
 		s := setting.Setting{Batch: cmp.Or(b[i], l.entry.Setting.Batch, l.now.Setting.Batch),
 			Shares: l.entry.Setting.Shares}
@@ -169,19 +171,19 @@ func (l *Loop) mostBy(c setting.Change) (list [2]float64) {
 				s, _ = s.With("shares=" + value) // its texts are of the head
 			}
 		}
-		list[i] = mostSamples(s, cmp.Or(n[i], l.tried))
+		list[i] = samplesOfBusiestWorker(s, cmp.Or(n[i], l.tried))
 	}
 	return list
 }
 
-// mostThroughput returns by which factor the samples a second can grow by the change at most; 0 =
-// nobody knows.
-func (t *trial) mostThroughput() float64 {
+// maxThroughputFactor returns by which factor the samples a second can grow by the change at most;
+// 0 = nobody knows.
+func (t *trial) maxThroughputFactor() float64 {
 	most := 0.0
-	if b := batches(t.change); b[0] > 0 {
+	if b := batchesOfChange(t.change); b[0] > 0 {
 		most = twin.ShrinkFactor * max(1, float64(b[1])/float64(b[0]))
 	}
-	switch n := sizes(t.change); {
+	switch n := sizesOfChange(t.change); {
 	case n[0] > 0 && n[1] > n[0]:
 		most = max(most, twin.ShrinkFactor) * float64(n[1]) / float64(n[0])
 	case n[0] > 0: // what they exchange could be nearly all of a step
@@ -194,10 +196,10 @@ func (t *trial) mostThroughput() float64 {
 // up to the step `since` say nothing any more.
 func (t *trial) begin(o sense.Observation, generation, since uint64) {
 	t.begun, t.generation, t.from = true, generation, t.change.Step+settleSteps
-	wanted := sizes(t.change)[1]
+	wanted := sizesOfChange(t.change)[1]
 	t.size, t.need, t.settled = cmp.Or(wanted, o.Size), minMeasure, wanted == 0
 	before := o.Steps.Between(min(since, t.change.Step), t.change.Step)
-	if from := sizes(t.change)[0]; from > 0 { // the newest may be of another size that was tried
+	if from := sizesOfChange(t.change)[0]; from > 0 { // the newest may be of a size that was tried
 		before = slices.DeleteFunc(before, func(x sense.StepSample) bool { return x.Size != from })
 	}
 	for i := len(before) - 1; i >= 0; i-- {
@@ -252,8 +254,8 @@ func stepsToMeasure(deviation, predicted float64) float64 {
 	return max(math.Ceil(need), minMeasure)
 }
 
-// measurable returns the steps that the trial is judged by.
-func (t *trial) measurable(o sense.Observation) (list []sense.StepSample) {
+// measurableSteps returns the steps that the trial is judged by.
+func (t *trial) measurableSteps(o sense.Observation) (list []sense.StepSample) {
 	deal := sense.DealOf(o.Setting.Shares)
 	for _, x := range o.Steps.Between(t.from, o.Step) {
 		if x.Samples == x.Batch && x.Size == t.size && x.Batch == o.Setting.Batch &&
@@ -285,8 +287,8 @@ func (l *Loop) efficiencyOf(t *trial) (float64, bool) {
 	return t.efficiency, t.efficiency > 0
 }
 
-// end orders the end of the change under trial.
-func (l *Loop) end(c setting.Change, phase setting.Phase) []Order {
+// orderTrialEnd orders the end of the change under trial.
+func (l *Loop) orderTrialEnd(c setting.Change, phase setting.Phase) []Order {
 	l.trial.ordered = l.now.Step
 	next := l.entry.Setting
 	c.Phase = phase
@@ -294,13 +296,14 @@ func (l *Loop) end(c setting.Change, phase setting.Phase) []Order {
 		back, err := c.Undo(next)
 		if n := len(back.Shares); slices.Contains(c.Parts(), "shares") && n > 0 && n != l.now.Size {
 			back.Shares = nil // whose they were is not known here
-			c.Why = cut("the members are others now, so all have equal shares; " + c.Why)
+			c.Why = cutToMaxText("the members are others now, so all have equal shares; " + c.Why)
 		}
 		if l.trial.refusals >= maxRefusals {
 			err = l.trial.refused
 		}
 		if err != nil {
-			c.Phase, c.Why = setting.Void, cut(fmt.Sprintf("it cannot be taken back: %v", err))
+			c.Phase = setting.Void
+			c.Why = cutToMaxText(fmt.Sprintf("it cannot be taken back: %v", err))
 			back = next
 		}
 		next = back
@@ -308,15 +311,15 @@ func (l *Loop) end(c setting.Change, phase setting.Phase) []Order {
 	return []Order{{Next: next, Change: c}}
 }
 
-// pay takes in what a change has cost, where its steps have so many samples a second: what its
-// first steps took longer, and what was lost if it made the job slower.
-func (l *Loop) pay(c setting.Change, rate float64) {
+// recordCost records what a change has cost, where its steps have so many samples a second: what
+// its first steps took longer, and what was lost if it made the job slower.
+func (l *Loop) recordCost(c setting.Change, rate float64) {
 	cost, settled := 0.0, c.Step+settleSteps
 	for _, x := range l.now.Steps.Every(c.Step, settled) {
 		cost += x.Seconds - float64(x.Samples)/rate
 	}
-	if sizes(c)[1] > 0 {
-		cost, settled = l.trial.settleCost(l.now, rate), l.trial.from
+	if sizesOfChange(c)[1] > 0 {
+		cost, settled = l.trial.costUntilSettled(l.now, rate), l.trial.from
 	}
 	l.twin.LearnCost(c, cost)
 	if c.Measured < 1 {

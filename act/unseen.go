@@ -14,17 +14,17 @@ import (
 // checkpoints alone, which saves a part of the time in hours, or of the rate alone, which changes
 // nothing of how fast the job is.
 func isUnseen(c setting.Change) bool {
-	return slices.Equal(c.Parts(), []string{"save"}) || isRate(c)
+	return slices.Equal(c.Parts(), []string{"save"}) || isRateChange(c)
 }
 
-// isRate reports whether a change is one of the rate alone.
-func isRate(c setting.Change) bool { return slices.Equal(c.Parts(), []string{"rate"}) }
+// isRateChange reports whether a change is one of the rate alone.
+func isRateChange(c setting.Change) bool { return slices.Equal(c.Parts(), []string{"rate"}) }
 
-// whyNotUnseen returns why a candidate that no trial shows is not worth a change, in words; "" = it
-// is. Its gain is below that of others, that of the rate is none, and it costs no trial.
-func (l *Loop) whyNotUnseen(c *candidate) string {
+// whyUnseenNotWorthIt returns why a candidate that no trial shows is not worth a change, in words;
+// "" = it is. Its gain is below that of others, that of the rate is none, and it costs no trial.
+func (l *Loop) whyUnseenNotWorthIt(c *candidate) string {
 	switch {
-	case isRate(c.change):
+	case isRateChange(c.change):
 	case !(c.gain > 0):
 		return fmt.Sprintf("nothing can be predicted of %s: %s", c.change.To, c.Guess)
 	case !(c.gain > 1):
@@ -33,12 +33,12 @@ func (l *Loop) whyNotUnseen(c *candidate) string {
 	return ""
 }
 
-// endUnseen orders that a change which no trial shows is kept, at once. A policy's change of the
-// rate has ended with the entry that has begun it.
-func (l *Loop) endUnseen(c setting.Change) []Order {
+// orderUnseenEnd orders that a change which no trial shows is kept, at once. A policy's change of
+// the rate has ended with the entry that has begun it.
+func (l *Loop) orderUnseenEnd(c setting.Change) []Order {
 	c.Why = "what checkpoints cost and save shows in hours, so no trial measures it"
-	if isRate(c) {
+	if isRateChange(c) {
 		c.Why = "the rate changes nothing of how fast the job is, so no trial measures it"
 	}
-	return l.end(c, setting.Kept)
+	return l.orderTrialEnd(c, setting.Kept)
 }

@@ -3,7 +3,8 @@ package act
 import "slices"
 
 // What the Loop remembers of decisions that changed nothing, for shoal explain. WhyNots is called
-// as all methods of the Loop, by one goroutine at a time; the Loop itself calls note.
+// as all methods of the Loop, by one goroutine at a time; the Loop itself calls
+// recordWhyNot.
 
 // maxWhyNots is how many reasons a loop keeps.
 const maxWhyNots = 64
@@ -21,10 +22,10 @@ type WhyNot struct {
 // WhyNots returns the newest reasons why nothing was changed, the newest last.
 func (l *Loop) WhyNots() []WhyNot { return slices.Clone(l.whyNots) }
 
-// note keeps why a policy does not change anything. What is the same but for its numbers as the
-// newest one of the policy takes its place, unless something has changed meanwhile.
-func (l *Loop) note(policy, why string) {
-	why = cut(why) // a user's policy may say a lot
+// recordWhyNot keeps why a policy does not change anything. What is the same but for its numbers as
+// the newest one of the policy takes its place, unless something has changed meanwhile.
+func (l *Loop) recordWhyNot(policy, why string) {
+	why = cutToMaxText(why) // a user's policy may say a lot
 	kind := withoutNumbers(why)
 	for i := len(l.whyNots) - 1; i >= 0; i-- {
 		w := &l.whyNots[i]

@@ -127,10 +127,11 @@ func (e Event) String() string {
 	case e.Step == 0 && len(e.Awaited) > 0: // perhaps of a job that takes no steps
 		return e.What + ": " + e.Because
 	case e.What != "generation":
-		return fmt.Sprintf("%s at %s: %s", e.What, setting.At(e.Step, e.OptimizerSteps), e.Because)
+		return fmt.Sprintf("%s at %s: %s", e.What, setting.MomentText(e.Step, e.OptimizerSteps),
+			e.Because)
 	}
 	text := fmt.Sprintf("generation %d at %s: %s: %s", e.Generation,
-		setting.At(e.Step, e.OptimizerSteps), plural.Of(e.Size, "worker"), e.Because)
+		setting.MomentText(e.Step, e.OptimizerSteps), plural.Of(e.Size, "worker"), e.Because)
 	if e.LostSamples > 0 {
 		text += fmt.Sprintf("; the effect of about %d samples went with replicas", e.LostSamples)
 	}

@@ -245,7 +245,7 @@ func (d *driver) reroute(decided policy.RouteDecision) {
 		if decided.Slow >= 0 && c.Phase == setting.Entered {
 			c.Because += "; the cable of " + hostAt(known.View, decided.Slow) + " is slow"
 		}
-		c = c.Cut()
+		c = c.WithShortTexts()
 		e := Event{What: "route", Generation: d.generationNumber(known.View.Generation),
 			Size: known.View.Size(), Step: known.Steps, OptimizerSteps: c.OptimizerSteps,
 			Because: c.Because, Change: &c}

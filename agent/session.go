@@ -283,7 +283,7 @@ func (s *session) serveData(r *api.DataRequest) error {
 	if err != nil {
 		return &collective.FieldError{Field: "samples", Problem: err.Error()}
 	}
-	levers, err := setting.OpenBatch(r.Batch, r.BatchRange)
+	levers, err := setting.BatchLevers(r.Batch, r.BatchRange)
 	if err != nil {
 		return &collective.FieldError{Field: "batch_range", Problem: err.Error()}
 	}
@@ -306,7 +306,7 @@ func (s *session) serveData(r *api.DataRequest) error {
 	if err := at.Validate(); err != nil {
 		return &collective.FieldError{Field: "rate", Problem: err.Error()}
 	}
-	synced, err := setting.OpenSync(r.Sync, r.Round, r.Auto)
+	synced, err := setting.SyncLevers(r.Sync, r.Round, r.Auto)
 	if err != nil {
 		return &collective.FieldError{Field: "sync", Problem: err.Error()}
 	}

@@ -18,7 +18,7 @@ import (
 // head.ErrNotHead. The job has it when a step ends; Status tells. who asks is part of the reason
 // that people read. It waits for the engine's thread.
 func (a *Agent) Set(text, who string) error {
-	next, err := a.Status().Setting.Asked(text)
+	next, err := a.Status().Setting.WithRequested(text)
 	if err != nil {
 		return err
 	}
@@ -28,10 +28,10 @@ func (a *Agent) Set(text, who string) error {
 		// what the text does not name stays as it is now: policies may have changed it meanwhile
 		known := a.driver.head.State()
 		now := loop.NewEntry(known, nil, true).Setting
-		if next, err = now.Asked(text); err != nil {
+		if next, err = now.WithRequested(text); err != nil {
 			return err
 		}
-		if err := a.engine.signals.Levers(known).RefuseShares(now, next); err != nil &&
+		if err := a.engine.signals.Levers(known).CheckSharesChange(now, next); err != nil &&
 			known.Shape == nil { // the head says what else cannot change on a mesh
 			return err
 		}
@@ -46,9 +46,9 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 	if s.Head != a.Host() {
 		return setting.Change{}, head.ErrNotHead
 	}
-	next, err := s.Setting.Asked(text)
+	next, err := s.Setting.WithRequested(text)
 	if err == nil && s.Mesh == "" {
-		err = s.Levers.RefuseShares(s.Setting, next)
+		err = s.Levers.CheckSharesChange(s.Setting, next)
 	}
 	if err == nil && !next.Equal(s.Setting) {
 		err = a.askHead(func() error {

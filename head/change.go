@@ -151,7 +151,7 @@ func (r *leader) setPlace(stated Stated) {
 
 // requestChange does what Agent.Change says.
 func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
-	c = c.Cut()
+	c = c.WithShortTexts()
 	if err := c.Validate(); err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (r *leader) checkChange(next setting.Setting, c setting.Change) error {
 	if c.Policy == "" || c.Phase.IsEnd() {
 		now.Size = to.Size
 	}
-	return r.agent.Levers().Refuse(now, to)
+	return r.agent.Levers().CheckChange(now, to)
 }
 
 // trial returns the change that is measured; nil = none is, or its verdict is on the way to the
@@ -284,7 +284,7 @@ func (r *leader) endTrial(by *requestedChange) {
 		end := *t
 		end.Phase, end.Why = setting.Void, fmt.Sprintf("%s asked for %s meanwhile",
 			cmp.Or(by.change.Who, by.change.Policy, "somebody"), by.change.To)
-		end = end.Cut()
+		end = end.WithShortTexts()
 		r.writeVerdict(&end)
 	}
 }

@@ -69,7 +69,7 @@ func (r *leader) endSize(why string) {
 	if ofSize {
 		end := *t
 		end.Phase, end.Why = setting.Void, why
-		end = end.Cut()
+		end = end.WithShortTexts()
 		r.verdict = &end
 	}
 }

@@ -103,16 +103,16 @@ func Parse(text []byte) (Spec, error) {
 	if _, said := top["workers"]; said && spec.Workers == 0 {
 		return Spec{}, workersError(0) // not the default, which is for saying nothing
 	}
-	if err := spec.takeTexts(text); err != nil {
+	if err := spec.setTexts(text); err != nil {
 		return Spec{}, err
 	}
 	return spec, nil
 }
 
-// takeTexts sets the texts of s as they are written. On the way through JSON 1.10 has become 1.1,
+// setTexts sets the texts of s as they are written. On the way through JSON 1.10 has become 1.1,
 // 0123 83, and yes true. It also returns an error if something comes after the spec, which that way
 // leaves out.
-func (s *Spec) takeTexts(text []byte) error {
+func (s *Spec) setTexts(text []byte) error {
 	var written struct {
 		Name    string
 		Command []string

@@ -50,7 +50,7 @@ func (f *Failure) Error() string {
 	fmt.Fprintf(&b, "rank %d of %d %s\n", f.Rank, f.Size, f.howEnded())
 	if f.Trial != nil {
 		fmt.Fprintf(&b, "  and     so did all others, in the first steps of change %d (%s), which "+
-			"policy %s had made\n", f.Trial.Number, f.Trial.What(), f.Trial.Policy)
+			"policy %s had made\n", f.Trial.Number, f.Trial.DiffText(), f.Trial.Policy)
 	}
 	fmt.Fprintf(&b, "  where   host %s, process %d, %s after the start\n", f.Host, f.Exit.PID,
 		f.After.Round(10*time.Millisecond))

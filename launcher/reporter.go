@@ -148,7 +148,7 @@ func (r *reporter) endJob(s agent.Status, elsewhere bool) {
 	r.jobOver = true
 	var ends []agent.Event
 	for _, o := range r.open {
-		c := o.CutShort(false)
+		c := o.EndWithJob(false)
 		e := agent.Event{What: changeEvent(c), Generation: s.Generation, Size: s.Size,
 			Step: s.Steps, OptimizerSteps: s.OptimizerSteps, Because: c.Because, Change: &c,
 			Elsewhere: elsewhere}

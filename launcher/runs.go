@@ -105,7 +105,7 @@ func CutShort(dir string, entries []Entry) (ends []Entry) {
 			continue
 		}
 		result, _ := ReadResult(dir) // there is none where the launcher was killed
-		end := c.CutShort(result.GoesOn != "" || strings.Contains(filepath.Base(dir), "@"))
+		end := c.EndWithJob(result.GoesOn != "" || strings.Contains(filepath.Base(dir), "@"))
 		e := entries[len(entries)-1]
 		e.Event = agent.Event{What: changeEvent(end), Generation: e.Generation, Size: e.Size,
 			Step: e.Step, OptimizerSteps: e.OptimizerSteps, Because: end.Because, Change: &end}

@@ -151,9 +151,9 @@ func (c Change) Undo(s Setting) (Setting, error) {
 	return s.With(c.From)
 }
 
-// CutShort returns the end of a change that was measured when its job ended; left says that the job
-// may go on, on other hosts, and that it ended on this one alone.
-func (c Change) CutShort(left bool) Change {
+// EndWithJob returns the end of a change that was measured when its job ended; left says that the
+// job may go on, on other hosts, and that it ended on this one alone.
+func (c Change) EndWithJob(left bool) Change {
 	c.Phase, c.Why = Void, "the job ended in its trial"
 	if left {
 		c.Why = "this host left the job in its trial"
@@ -161,10 +161,10 @@ func (c Change) CutShort(left bool) Change {
 	return c
 }
 
-// Cut returns the change with its texts as short as they must be, at the end of a character, and
-// without characters that control a terminal, and with as many alternatives as it may have; From
-// and To stay.
-func (c Change) Cut() Change {
+// WithShortTexts returns the change with its texts as short as they must be, at the end of a
+// character, and without characters that control a terminal, and with as many alternatives as it
+// may have; From and To stay.
+func (c Change) WithShortTexts() Change {
 	for _, text := range []*string{&c.Policy, &c.Who, &c.Because, &c.Why} {
 		*text = cutText(*text)
 	}
@@ -176,8 +176,8 @@ func (c Change) Cut() Change {
 	return c
 }
 
-// cutText cuts a text to MaxText bytes, at the end of a character. What cannot be printed becomes a
-// space: programs of users write reasons, which people read as a line.
+// cutText cuts a text to MaxText bytes, at the end of a character. What cannot be printed
+// becomes a space: programs of users write reasons, which people read as a line.
 func cutText(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -95,10 +95,10 @@ func (s Setting) With(text string) (Setting, error) {
 	return s, s.Validate()
 }
 
-// Asked returns the setting that a person asks for by the parts that a text gives. A rate goes with
-// its batch: where the text has a batch alone, workers choose the rate. And sync=ssgd goes with
-// rounds of one step. An error says what is wrong with the text.
-func (s Setting) Asked(text string) (Setting, error) {
+// WithRequested returns the setting that a person asks for by the parts that a text gives. A rate
+// goes with its batch: where the text has a batch alone, workers choose the rate. And sync=ssgd
+// goes with rounds of one step. An error says what is wrong with the text.
+func (s Setting) WithRequested(text string) (Setting, error) {
 	seen := map[string]bool{}
 	for _, word := range strings.Split(text, ",") {
 		name, _, _ := strings.Cut(strings.TrimSpace(word), "=")
@@ -204,8 +204,8 @@ func (s Setting) Equal(o Setting) bool {
 		s.Sync == o.Sync && s.Rate == o.Rate && s.Save == o.Save && s.Size == o.Size
 }
 
-// IsEqual reports whether all ranks have the same share of the work.
-func (s Setting) IsEqual() bool {
+// HasEqualShares reports whether all ranks have the same share of the work.
+func (s Setting) HasEqualShares() bool {
 	return len(s.Shares) == 0 || slices.Min(s.Shares) == slices.Max(s.Shares)
 }
 
@@ -231,9 +231,9 @@ type Levers struct {
 	Auto bool `json:"auto,omitempty"`
 }
 
-// OpenBatch returns the levers of a program that states a batch, and in a list the least and the
+// BatchLevers returns the levers of a program that states a batch, and in a list the least and the
 // most that it may become. An empty list opens nothing. An error says what is wrong with the list.
-func OpenBatch(batch uint64, list []uint64) (Levers, error) {
+func BatchLevers(batch uint64, list []uint64) (Levers, error) {
 	if len(list) == 0 {
 		return Levers{}, nil
 	}
@@ -274,8 +274,9 @@ const WhyAlike = "the program averages gradients with all workers alike, so each
 	"worker with more would count less; wrap the model with shoal.torch.ddp, or average with " +
 	"step.allreduce"
 
-// Refuse returns why a job with these levers does not go from one setting to another; nil = it may.
-func (l Levers) Refuse(from, to Setting) error {
+// CheckChange returns why a job with these levers does not go from one setting to another; nil = it
+// may.
+func (l Levers) CheckChange(from, to Setting) error {
 	switch {
 	case to.Batch != from.Batch && !l.Batch.IsOpen():
 		return fmt.Errorf("%s", WhyBatchClosed)
@@ -293,20 +294,20 @@ func (l Levers) Refuse(from, to Setting) error {
 		return fmt.Errorf("the steps between checkpoints are closed: " +
 			"job.checkpoint(…, every=\"auto\") opens them")
 	}
-	return cmp.Or(l.refuseSync(from, to), l.RefuseShares(from, to), to.Validate())
+	return cmp.Or(l.checkSyncChange(from, to), l.CheckSharesChange(from, to), to.Validate())
 }
 
-// RefusePolicy is Refuse for a change that a policy wants.
-func (l Levers) RefusePolicy(from, to Setting) error {
+// CheckPolicyChange is CheckChange for a change that a policy wants.
+func (l Levers) CheckPolicyChange(from, to Setting) error {
 	if (from.Sync != to.Sync || from.Round != to.Round) && !l.Auto {
 		return fmt.Errorf("%s", l.WhyNotAuto())
 	}
-	return l.Refuse(from, to)
+	return l.CheckChange(from, to)
 }
 
-// RefuseShares is Refuse, where only the shares of work count.
-func (l Levers) RefuseShares(from, to Setting) error {
-	if l.Alike && !slices.Equal(to.Shares, from.Shares) && !to.IsEqual() {
+// CheckSharesChange is CheckChange, where only the shares of work count.
+func (l Levers) CheckSharesChange(from, to Setting) error {
+	if l.Alike && !slices.Equal(to.Shares, from.Shares) && !to.HasEqualShares() {
 		return fmt.Errorf("the shares of work are closed: %s", WhyAlike)
 	}
 	return nil

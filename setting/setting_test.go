@@ -161,7 +161,7 @@ func TestAsked(t *testing.T) {
 		"sync=diloco:lr=0.7,round=8": {Number: 2, Batch: 64, Rate: 1.5, Round: 8,
 			Sync: "diloco:lr=0.7"},
 	} {
-		got, err := had.Asked(text)
+		got, err := had.WithRequested(text)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got): %s", text, err, diff)
 		}
@@ -172,8 +172,8 @@ func TestAsked(t *testing.T) {
 		"sync=diloco,lr=0.7":    "lr is an option of sync, and follows it after a colon",
 		"round=8,sync=a,round=": "round is given twice",
 	} {
-		if got, err := had.Asked(text); err == nil || !strings.Contains(err.Error(), want) ||
-			!got.Equal(had) {
+		got, err := had.WithRequested(text)
+		if err == nil || !strings.Contains(err.Error(), want) || !got.Equal(had) {
 			t.Errorf("%s: %v, %v; want an error with %q", text, got, err, want)
 		}
 	}
@@ -230,7 +230,7 @@ func TestLevers(t *testing.T) {
 	from := setting.Setting{Batch: 128}
 	open := setting.Levers{Batch: setting.Range{From: 64, To: 512}}
 	wide := setting.Levers{Size: setting.Range{From: 1, To: 4}, Save: true}
-	loose, err := setting.OpenSync("diloco", 16, false)
+	loose, err := setting.SyncLevers("diloco", 16, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestLevers(t *testing.T) {
 		{setting.Levers{Alike: true}, setting.Setting{Batch: 128, Shares: []uint16{3, 3}}, ""},
 		{setting.Levers{}, setting.Setting{Batch: 128, Shares: []uint16{2, 1}}, ""},
 	} {
-		err := x.levers.Refuse(from, x.to)
+		err := x.levers.CheckChange(from, x.to)
 		if (err != nil) != (x.want != "") || err != nil && !strings.Contains(err.Error(), x.want) {
 			t.Errorf("to %q with %v: error %v, expected %q", x.to, x.levers, err, x.want)
 		}
@@ -290,7 +290,7 @@ func TestOpenBatch(t *testing.T) {
 		{[]uint64{64, 127}, "64–127 does not contain the batch 128"},
 		{[]uint64{129, 512}, "129–512 does not contain the batch 128"},
 	} {
-		l, err := setting.OpenBatch(128, x.list)
+		l, err := setting.BatchLevers(128, x.list)
 		if (err != nil) != (x.want != "") || err != nil && !strings.Contains(err.Error(), x.want) {
 			t.Errorf("%v: error %v, expected %q", x.list, err, x.want)
 		}
@@ -316,7 +316,7 @@ func TestOpenSync(t *testing.T) {
 		{"locl", 4, false, "did you mean local?"}, {"own", 5, true, "averages by itself"},
 		{"", 0, true, "state both"},
 	} {
-		l, err := setting.OpenSync(x.sync, x.round, x.auto)
+		l, err := setting.SyncLevers(x.sync, x.round, x.auto)
 		if (err != nil) != (x.want != "") || err != nil && !strings.Contains(err.Error(), x.want) ||
 			l.Sync != x.sync && x.want == "" {
 			t.Errorf("%q, %d opens %+v, %v; expected %q", x.sync, x.round, l, err, x.want)
@@ -324,19 +324,21 @@ func TestOpenSync(t *testing.T) {
 	}
 }
 
-// What a program states is changed by people alone, and what it leaves to the job by policies too.
+// What a program states is changed by people alone, and what it leaves to the job by policies
+// too.
 func TestAuto(t *testing.T) {
 	from := setting.Setting{Sync: "ssgd", Round: 1}
 	to := setting.Setting{Sync: "local", Round: 16}
 	for _, auto := range []bool{false, true} {
-		l, err := setting.OpenSync("ssgd", 1, auto)
+		l, err := setting.SyncLevers("ssgd", 1, auto)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Refuse(from, to); err != nil {
+		if err := l.CheckChange(from, to); err != nil {
 			t.Errorf("auto=%v: a person is refused: %v", auto, err)
 		}
-		if err := l.RefusePolicy(from, to); (err == nil) != auto || (l.WhyNotAuto() == "") != auto {
+		err = l.CheckPolicyChange(from, to)
+		if (err == nil) != auto || (l.WhyNotAuto() == "") != auto {
 			t.Errorf("auto=%v: a policy gets %v, %q", auto, err, l.WhyNotAuto())
 		}
 		other := l
@@ -345,7 +347,7 @@ func TestAuto(t *testing.T) {
 			t.Errorf("auto=%v: %v, %v", auto, l.CheckSync(l, true), l.CheckSync(other, false))
 		}
 	}
-	if err := (setting.Levers{}).RefusePolicy(from, from); err != nil {
+	if err := (setting.Levers{}).CheckPolicyChange(from, from); err != nil {
 		t.Errorf("what stays is refused: %v", err)
 	}
 }
@@ -374,13 +376,14 @@ func TestCut(t *testing.T) {
 	if c.Validate() == nil {
 		t.Error("a change with long texts passes")
 	}
-	got := c.Cut()
+	got := c.WithShortTexts()
 	if err := got.Validate(); err != nil || len(got.Policy) != setting.MaxText ||
 		got.Because != "?"+strings.Repeat("ä", 79) || len(got.Alternatives) != 3 ||
 		len(c.Alternatives) != 4 {
 		t.Errorf("cut: %+v, %v", got, err)
 	}
-	if got := (setting.Change{Because: "a\nb\x1b[2Jc"}).Cut().Because; got != "a b [2Jc" {
+	unclean := setting.Change{Because: "a\nb\x1b[2Jc"}
+	if got := unclean.WithShortTexts().Because; got != "a b [2Jc" {
 		t.Errorf("a reason is printed as %q", got)
 	}
 	for _, c := range []setting.Change{{}, {Phase: "over"},
@@ -394,7 +397,7 @@ func TestCut(t *testing.T) {
 
 // A person who gives a part twice is asked which one is meant.
 func TestAskedTwice(t *testing.T) {
-	_, err := setting.Setting{Batch: 64}.Asked("batch=128,batch=256")
+	_, err := setting.Setting{Batch: 64}.WithRequested("batch=128,batch=256")
 	if err == nil || err.Error() != "batch is given twice: leave one out" {
 		t.Errorf("error %v", err)
 	}
@@ -415,8 +418,8 @@ func TestCheckResumed(t *testing.T) {
 	}
 }
 
-// What goes with a replica: by sma the rounds that it has not given, by pair a step of the worker,
-// and never more than it has made; elsewhere nothing.
+// What goes with a replica: by sma the rounds that it has not given, by pair a step of the
+// worker, and never more than it has made; elsewhere nothing.
 func TestReplicaSamples(t *testing.T) {
 	for _, x := range []struct {
 		sync    string

@@ -120,7 +120,7 @@ func checkSync(text string) error {
 				spelling.Meant(name, syncs[i].options))
 		}
 		seen[name] = true
-		if !isAllowed(name, value) {
+		if !isAllowedOption(name, value) {
 			return fmt.Errorf("sync=%s: %q is no number that can be: write %s=0.5, with a colon "+
 				"before each option", text, value, name)
 		}
@@ -145,9 +145,9 @@ func (l Levers) CheckResumed(sync string) error {
 		"checkpoint, or leave sync out", l.Sync)
 }
 
-// isAllowed reports whether an option can have a value, as shoal.sync has it in Python: workers end
-// where they are told of another one.
-func isAllowed(name, value string) bool {
+// isAllowedOption reports whether an option can have a value, as shoal.sync has it in Python:
+// workers end where they are told of another one.
+func isAllowedOption(name, value string) bool {
 	x, err := strconv.ParseFloat(value, 64)
 	if err != nil || strings.ContainsAny(value, "xX_") { // Python knows these otherwise
 		return false
@@ -180,10 +180,10 @@ func checkRound(sync string, round uint32) error {
 	return nil
 }
 
-// OpenSync returns the levers of a program that states how workers synchronise, and after how many
-// steps; auto says that it leaves that to the job from then on. "" opens nothing. An error says
-// what is wrong with it.
-func OpenSync(sync string, round uint32, auto bool) (Levers, error) {
+// SyncLevers returns the levers of a program that states how workers synchronise, and after how
+// many steps; auto says that it leaves that to the job from then on. "" opens nothing. An error
+// says what is wrong with it.
+func SyncLevers(sync string, round uint32, auto bool) (Levers, error) {
 	if sync == "" && round == 0 && !auto {
 		return Levers{}, nil
 	}
@@ -202,7 +202,7 @@ func OpenSync(sync string, round uint32, auto bool) (Levers, error) {
 // Validate returns what is wrong with levers that no program can have; nil = nothing. Ranges are
 // not looked at.
 func (l Levers) Validate() error {
-	_, err := OpenSync(l.Sync, l.Round, l.Auto)
+	_, err := SyncLevers(l.Sync, l.Round, l.Auto)
 	return err
 }
 
@@ -251,9 +251,9 @@ func (l Levers) WhyNotAuto() string {
 		`sync="auto" leaves it to the job`, l.Sync)
 }
 
-// refuseSync returns why a job with these levers does not go from one setting to another, as far as
-// it says how workers synchronise; nil = it may.
-func (l Levers) refuseSync(from, to Setting) error {
+// checkSyncChange returns why a job with these levers does not go from one setting to another, as
+// far as it says how workers synchronise; nil = it may.
+func (l Levers) checkSyncChange(from, to Setting) error {
 	switch {
 	case from.Sync == to.Sync && from.Round == to.Round:
 		return nil

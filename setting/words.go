@@ -17,18 +17,18 @@ import (
 func (c Change) String() string {
 	switch text := fmt.Sprintf("change %s %s", c.Name(), c.Phase); {
 	case c.Phase == Entered || c.IsAtOnce():
-		return fmt.Sprintf("change %s at %s: %s", c.Name(), At(c.Step, c.OptimizerSteps),
+		return fmt.Sprintf("change %s at %s: %s", c.Name(), MomentText(c.Step, c.OptimizerSteps),
 			c.Reason())
 	case c.Phase == Reverted:
-		return text + c.ending() + "; " + Change{From: c.To, To: c.From}.What()
+		return text + c.ending() + "; " + Change{From: c.To, To: c.From}.DiffText()
 	default:
 		return text + c.ending()
 	}
 }
 
-// At says when something was, by the number of commits before, and that of optimizer steps, which
-// programs and checkpoints count; 0 = as many.
-func At(commits, optimizerSteps uint64) string {
+// MomentText says when something was, by the number of commits before, and that of optimizer steps,
+// which programs and checkpoints count; 0 = as many.
+func MomentText(commits, optimizerSteps uint64) string {
 	if optimizerSteps == 0 {
 		return fmt.Sprintf("step %d", commits)
 	}
@@ -44,8 +44,8 @@ func (c Change) Name() string {
 	return fmt.Sprint(c.Number)
 }
 
-// Gain says of what the factors of the change are.
-func (c Change) Gain() string {
+// FactorText says of what the factors of the change are.
+func (c Change) FactorText() string {
 	if c.Policy == Routes {
 		return "speed"
 	}
@@ -62,12 +62,12 @@ func (c Change) Unit() string {
 
 // Reason says what the change changes, why, and what is predicted of it.
 func (c Change) Reason() string {
-	text := c.What()
+	text := c.DiffText()
 	if c.Because != "" {
 		text += ", because " + c.Because
 	}
 	if c.Predicted.IsKnown() {
-		text += fmt.Sprintf("; predicted %s", c.Predicted.factor(c.Gain()+" "))
+		text += fmt.Sprintf("; predicted %s", c.Predicted.factor(c.FactorText()+" "))
 	}
 	return text
 }
@@ -91,8 +91,8 @@ func (c Change) IsNews() bool {
 	return !c.IsAtOnce() && (c.Phase != Void || c.Policy != "" || c.Predicted.IsKnown())
 }
 
-// What says what the change changes, such as "batch 128 -> 256".
-func (c Change) What() string {
+// DiffText says what the change changes, such as "batch 128 -> 256".
+func (c Change) DiffText() string {
 	var list []string
 	for _, name := range c.Parts() {
 		from, to := PartOf(c.From, name), PartOf(c.To, name)
@@ -148,8 +148,8 @@ func (c Change) ending() string {
 	return ": " + strings.Join(list, ", ")
 }
 
-// factor writes a band of factors as text; `of` is what Gain returns, with a space behind it, or
-// "". The Mid comes first, such as "1.31x (1.18–1.44)", with three digits, and four where it is
+// factor writes a band of factors as text; `of` is what FactorText returns, with a space behind it,
+// or "". The Mid comes first, such as "1.31x (1.18–1.44)", with three digits, and four where it is
 // hardly more than 1.
 func (b Band) factor(of string) string {
 	digits := 3

@@ -80,7 +80,7 @@ func (e *event) kind() string {
 // title returns the event in a few words.
 func (e *event) title() string {
 	if e.Change != nil {
-		return fmt.Sprintf("change %s %s: %s", e.Change.Name(), e.Change.Phase, e.Change.What())
+		return fmt.Sprintf("change %s %s: %s", e.Change.Name(), e.Change.Phase, e.Change.DiffText())
 	}
 	if e.What != "generation" {
 		if len(e.Awaited) > 0 {
@@ -124,7 +124,7 @@ func measuredText(c setting.Change) string {
 	if c.Measured == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("%.3gx %s", c.Measured, c.Gain())
+	text := fmt.Sprintf("%.3gx %s", c.Measured, c.FactorText())
 	if !c.Predicted.IsKnown() {
 		return text
 	}
@@ -145,7 +145,7 @@ func (r *Run) takeChange(c setting.Change, now float64) {
 	if c.Phase.IsEnd() && v.Ended == 0 {
 		r.ends[changeEnd{or(c.Policy, "person"), c.Phase}]++
 	}
-	v.Change, v.What, v.Inside = c, c.What(), nil
+	v.Change, v.What, v.Inside = c, c.DiffText(), nil
 	if c.Phase.IsEnd() {
 		v.Ended = now
 		if c.Measured > 0 && c.Predicted.Mid > 0 {

@@ -177,7 +177,7 @@ func (r *Run) Since(id string, now float64) (u Update, ok bool) {
 // cutShort ends a change that was measured when a run ended whose ledger does not have that end.
 func (v *ChangeView) cutShort(s State) {
 	if s.Over && !v.Phase.IsEnd() {
-		v.Change = v.Change.CutShort(s.Word == "left")
+		v.Change = v.Change.EndWithJob(s.Word == "left")
 	}
 }
 

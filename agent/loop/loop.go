@@ -119,11 +119,11 @@ func (l *Loop) turnAfter(lost string) {
 	}
 	l.take(look)
 	if s := l.stay.Swap(nil); s != nil {
-		l.act.Stayed(*s)
+		l.act.WorkersStayed(*s)
 	}
 	l.tellOpen(look.Observation)
 	if lost != "" {
-		l.act.Lost(lost)
+		l.act.WorkerFailed(lost)
 	}
 	for _, o := range l.act.Observe(look.Observation) {
 		if o.Watch {
@@ -132,10 +132,10 @@ func (l *Loop) turnAfter(lost string) {
 		}
 		// An agent that has just ceased to lead orders nothing: the next head decides anew.
 		if err := l.job.Change(o.Next, o.Change); err != nil && !errors.Is(err, head.ErrNotHead) {
-			l.act.Refused(err)
+			l.act.OrderRefused(err)
 		}
 	}
-	for _, f := range l.act.TakeFaults() {
+	for _, f := range l.act.PopFaults() {
 		line := fmt.Sprintf("%s left things as they are: %s", f.Policy, f.Text)
 		if f.Off {
 			line += "; that was the third time in a row, so it is not asked any more"
@@ -150,14 +150,14 @@ func (l *Loop) take(look Look) {
 	if l.act == nil {
 		l.act = l.makeLoop()
 		for _, e := range l.past { // a person's changes stay, whoever has come to lead
-			l.act.Applied(e)
+			l.act.EntryApplied(e)
 		}
 	}
 	for _, e := range look.Entries {
 		if l.waits && e.Change != nil {
 			l.past = append(l.past[max(0, len(l.past)-maxPast+1):], e)
 		}
-		l.act.Applied(e)
+		l.act.EntryApplied(e)
 	}
 }
 
@@ -180,7 +180,7 @@ func (l *Loop) tellOpen(o sense.Observation) {
 	switch {
 	case !o.Levers.Alike:
 		list = append(list, "shares of work")
-	case o.Setting.IsEqual():
+	case o.Setting.HasEqualShares():
 		notes = append(notes, "shares of work are closed: "+setting.WhyAlike)
 	default:
 		notes = append(notes, "shares of work are closed: "+setting.WhyAlike+
@@ -247,8 +247,8 @@ func (l *Loop) makeLoop() *act.Loop {
 
 // withBuiltIn returns the policies of users, and after them those of shoal whose levers are free.
 func withBuiltIn(users []decide.Policy) []decide.Policy {
-	return act.Beside(users, []decide.Policy{policy.Batch{}, policy.Size{}, policy.Shares{},
-		policy.Checkpoint{}, policy.Sync{}})
+	return act.CombinePolicies(users, []decide.Policy{policy.Batch{}, policy.Size{},
+		policy.Shares{}, policy.Checkpoint{}, policy.Sync{}})
 }
 
 // Predict returns the change by which a person gives the job another setting, with what is

@@ -58,7 +58,8 @@ func TestBatchFindsTheBest(t *testing.T) {
 			}
 			s := d.To.Setting
 			if 2*s.Batch < o.Setting.Batch || s.Batch > 2*o.Setting.Batch ||
-				o.Levers.Refuse(o.Setting, s) != nil || s.Save != 7 || s.Batch%4 != 0 || i > 9 {
+				o.Levers.CheckChange(o.Setting, s) != nil ||
+				s.Save != 7 || s.Batch%4 != 0 || i > 9 {
 				t.Fatalf("change %d from %v to %v", i, o.Setting, s)
 			}
 			o.Setting = s

@@ -355,7 +355,7 @@ func (w *World) Change(next setting.Setting) error {
 	now := w.setting.WithStated(w.config.Data.Batch, w.config.Levers)
 	now.Batch, next = w.cursor.Batch, next.WithStated(w.config.Data.Batch, w.config.Levers)
 	now.Size, next.Size = w.setting.Size, cmp.Or(next.Size, w.setting.Size)
-	if err := w.config.Levers.Refuse(now, next); err != nil {
+	if err := w.config.Levers.CheckChange(now, next); err != nil {
 		return err
 	}
 	if n := len(next.Shares); n > 0 && n != len(w.ranks) {

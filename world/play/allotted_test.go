@@ -48,7 +48,7 @@ func newAllotted(t *testing.T, id sched.JobID, text string) *allotted {
 	j := &allotted{id: id, world: w, loop: loop, rates: map[int]float64{}}
 	j.entry = act.Entry{Setting: w.Setting(), Levers: j.levers(), Leads: true}
 	j.entry.Setting.Size = 0
-	loop.Applied(j.entry)
+	loop.EntryApplied(j.entry)
 	return j
 }
 
@@ -70,7 +70,7 @@ func (j *allotted) step(t *testing.T) {
 	j.steps++
 	j.total++
 	j.entry.Step, j.entry.Change, j.entry.Levers = s.Step, nil, j.levers()
-	j.loop.Applied(j.entry)
+	j.loop.EntryApplied(j.entry)
 	seen := j.world.Observation()
 	seen.Levers, seen.Setting.Size = j.levers(), 0
 	if seen.Size != j.size { // it has not followed yet: what it measures is of no size
@@ -93,7 +93,7 @@ func (j *allotted) step(t *testing.T) {
 		if !c.Phase.IsEnd() {
 			j.entry.Trial = &c
 		}
-		j.loop.Applied(j.entry)
+		j.loop.EntryApplied(j.entry)
 		j.before, j.steps = j.seconds, 0
 	}
 }

@@ -141,7 +141,7 @@ func PlayWith(s *scenario.Scenario, users []decide.Policy,
 	if err != nil {
 		return nil, err
 	}
-	p.deciding = act.Config{Mode: act.Off, Policies: act.Beside(users, policiesOf(s))}
+	p.deciding = act.Config{Mode: act.Off, Policies: act.CombinePolicies(users, policiesOf(s))}
 	shared := false // somebody decides about the shares of work
 	for _, decides := range p.deciding.Policies {
 		p.deciding.Mode = act.Auto
@@ -187,7 +187,7 @@ func (p *player) step() (on bool, err error) {
 	}
 	for _, e := range s.Events {
 		if e.What == job.Overflow {
-			p.loop.Lost(e.Text)
+			p.loop.WorkerFailed(e.Text)
 		}
 	}
 	p.count(s)
@@ -209,7 +209,7 @@ func (p *player) begin(step uint64) (err error) {
 	p.entry = act.Entry{Step: step, Setting: p.world.Setting(), Levers: p.world.Levers(),
 		Leads: true}
 	if p.loop, err = act.New(p.deciding); err == nil {
-		p.loop.Applied(p.entry)
+		p.loop.EntryApplied(p.entry)
 	}
 	return err
 }
@@ -243,7 +243,7 @@ func (p *player) enter(step uint64) {
 		p.waiting = nil
 		p.enterOrder(o, step)
 	}
-	p.loop.Applied(p.entry)
+	p.loop.EntryApplied(p.entry)
 }
 
 // enterOrder enters an order as the head of a job does.
@@ -259,7 +259,7 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 	}
 	next.Number = max(c.Number, p.entry.Setting.Number)
 	if err := p.world.Change(next); err != nil {
-		p.loop.Refused(err)
+		p.loop.OrderRefused(err)
 		return
 	}
 	if t := p.entry.Trial; t != nil && !c.Phase.IsEnd() { // a person's change replaces a trial
@@ -268,7 +268,7 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 		p.note(end, step)
 		p.entry.Change = &end
 		p.entry.Trial = nil
-		p.loop.Applied(p.entry)
+		p.loop.EntryApplied(p.entry)
 	}
 	p.entry.Setting, p.entry.Trial, p.entry.Change = next, nil, &c
 	if !c.Phase.IsEnd() {
@@ -295,7 +295,7 @@ func (p *player) askFor(s job.Step) {
 			continue
 		}
 		p.asked = slices.Delete(p.asked, i, i+1)
-		next, err := p.world.Observation().Setting.Asked(a.To)
+		next, err := p.world.Observation().Setting.WithRequested(a.To)
 		if err == nil {
 			var o act.Order
 			if o, err = p.loop.Propose(next, "scenario"); err == nil {
@@ -312,7 +312,7 @@ func (p *player) askFor(s job.Step) {
 
 // noteFaults takes what policies did wrong into the result.
 func (p *player) noteFaults() {
-	for _, f := range p.loop.TakeFaults() {
+	for _, f := range p.loop.PopFaults() {
 		p.result.WhyNots = append(p.result.WhyNots, WhyNot{Policy: f.Policy, Why: f.Text,
 			First: f.Step, Last: f.Step, Times: 1})
 	}

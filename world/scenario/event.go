@@ -93,7 +93,7 @@ func (p *parser) refuse(next setting.Setting) error {
 		return fmt.Errorf("the lines hosts and data come before those that set a size or a batch")
 	}
 	now := setting.Setting{}.WithStated(p.batch, p.Job.Levers)
-	return p.Job.Levers.Refuse(now, next.WithStated(p.batch, p.Job.Levers))
+	return p.Job.Levers.CheckChange(now, next.WithStated(p.batch, p.Job.Levers))
 }
 
 // readHost reads the name of a host, such as h2, and returns its index.

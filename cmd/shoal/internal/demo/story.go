@@ -302,7 +302,7 @@ func (o *outcome) String() string {
 		fmt.Fprintf(&b, "a new worker made its first step %.0f ms after it was ordered\n", ms)
 	}
 	for _, c := range o.changes {
-		fmt.Fprintf(&b, "%s: %s\n", setting.Change{From: c.From, To: c.To}.What(), c.measured())
+		fmt.Fprintf(&b, "%s: %s\n", setting.Change{From: c.From, To: c.To}.DiffText(), c.measured())
 	}
 	equal := "not the same"
 	if o.equal {

@@ -122,9 +122,9 @@ func changeText(about []launcher.Entry) string {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "  %-12s %s\n", name, fmt.Sprintf(format, args...))
 	}
-	fmt.Fprintf(&b, "change %s at %s: %s\n", c.Name(), setting.At(c.Step, c.OptimizerSteps),
-		c.What())
-	ended := setting.At(last.Step, last.OptimizerSteps)
+	fmt.Fprintf(&b, "change %s at %s: %s\n", c.Name(), setting.MomentText(c.Step, c.OptimizerSteps),
+		c.DiffText())
+	ended := setting.MomentText(last.Step, last.OptimizerSteps)
 	by := c.Who
 	if c.Policy != "" {
 		by = "policy " + c.Policy
@@ -167,7 +167,8 @@ func bandText(c setting.Change) string {
 	if !b.IsKnown() {
 		return "nothing"
 	}
-	return fmt.Sprintf("%.3gx %s, in 80 of 100 cases %.3g to %.3g", b.Mid, c.Gain(), b.Low, b.High)
+	return fmt.Sprintf("%.3gx %s, in 80 of 100 cases %.3g to %.3g", b.Mid, c.FactorText(), b.Low,
+		b.High)
 }
 
 // measuredText says by which factor the goodput of a job has grown with a change.

@@ -63,7 +63,7 @@ The command ends when that is so, or says why it will not be.
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text := strings.Join(args[1:], ",")
-			if _, err := (setting.Setting{}).Asked(text); err != nil {
+			if _, err := (setting.Setting{}).WithRequested(text); err != nil {
 				return cli.AsUsage(err)
 			}
 			j, err := control.Find(cmd.Context(), args[0])
@@ -171,14 +171,14 @@ func (f *setFlags) predict(ctx context.Context, out io.Writer, j *control.Job, t
 	switch {
 	case f.json:
 		return json.NewEncoder(out).Encode(c)
-	case c.What() == "":
+	case c.DiffText() == "":
 		_, err = fmt.Fprintf(out, "job %s has %s already\n", j.Name,
 			strings.ReplaceAll(text, ",", " "))
 	case !c.Predicted.IsKnown():
-		_, err = fmt.Fprintf(out, "%s: nothing can be predicted: %s\n", c.What(),
+		_, err = fmt.Fprintf(out, "%s: nothing can be predicted: %s\n", c.DiffText(),
 			cmp.Or(c.Why, "too little was measured"))
 	default:
-		_, err = fmt.Fprintf(out, "%s: %s\n", c.What(), bandText(c))
+		_, err = fmt.Fprintf(out, "%s: %s\n", c.DiffText(), bandText(c))
 	}
 	return err
 }
@@ -203,7 +203,7 @@ func (f *setFlags) sayAlready(out io.Writer, j *control.Job, text string) (said 
 // isOfOthers reports whether a job trains by the change of a number, which text has asked for, and
 // has other shares only because its members are others since: shares go with the members.
 func isOfOthers(j *control.Job, text string, number uint64) bool {
-	want, err := j.Setting.Asked(text)
+	want, err := j.Setting.WithRequested(text)
 	if err != nil || j.Setting.Number != number || len(want.Shares) == len(j.Setting.Shares) {
 		return false
 	}
@@ -216,7 +216,7 @@ func hasSetting(j *control.Job, text string) bool {
 	if j.Setting == nil {
 		return false
 	}
-	want, err := j.Setting.Asked(text)
+	want, err := j.Setting.WithRequested(text)
 	return err == nil && want.Equal(*j.Setting)
 }
 
