@@ -35,17 +35,23 @@ type cluster struct {
 	operator *Program // of server
 }
 
-// newCluster returns a cluster as the environment variable KUBE says.
-func newCluster(t *testing.T) *cluster {
+// newScheme returns the kinds that the tests have types for.
+func newScheme(t *testing.T) *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgo.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
+	return scheme
+}
+
+// newCluster returns a cluster as the environment variable KUBE says.
+func newCluster(t *testing.T) *cluster {
+	scheme := newScheme(t)
 	switch os.Getenv("KUBE") {
 	case "memory":
 		return newMemory(t, scheme)
 	case "server":
-		return newServer(t, scheme)
+		return newServer(t, scheme, "testdata/kueue.yaml")
 	}
 	t.Skip("real processes in a cluster: KUBE=memory, or make kube-test")
 	return nil

@@ -20,15 +20,14 @@ import (
 )
 
 // newServer starts an API server and the operator, which has the rights that install.yaml gives it,
-// and no other. The end of the test ends them.
-func newServer(t *testing.T, scheme *runtime.Scheme) *cluster {
+// and no other. File kueue has Kueue's kinds. The end of the test ends them.
+func newServer(t *testing.T, scheme *runtime.Scheme, kueue string) *cluster {
 	tools, err := filepath.Abs(filepath.Join(root, "build/tools"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	s, err := StartServer(t.Context(), dir, tools, scheme, "../install.yaml",
-		"testdata/kueue.yaml")
+	s, err := StartServer(t.Context(), dir, tools, scheme, "../install.yaml", kueue)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, tail(filepath.Join(dir, "kube-apiserver.log")))
 	}

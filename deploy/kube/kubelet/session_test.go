@@ -79,13 +79,17 @@ func (s *session) training() []string {
 
 // apply makes the job of the session, whose workers run a command.
 func (s *session) apply(replicas, retries int32, command ...string) {
+	s.must(s.cluster.api.Create(s.t.Context(), s.job(replicas, retries, command...)))
+}
+
+// job returns the job of the session, whose workers run a command.
+func (s *session) job(replicas, retries int32, command ...string) *v1alpha1.ShoalJob {
 	spec, err := json.Marshal(map[string]any{"command": command, "max": 8})
 	s.must(err)
-	j := &v1alpha1.ShoalJob{ObjectMeta: metav1.ObjectMeta{Name: s.key.Name, Namespace: namespace},
+	return &v1alpha1.ShoalJob{ObjectMeta: metav1.ObjectMeta{Name: s.key.Name, Namespace: namespace},
 		Spec: v1alpha1.ShoalJobSpec{Job: runtime.RawExtension{Raw: spec}, Replicas: &replicas,
 			BackoffLimit: retries, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 				Containers: []corev1.Container{{Name: "train", Image: "none"}}}}}}
-	s.must(s.cluster.api.Create(s.t.Context(), j))
 }
 
 // python returns an interpreter that has NumPy.
