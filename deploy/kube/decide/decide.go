@@ -115,6 +115,7 @@ type Decision struct {
 	State   State
 	Create  []Member // pods of State.Run; number 0 begins the job unless State.Begun
 	Delete  []string // names of pods
+	Soon    bool     // the pods of Delete have nobody to hand over to: all of them go for good
 	Later   int64    // seconds until pods are made that are not made yet; 0 = there are none
 	Park    bool     // the job is to be asked to park
 	Gone    []int    // members that vanished, by number: the others may be told so
@@ -161,7 +162,7 @@ func Next(v View) Decision {
 	switch {
 	case v.Deleted:
 		d.deleteAll(v.Pods, true)
-		d.Release = len(v.Pods) == 0
+		d.Soon, d.Release = true, len(v.Pods) == 0
 		return d
 	case v.State.Phase == Succeeded || v.State.Phase == Failed:
 		d.deleteAll(v.Pods, false)

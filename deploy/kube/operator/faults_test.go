@@ -220,6 +220,48 @@ func TestSecretsUnreadable(t *testing.T) {
 	}
 }
 
+// TestDeletedSoon deletes a job that trains: its pods, which nobody is left to take over from, get
+// less time than one that leaves, and not more than their template says.
+func TestDeletedSoon(t *testing.T) {
+	for _, template := range []int64{0, 7, 600} {
+		c := newCluster(t, newJob(example))
+		if template > 0 {
+			c.change(func(s *v1alpha1.ShoalJobSpec) {
+				s.Template.Spec.TerminationGracePeriodSeconds = &template
+			})
+		}
+		c.reconcile(6)
+		var got []int64 // -1 = what the pod says
+		watched := interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
+			Delete: func(ctx context.Context, api client.WithWatch, o client.Object,
+				opts ...client.DeleteOption) error {
+				if _, is := o.(*corev1.Pod); is {
+					got = append(got, -1)
+					if s := new(client.DeleteOptions).ApplyOptions(opts).GracePeriodSeconds; s != nil {
+						got[len(got)-1] = *s
+					}
+				}
+				return api.Delete(ctx, o, opts...)
+			}})
+		reconcile := func() {
+			r := &Reconciler{Client: watched, Fresh: c.api, Asker: c.asker, Events: c,
+				Now: time.Now}
+			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
+			c.must(err)
+		}
+		c.change(size(1))
+		for range 3 {
+			reconcile()
+		}
+		c.must(c.api.Delete(t.Context(), c.job()))
+		reconcile()
+		want := map[int64]int64{0: graceOfDeleted, 7: 7, 600: graceOfDeleted}[template]
+		if n := len(got); n < 2 || got[0] != -1 || got[n-1] != want {
+			t.Errorf("with %d s in the template pods get %v s", template, got)
+		}
+	}
+}
+
 // TestDisturbed takes a job through its life while writes come too late, while the cache of the
 // operator is behind, and while two operators act at once.
 func TestDisturbed(t *testing.T) {

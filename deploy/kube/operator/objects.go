@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
 	"github.com/shoal-ml/shoal/deploy/kube/decide"
@@ -37,6 +38,10 @@ const (
 // nothing.
 const grace = 120
 
+// graceOfDeleted is how many seconds the pods of a deleted job get at most. They would train all
+// the time that they have, since each waits for another one that it can leave the job to.
+const graceOfDeleted = 30
+
 // ownedBy returns metadata of an object of a job with a name.
 func ownedBy(j *v1alpha1.ShoalJob, name string) metav1.ObjectMeta {
 	yes := true
@@ -45,6 +50,15 @@ func ownedBy(j *v1alpha1.ShoalJob, name string) metav1.ObjectMeta {
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(),
 			Kind: "ShoalJob", Name: j.Name, UID: j.UID, Controller: &yes,
 			BlockOwnerDeletion: &yes}}}
+}
+
+// graceOf returns the time that the pods of a job get when the job is deleted: that of the template
+// if it is shorter.
+func graceOf(j *v1alpha1.ShoalJob) client.GracePeriodSeconds {
+	if t := j.Spec.Template.Spec.TerminationGracePeriodSeconds; t != nil {
+		return client.GracePeriodSeconds(min(*t, graceOfDeleted))
+	}
+	return graceOfDeleted
 }
 
 // podName returns the name of a pod of a job.

@@ -230,10 +230,14 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 // act creates and deletes pods, and asks the job to park, as d says.
 func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d decide.Decision,
 	told told, token string) (ctrl.Result, error) {
+	var options []client.DeleteOption
+	if d.Soon {
+		options = append(options, graceOf(j))
+	}
 	for _, name := range d.Delete {
 		p := &corev1.Pod{}
 		p.Namespace, p.Name = j.Namespace, name
-		if err := client.IgnoreNotFound(r.Client.Delete(ctx, p)); err != nil {
+		if err := client.IgnoreNotFound(r.Client.Delete(ctx, p, options...)); err != nil {
 			return ctrl.Result{}, fmt.Errorf("deleting pod %s: %w", name, err)
 		}
 	}
