@@ -113,7 +113,7 @@ slurm-test: build ## a job on three nodes of a Slurm on this machine, which pree
 	scripts/setup
 	PREEMPTIONS=20 .venv/bin/python -m pytest -q python/tests/test_slurm.py
 
-kube-test: build ## jobs on Kubernetes with pods as processes and a real API server, which is built if missing (ten minutes of a processor, once): a session TIMES=1 times, ROUNDS=20 lost nodes, the guide, and all faults; KUBE=memory does what an API server in memory can
+kube-test: build ## jobs on Kubernetes with pods as processes and a real API server, which is built if missing (fifteen minutes of a processor, once): a session TIMES=1 times, ROUNDS=20 lost nodes, the guide, a queue of Kueue's own controller, and all faults; KUBE=memory does what an API server in memory can
 	scripts/setup
 ifeq ($(KUBE),memory)
 	cd deploy/kube && KUBE=memory go test -count=1 -timeout 0 -v ./kubelet
