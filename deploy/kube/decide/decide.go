@@ -162,7 +162,9 @@ func Next(v View) Decision {
 	switch {
 	case v.Deleted:
 		d.deleteAll(v.Pods, true)
-		d.Soon, d.Release = true, len(v.Pods) == 0
+		if d.Soon, d.Release = true, len(v.Pods) == 0; d.Release {
+			d.State.Members = nil // nobody makes one any more
+		}
 		return d
 	case v.State.Phase == Succeeded || v.State.Phase == Failed:
 		d.deleteAll(v.Pods, false)

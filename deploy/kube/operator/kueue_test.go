@@ -290,6 +290,26 @@ func TestQueuedKilled(t *testing.T) {
 	}
 }
 
+// TestQueuedDeleted deletes a job that trains with quota of a queue: the pods end, the quota is given
+// back and the job is gone, at whichever write the operator is killed.
+func TestQueuedDeleted(t *testing.T) {
+	for n, killed := 0, true; killed; n++ {
+		c := newQueueCluster(t, newJob(example))
+		c.runQueued(3)
+		c.admit(1, 2, "a100")
+		c.runQueued(6)
+		c.want(v1alpha1.Running, "big-1-0* big-1-1")
+		c.must(c.api.Delete(t.Context(), c.job()))
+		c.writes, c.late = n, n%2 == 0
+		c.runQueued(8)
+		if err := c.api.Get(t.Context(), c.key, new(v1alpha1.ShoalJob)); err == nil {
+			t.Fatalf("killed at write %d, it keeps pods %q and claims %q", n, c.names(), c.claims())
+		}
+		c.wantClaims("")
+		killed = n == 0 || c.writes < 0
+	}
+}
+
 // TestAdmitted reads why a job in a queue has no pods, or fewer than people want.
 func TestAdmitted(t *testing.T) {
 	c := newQueueCluster(t, newJob(example))
