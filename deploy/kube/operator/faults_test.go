@@ -237,7 +237,8 @@ func TestDeletedSoon(t *testing.T) {
 				opts ...client.DeleteOption) error {
 				if _, is := o.(*corev1.Pod); is {
 					got = append(got, -1)
-					if s := new(client.DeleteOptions).ApplyOptions(opts).GracePeriodSeconds; s != nil {
+					with := new(client.DeleteOptions).ApplyOptions(opts)
+					if s := with.GracePeriodSeconds; s != nil {
 						got[len(got)-1] = *s
 					}
 				}

@@ -290,8 +290,8 @@ func TestQueuedKilled(t *testing.T) {
 	}
 }
 
-// TestQueuedDeleted deletes a job that trains with quota of a queue: the pods end, the quota is given
-// back and the job is gone, at whichever write the operator is killed.
+// TestQueuedDeleted deletes a job that trains with quota of a queue: the pods end, the quota is
+// given back and the job is gone, at whichever write the operator is killed.
 func TestQueuedDeleted(t *testing.T) {
 	for n, killed := 0, true; killed; n++ {
 		c := newQueueCluster(t, newJob(example))
