@@ -59,7 +59,7 @@ type candidate struct {
 // and no change is under way.
 func (l *Loop) orderBestDecision() []Order {
 	l.twin.Observe(l.now)
-	if since := l.twin.Since(); since != l.since || l.size != l.now.Size {
+	if since := l.twin.FirstValidStep(); since != l.since || l.size != l.now.Size {
 		asOrdered := l.now.Size == int(l.now.Setting.Size)
 		if l.size == 0 || l.releaseLevers(asOrdered) {
 			l.pace = interval
@@ -128,7 +128,7 @@ func (l *Loop) evaluateDecision(m *member, d decide.Decision) *candidate {
 
 // whyNotWorthIt returns why a candidate is not worth a change, in words; "" = it is.
 func (l *Loop) whyNotWorthIt(c *candidate) string {
-	held, measured := l.whyHeld(c.change, c.learns), l.twin.Measured()
+	held, measured := l.whyHeld(c.change, c.learns), l.twin.MeasuredSteps()
 	now := samplesOfBusiestWorker(l.now.Setting, l.now.Size)
 	then := samplesOfBusiestWorker(c.To.Setting, c.To.Members(l.now))
 	deviation, cost := sense.Deviation(measured), c.CostSeconds.Mid
@@ -243,7 +243,7 @@ func (l *Loop) orderChange(c candidate) []Order {
 // efficiency. That of a policy's change is the low end, by which it is decided.
 func (l *Loop) predictedChange(to decide.Scored, efficiency float64) setting.Change {
 	c := setting.Change{Phase: setting.Entered, Step: l.now.Step,
-		Rate: roundToFourDigits(l.twin.Rate().Mid)}
+		Rate: roundToFourDigits(l.twin.SamplesPerSecond().Mid)}
 	c.From, c.To = l.now.Setting.Diff(to.Setting)
 	t, e := to.Throughput, efficiency
 	b := setting.Band{Low: roundToFourDigits(t.Low * e), Mid: roundToFourDigits(t.Mid * e),

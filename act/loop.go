@@ -163,7 +163,7 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 		}
 		l.next = o.Step + commitsForSteps(min(l.pace, l.again), o.Setting.Round)
 		l.noisy = o.Noise.Known
-		l.speed.step, l.speed.rate = o.Step, l.twin.Rate().Mid
+		l.speed.step, l.speed.rate = o.Step, l.twin.SamplesPerSecond().Mid
 		return orders
 	}
 	return nil

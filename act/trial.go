@@ -80,7 +80,7 @@ func (l *Loop) measureTrial() []Order {
 		return l.orderUnseenEnd(t.change)
 	}
 	if !t.begun {
-		t.begin(l.now, newest.Generation, l.twin.Since())
+		t.begin(l.now, newest.Generation, l.twin.FirstValidStep())
 	}
 	c := t.change
 	if t.ended != "" {
@@ -123,7 +123,7 @@ func (l *Loop) measureTrial() []Order {
 	}
 	if most := t.maxThroughputFactor(); c.Policy != "" && c.Predicted.Mid > 0 && most > 0 &&
 		throughput > most {
-		l.twin.Drifted(c.Step, c.Predicted.Mid/(throughput*efficiency))
+		l.twin.RecordDrift(c.Step, c.Predicted.Mid/(throughput*efficiency))
 		c.Why = fmt.Sprintf("%.3g times the samples a second are more than %s can bring: the job "+
 			"became faster by itself", throughput, mainPart(c))
 		return l.orderTrialEnd(c, setting.Void)

@@ -55,8 +55,9 @@ func kindOf(c setting.Change) string {
 	return parts[0]
 }
 
-// kind returns the calibration of a kind of change, as kindOf names it, and makes it if it is new.
-func (t *Twin) kind(name string) *calibration {
+// calibrationOf returns the calibration of a kind of change, as kindOf names it, and adds
+// one for a kind that is new.
+func (t *Twin) calibrationOf(name string) *calibration {
 	for _, c := range t.kinds {
 		if c.name == name {
 			return c
@@ -82,12 +83,12 @@ func (t *Twin) Learn(c setting.Change) {
 	if !(half > 0) || math.IsInf(wrong, 0) || math.IsInf(half, 0) {
 		return
 	}
-	k := t.kind(kindOf(c))
+	k := t.calibrationOf(kindOf(c))
 	if k.name == "size" && c.Phase == setting.Kept && c.Measured < min(p.Low, creepFactor) {
 		t.doubted, _ = strconv.Atoi(setting.PartOf(c.From, "size"))
 		t.known = false
 	}
-	score := min(wrong/half*k.factor(), maxScore)
+	score := min(wrong/half*k.widthFactor(), maxScore)
 	missed := 0.0
 	if !p.Contains(c.Measured) {
 		missed = 1
@@ -99,7 +100,7 @@ func (t *Twin) Learn(c setting.Change) {
 // LearnCost tells the twin how many seconds of training a change has cost; that may be below 0,
 // where steps differ by more than the cost.
 func (t *Twin) LearnCost(c setting.Change, seconds float64) {
-	k := t.kind(kindOf(c))
+	k := t.calibrationOf(kindOf(c))
 	k.costs = appendBounded(k.costs, seconds)
 }
 
@@ -111,10 +112,10 @@ func appendBounded(list []float64, x float64) []float64 {
 	return append(list, x)
 }
 
-// factor returns by how much the band of a prediction must be wider than the twin would state
+// widthFactor returns by how much the band of a prediction must be wider than the twin would state
 // without what it has learnt: a quantile of the past errors, and as long as these are few their
 // root mean square, in which the prior counts as two, and not much narrower.
-func (c *calibration) factor() float64 {
+func (c *calibration) widthFactor() float64 {
 	n := len(c.scores)
 	if n < fewScores {
 		sum := priorScores / (tail80 * tail80)

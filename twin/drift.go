@@ -9,8 +9,8 @@ import (
 )
 
 // How the Twin notices that the job became faster or slower by itself, and what of earlier steps it
-// still believes then. The methods run on the goroutine that uses the Twin: Twin.fit calls absorb,
-// and act.Loop calls Drifts and Drifted.
+// still believes then. The methods run on the goroutine that uses the Twin: Twin.refit calls
+// detectDrift, and act.Loop calls Drifts and RecordDrift.
 
 const (
 	// driftSteps is how many steps show that the job has become faster or slower by itself, and
@@ -35,27 +35,27 @@ type Drift struct {
 
 // Drifts returns the newest drifts of the job, the newest last, in a list that is the twin's.
 func (t *Twin) Drifts() []Drift {
-	t.fit()
+	t.refit()
 	return t.drifts
 }
 
-// absorb takes in what equal steps that were made as the job trains now took, the oldest first:
-// eight at a time, so that it does not matter how often the twin is asked. Where eight differ
-// clearly from those before, the job has drifted.
-func (t *Twin) absorb(steps []sense.StepSample) {
+// detectDrift takes in what equal steps that were made as the job trains now took, the oldest
+// first: eight at a time, so that it does not matter how often the twin is asked. Where eight
+// differ clearly from those before, the job has drifted.
+func (t *Twin) detectDrift(steps []sense.StepSample) {
 	if len(steps) < minSteps {
 		return
 	}
-	members, samples := steps[0].Size, perWorker(steps[0].Samples, steps[0].Size)
+	members, samples := steps[0].Size, samplesOfBusiestWorker(steps[0].Samples, steps[0].Size)
 	logs, deviation := logsOf(steps), jitter(steps)
 	at := 0
-	if i := t.find(members, samples); i >= 0 {
+	if i := t.findSize(members, samples); i >= 0 {
 		for at < len(steps) && steps[at].Step <= t.sizes[i].newest {
 			at++
 		}
 	}
 	for at < len(steps) {
-		i, end := t.find(members, samples), min(at+driftSteps, len(steps))
+		i, end := t.findSize(members, samples), min(at+driftSteps, len(steps))
 		// Fewer than eight wait until there are as many, but that the newest eight show a drift.
 		wait, from := i >= 0 && end < at+driftSteps, at
 		if wait {
@@ -67,10 +67,10 @@ func (t *Twin) absorb(steps []sense.StepSample) {
 		case i < 0:
 			t.sizes = append(t.sizes, next)
 		case !t.sizes[i].scaled && next.steps == driftSteps && t.sizes[i].differs(next, deviation):
-			t.drift(t.sizes[i], next, steps[:end], logs[:end])
+			t.adoptDrift(t.sizes[i], next, steps[:end], logs[:end])
 		case !wait:
 			t.sizes[i] = t.sizes[i].merge(next)
-			t.creep(i, deviation)
+			t.detectSlowDrift(i, deviation)
 		}
 		at = end
 	}
@@ -84,10 +84,10 @@ func (s size) differs(newer size, deviation float64) bool {
 	return math.Abs(newer.log-s.log) >= max(portable.Log(driftFactor), driftSigmas*chance)
 }
 
-// creep takes in whether the job has become faster or slower so slowly that no eight steps show it:
-// whether what is known of a size is clearly another time than when others were last compared with
-// it, where steps have a standard deviation.
-func (t *Twin) creep(i int, deviation float64) {
+// detectSlowDrift takes in whether the job has become faster or slower so slowly that no eight
+// steps show it: whether what is known of a size is clearly another time than when others were last
+// compared with it, where steps have a standard deviation.
+func (t *Twin) detectSlowDrift(i int, deviation float64) {
 	s := &t.sizes[i]
 	if s.base == 0 {
 		if s.steps >= mergedSteps {
@@ -102,14 +102,14 @@ func (t *Twin) creep(i int, deviation float64) {
 	}
 	now := *s
 	now.base = now.log
-	t.add(Drift{Since: now.newest - mergedSteps, Factor: portable.Exp(longer),
+	t.appendDrift(Drift{Since: now.newest - mergedSteps, Factor: portable.Exp(longer),
 		until: now.newest - mergedSteps})
 	t.sizes[i] = now
 }
 
-// drift takes in that the newest eight of some steps, with the logarithms of their seconds, differ
-// from what was known of their size. All that is known of others is scaled by as much.
-func (t *Twin) drift(before, newer size, steps []sense.StepSample, logs []float64) {
+// adoptDrift takes in that the newest eight of some steps, with the logarithms of their seconds,
+// differ from what was known of their size. All that is known of others is scaled by as much.
+func (t *Twin) adoptDrift(before, newer size, steps []sense.StepSample, logs []float64) {
 	middle, slower := (before.log+newer.log)/2, newer.log > before.log
 	// isNew reports whether a step is like the newest.
 	isNew := func(i int) bool { return (logs[i] > middle) == slower }
@@ -127,29 +127,29 @@ func (t *Twin) drift(before, newer size, steps []sense.StepSample, logs []float6
 	if at > 0 {
 		d.until = steps[at-1].Step
 	}
-	t.add(d)
-	if i := t.find(newer.members, newer.samples); i >= 0 {
+	t.appendDrift(d)
+	if i := t.findSize(newer.members, newer.samples); i >= 0 {
 		t.sizes[i] = newer
 	} else {
 		t.sizes = append(t.sizes, newer)
 	}
 }
 
-// Drifted tells the twin that the job became another one by itself at about the step at which its
-// setting changed too, since when steps take a factor times as long as predicted.
-func (t *Twin) Drifted(step uint64, factor float64) {
+// RecordDrift tells the twin that the job became another one by itself at about the step at which
+// its setting changed too, since when steps take a factor times as long as predicted.
+func (t *Twin) RecordDrift(step uint64, factor float64) {
 	t.known = false
-	t.add(Drift{Since: step, Factor: factor, until: step})
+	t.appendDrift(Drift{Since: step, Factor: factor, until: step})
 }
 
-// add remembers a drift, and forgets the oldest of more than maxDrifts.
-func (t *Twin) add(d Drift) {
+// appendDrift remembers a drift, and forgets the oldest of more than maxDrifts.
+func (t *Twin) appendDrift(d Drift) {
 	if len(t.drifts) == maxDrifts {
 		t.drifts = slices.Delete(t.drifts, 0, 1)
 	}
 	t.drifts = append(t.drifts, d)
 	t.since = d.Since
-	t.rescale(d)
+	t.rescaleSizes(d)
 }
 
 // logsOf returns the logarithms of the seconds of steps.

@@ -125,16 +125,16 @@ func (l line) isMeasured() bool { return len(l.points) > 1 }
 // seconds returns how long a step takes in which the busiest worker has so many samples, as a
 // multiple of a step of now.
 func (l line) seconds(samples float64) setting.Band {
-	x, off := samples/l.at, portable.Exp(l.off(samples)-l.off(l.at))
+	x, off := samples/l.at, portable.Exp(l.deviationAt(samples)-l.deviationAt(l.at))
 	// with returns that for a fixed share.
 	with := func(share float64) float64 { return (share + float64((1-share)*x)) * off }
 	low, high := with(l.fixed.Low), with(l.fixed.High)
 	return setting.Band{Low: min(low, high), Mid: with(l.fixed.Mid), High: max(low, high)}
 }
 
-// off returns by how much, in logarithms, a step of a size takes longer than a + b·samples: as the
-// sizes on both sides do, and outside of them as the nearest one.
-func (l line) off(samples float64) float64 {
+// deviationAt returns by how much, in logarithms, a step of a size takes longer than a + b·samples:
+// as the sizes on both sides do, and outside of them as the nearest one.
+func (l line) deviationAt(samples float64) float64 {
 	for i, p := range l.points {
 		if samples > p.samples {
 			continue
@@ -152,9 +152,9 @@ func (l line) off(samples float64) float64 {
 	return 0
 }
 
-// chance returns the standard error, in logarithms, of what is said of a size: that of the worse of
-// the sizes around it that were measured.
-func (l line) chance(samples float64) (worst float64) {
+// standardErrorAt returns the standard error, in logarithms, of what is said of a size: that of the
+// worse of the sizes around it that were measured.
+func (l line) standardErrorAt(samples float64) (worst float64) {
 	i := 1 // behind the point below, or that of the two at the end
 	for i < len(l.points)-1 && l.points[i].samples < samples {
 		i++
@@ -165,8 +165,8 @@ func (l line) chance(samples float64) (worst float64) {
 	return max(l.points[i-1].error, l.points[i].error)
 }
 
-// doubt returns how wrong the line may be at a size, in logarithms, beside what its share says.
-func (l line) doubt(samples float64) float64 {
+// doubtAt returns how wrong the line may be at a size, in logarithms, beside what its share says.
+func (l line) doubtAt(samples float64) float64 {
 	if !l.isMeasured() {
 		return 0
 	}

@@ -80,7 +80,7 @@ func termsOf(members int, samples, at float64) sum {
 // fitMembers returns the model of a job whose rate is known.
 func (t *Twin) fitMembers() membersModel {
 	batch, n := float64(t.now.Setting.Batch), t.now.Size
-	m := membersModel{at: perWorker(t.now.Setting.Batch, n)}
+	m := membersModel{at: samplesOfBusiestWorker(t.now.Setting.Batch, n)}
 	m.chance = (portable.Log(t.rate.High) - portable.Log(t.rate.Low)) / (2 * tail80)
 	level := portable.Log(batch / t.rate.Mid)
 	// share returns a time as a part of a step.
@@ -99,7 +99,7 @@ func (t *Twin) fitMembers() membersModel {
 		doubt[2] = guessedEachDoubt*exposed/others + 0.005
 		doubt[3] = float64(guessedEachDoubt*exposed) + 0.03
 	}
-	deviation := sense.Deviation(t.Measured())
+	deviation := sense.Deviation(t.MeasuredSteps())
 	for _, s := range t.sizes[:min(len(t.sizes), membersPoints)] {
 		p := membersPoint{size: s, took: portable.Exp(s.log - level),
 			error: medianError * deviation / math.Sqrt(float64(s.steps))}
@@ -117,7 +117,7 @@ func (m *membersModel) solve(mean, doubt sum) {
 	n := len(m.points)
 	m.root, m.white, m.rest = make([][]float64, n), make([]sum, n), make([]float64, n)
 	for i, p := range m.points {
-		m.root[i] = m.divide(m.alike(p.members, p.samples, p.took)[:i])
+		m.root[i] = m.divideByRoot(m.covarianceWithPoints(p.members, p.samples, p.took)[:i])
 		own := portable.Hypot(membersMisfit, p.error) * p.took
 		own *= own
 		for _, x := range m.root[i] {
@@ -177,9 +177,9 @@ func (m *membersModel) solve(mean, doubt sum) {
 	}
 }
 
-// alike returns, by point, the covariance of its misfit with that of a size, given by members and
-// samples, that takes about `took` times what a step takes now.
-func (m *membersModel) alike(members int, samples, took float64) []float64 {
+// covarianceWithPoints returns, by point, the covariance of its misfit with that of a size, given
+// by members and samples, that takes about `took` times what a step takes now.
+func (m *membersModel) covarianceWithPoints(members int, samples, took float64) []float64 {
 	list := make([]float64, len(m.points))
 	for i, p := range m.points {
 		away := portable.Hypot(portable.Log2(float64(members)/float64(p.members)),
@@ -189,8 +189,8 @@ func (m *membersModel) alike(members int, samples, took float64) []float64 {
 	return list
 }
 
-// divide returns the covariances with the first points, divided by root. It is their owner's.
-func (m *membersModel) divide(list []float64) []float64 {
+// divideByRoot returns the covariances with the first points, divided by root. It is their owner's.
+func (m *membersModel) divideByRoot(list []float64) []float64 {
 	for i := range list {
 		for j, x := range list[:i] {
 			list[i] -= float64(m.root[i][j] * x)
@@ -254,13 +254,13 @@ func eliminate(a [terms]sum, right sum) (x sum, ok bool) {
 func (m *membersModel) seconds(members int, samples float64) (b setting.Band, measured bool) {
 	for _, p := range m.points {
 		if p.members == members && p.samples == samples && !p.scaled {
-			return around(p.took, portable.Hypot(p.error, m.chance)), true
+			return bandAround(p.took, portable.Hypot(p.error, m.chance)), true
 		}
 	}
 	x := termsOf(members, samples, m.at)
 	sum := max(dot(x, m.parts), 1e-6)
 	took, variance := sum, membersMisfit*sum*membersMisfit*sum
-	for i, near := range m.divide(m.alike(members, samples, sum)) {
+	for i, near := range m.divideByRoot(m.covarianceWithPoints(members, samples, sum)) {
 		took += float64(near * m.rest[i])
 		variance -= float64(near * near)
 		for k := range terms {
@@ -272,11 +272,11 @@ func (m *membersModel) seconds(members int, samples float64) (b setting.Band, me
 		variance += float64(x[i] * dot(m.covariance[i], x))
 	}
 	took = max(took, sum/4)
-	return around(took, portable.Hypot(min(math.Sqrt(variance)/took, 1), m.chance)), false
+	return bandAround(took, portable.Hypot(min(math.Sqrt(variance)/took, 1), m.chance)), false
 }
 
-// around returns the band of 80 % of a number whose logarithm has a standard error.
-func around(mid, error float64) setting.Band {
+// bandAround returns the band of 80 % of a number whose logarithm has a standard error.
+func bandAround(mid, error float64) setting.Band {
 	wide := portable.Exp(tail80 * error)
 	return setting.Band{Low: mid / wide, Mid: mid, High: mid * wide}
 }
@@ -288,7 +288,7 @@ func (t *Twin) membersThroughput(batch uint64, size int) (b setting.Band, guess 
 		t.members, t.membersKnown = t.fitMembers(), true
 	}
 	growth := float64(batch) / float64(t.now.Setting.Batch)
-	took, measured := t.members.seconds(size, perWorker(batch, size))
+	took, measured := t.members.seconds(size, samplesOfBusiestWorker(batch, size))
 	if !measured {
 		guess = fmt.Sprintf("steps of %d members were not measured", size)
 	}

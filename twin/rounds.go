@@ -25,36 +25,36 @@ func wayOf(s setting.Setting) way {
 	return way{setting.SyncName(s.Sync), float64(max(s.Round, 1))}
 }
 
-// averages reports whether gradients are averaged in every step, or whatever a program averages by
-// itself, of which nothing is known.
-func (w way) averages() bool { return !setting.IsLocal(w.name) }
+// averagesGradients reports whether gradients are averaged in every step, or whatever a program
+// averages by itself, of which nothing is known.
+func (w way) averagesGradients() bool { return !setting.IsLocal(w.name) }
 
-// pairs reports whether each worker averages with another one in each step.
-func (w way) pairs() bool { return w.name == "pair" || w.name == "hybrid" }
+// meetsInPairs reports whether each worker averages with another one in each step.
+func (w way) meetsInPairs() bool { return w.name == "pair" || w.name == "hybrid" }
 
 // changesRound reports whether a change with these parts is one of rounds.
 func changesRound(parts []string) bool {
 	return slices.Contains(parts, "round") || slices.Contains(parts, "sync")
 }
 
-// exchanged returns how long a step exchanges something while nothing is computed, where an
+// exposedExchange returns how long a step exchanges something while nothing is computed, where an
 // all-reduce takes whole seconds, of which synchronous SGD can hide some in a step. Two workers
 // that meet send each other what they have once; in an all-reduce each of n sends 2·(n−1)/n of it.
-func (w way) exchanged(whole, hides float64, members int) float64 {
-	if w.averages() {
+func (w way) exposedExchange(whole, hides float64, members int) float64 {
+	if w.averagesGradients() {
 		return max(whole-hides, 0)
 	}
 	seconds := whole / w.round
-	if n := float64(members); w.pairs() && n > 1 {
+	if n := float64(members); w.meetsInPairs() && n > 1 {
 		seconds += whole * n / (2 * (n - 1))
 	}
 	return seconds
 }
 
-// awaited returns how much of the waiting for others that comes by chance there is in a step, as a
-// part of that of synchronous SGD.
-func (w way) awaited() float64 {
-	if part := 1 / math.Sqrt(w.round); !w.pairs() {
+// waitingShare returns how much of the waiting for others that comes by chance there is in a step,
+// as a part of that of synchronous SGD.
+func (w way) waitingShare() float64 {
+	if part := 1 / math.Sqrt(w.round); !w.meetsInPairs() {
 		return part
 	}
 	return 0.5 // in each step for one other
@@ -82,12 +82,12 @@ func (t *Twin) learnExchange() {
 		return
 	}
 	whole := max(s.Exposed, 0)
-	if !now.averages() {
+	if !now.averagesGradients() {
 		whole *= now.round
 	}
-	if from := x.measured; from.round > 0 && from.averages() != now.averages() {
+	if from := x.measured; from.round > 0 && from.averagesGradients() != now.averagesGradients() {
 		hidden := x.whole - whole
-		if from.averages() {
+		if from.averagesGradients() {
 			hidden = -hidden
 		}
 		// What takes longer than a step computes was not hidden: the network has changed.
@@ -116,15 +116,15 @@ func (t *Twin) roundThroughput(to way) setting.Band {
 	// a step of synchronous SGD can hide so many seconds of an all-reduce.
 	growth := func(byChance, hides float64) float64 {
 		whole := exposed * now.round
-		if now.averages() {
+		if now.averagesGradients() {
 			whole = exposed
 			if exposed > 0 { // else less is hidden than could be
 				whole += hides
 			}
 		}
-		then := s.Seconds - now.exchanged(whole, hides, t.now.Size) +
-			to.exchanged(whole, hides, t.now.Size) -
-			float64(byChance*chance*(1-to.awaited()/now.awaited()))
+		then := s.Seconds - now.exposedExchange(whole, hides, t.now.Size) +
+			to.exposedExchange(whole, hides, t.now.Size) -
+			float64(byChance*chance*(1-to.waitingShare()/now.waitingShare()))
 		return s.Seconds / max(then, 1e-3*s.Seconds)
 	}
 	hidden := []float64{t.exchange.hides}
@@ -143,8 +143,8 @@ func (t *Twin) roundThroughput(to way) setting.Band {
 }
 
 const (
-	// staleLow, staleMid and staleHigh are the band of κ in worth, and ownLow, ownMid and ownHigh
-	// that of what a step with the gradient of one worker brings. docs/experiments/sync.md
+	// staleLow, staleMid and staleHigh are the band of κ in sampleWorth, and ownLow, ownMid and
+	// ownHigh that of what a step with the gradient of one worker brings. docs/experiments/sync.md
 	// has what they rest on.
 	staleLow, staleMid, staleHigh = 0.0, 0.15, 0.5
 	ownLow, ownMid, ownHigh       = 0.7, 0.85, 1.0
@@ -153,7 +153,7 @@ const (
 	unknownNoise = 1e9
 )
 
-// worth returns what a sample brings where workers synchronise in a way, as a part of what it
+// sampleWorth returns what a sample brings where workers synchronise in a way, as a part of what it
 // brings to synchronous SGD with the same batch B, where the noise scale of the gradients is φ:
 //
 //	own · (φ + B) / (φ + B·(1 + κ·log₂R))
@@ -166,12 +166,12 @@ const (
 // Use Local SGD", 2018). Own is what is lost with rounds of one step already, by an optimizer that
 // divides by the size of a worker's own gradient, as Adam does; it is 1 with SGD. That the loss
 // grows with the logarithm of R was measured.
-func (w way) worth(batch, scale, stale, own float64) float64 {
-	if w.averages() {
+func (w way) sampleWorth(batch, scale, stale, own float64) float64 {
+	if w.averagesGradients() {
 		return 1
 	}
 	steps := w.round
-	if w.pairs() { // replicas that meet in each step stay together as in rounds of two
+	if w.meetsInPairs() { // replicas that meet in each step stay together as in rounds of two
 		steps = min(steps, 2)
 	}
 	larger := 1 + float64(stale*portable.Log2(steps))
@@ -192,13 +192,14 @@ func (t *Twin) roundEfficiency(to way, step float64) (b setting.Band, careful fl
 	switch {
 	case !t.now.Noise.Known:
 		scale = setting.Band{Low: batch / unknownNoise, Mid: batch, High: math.Inf(1)}
-	case t.now.Noise.Above: // as in efficiency
+	case t.now.Noise.Above: // as in batchEfficiency
 		scale = setting.Band{Low: 2 * scale.Low, Mid: 4 * scale.Low, High: math.Inf(1)}
 	}
-	kept := (1 - t.lost(to, step)) / (1 - t.lost(now, step))
+	kept := (1 - t.lostProgressShare(to, step)) / (1 - t.lostProgressShare(now, step))
 	// grows returns the factor for a noise scale, κ and own.
 	grows := func(scale, stale, own float64) float64 {
-		return kept * to.worth(batch, scale, stale, own) / now.worth(batch, scale, stale, own)
+		return kept * to.sampleWorth(batch, scale, stale, own) /
+			now.sampleWorth(batch, scale, stale, own)
 	}
 	low := grows(scale.Low, staleHigh, ownLow)
 	mid := grows(scale.Mid, staleMid, ownMid)
@@ -206,10 +207,10 @@ func (t *Twin) roundEfficiency(to way, step float64) (b setting.Band, careful fl
 	return setting.Band{Low: min(low, mid, high), Mid: mid, High: max(low, mid, high)}, low
 }
 
-// lost returns which part of the progress of a job is lost with workers that are lost, and while
-// workers that join wait for the end of a round, where a step takes so many seconds: of each of
-// them half of a round, on average, and where workers keep replicas, as much again.
-func (t *Twin) lost(w way, step float64) float64 {
+// lostProgressShare returns which part of the progress of a job is lost with workers that are lost,
+// and while workers that join wait for the end of a round, where a step takes so many seconds: of
+// each of them half of a round, on average, and where workers keep replicas, as much again.
+func (t *Twin) lostProgressShare(w way, step float64) float64 {
 	churn := t.now.Steps.Churn(churnSeconds)
 	left, joined := churn.Left, churn.Joined
 	if setting.KeepsReplicas(w.name) {

@@ -61,8 +61,8 @@ func inSync(scale float64) (*world, sense.Observation) {
 	return w, o
 }
 
-// local returns the target of a job that synchronises in a way after so many steps.
-func local(sync string, round uint32) decide.Target {
+// localTarget returns the target of a job that synchronises in a way after so many steps.
+func localTarget(sync string, round uint32) decide.Target {
 	return decide.Target{Setting: setting.Setting{Sync: sync, Round: round}}
 }
 
@@ -80,7 +80,7 @@ func TestWorthOfRounds(t *testing.T) {
 	_, o := inSync(128)
 	_, noisy := inSync(128 * 8)
 	at := func(o sense.Observation, round uint32) setting.Band {
-		return predict(o, local("local", round)).Efficiency
+		return predict(o, localTarget("local", round)).Efficiency
 	}
 	for _, round := range []uint32{4, 16, 64} {
 		if a, b := at(o, round), at(o, 4*round); !(b.Low < a.Low && b.Mid < a.Mid && a.High <= 1) {
@@ -91,29 +91,29 @@ func TestWorthOfRounds(t *testing.T) {
 			t.Errorf("rounds of %d keep %v, and %v with more noise", round, lost, x)
 		}
 	}
-	pair, one := predict(o, local("pair", 16)), predict(o, local("local", 16))
+	pair, one := predict(o, localTarget("pair", 16)), predict(o, localTarget("local", 16))
 	if want := 0.42 / (0.11 + 0.31/16 + 0.31*4/6); !isNear(pair.Throughput.High, want) ||
 		!(pair.Efficiency.Low > one.Efficiency.Low) ||
 		!isNear(one.Throughput.High, 0.42/(0.11+0.31/16)) {
 		t.Errorf("pairs: %+v; all: %+v", pair, one)
 	}
 	_, unknown := inSync(0)
-	if p := predict(unknown, local("local", 16)); !isNear(p.Efficiency.Low, 0.7/3) ||
+	if p := predict(unknown, localTarget("local", 16)); !isNear(p.Efficiency.Low, 0.7/3) ||
 		!isNear(p.Careful, 0.7/3) || !isNear(p.Efficiency.High, 1) {
 		t.Errorf("where the noise is unknown: %+v", p)
 	}
 	unknown.Setting.Batch *= 2
-	if p := predict(unknown, local("local", 16)); p.Efficiency.IsKnown() && p.Gain() != 0 {
+	if p := predict(unknown, localTarget("local", 16)); p.Efficiency.IsKnown() && p.Gain() != 0 {
 		t.Errorf("of another batch, where the noise is unknown: %+v", p)
 	}
 	unknown.Setting.Batch, unknown.Noise.NotFinite = 128, true
-	if p := predict(unknown, local("local", 16)); p.Goodput.IsKnown() || p.Gain() != 0 ||
+	if p := predict(unknown, localTarget("local", 16)); p.Goodput.IsKnown() || p.Gain() != 0 ||
 		!strings.Contains(p.Guess, "noise scale is unknown: too few steps") {
 		t.Errorf("of gradients that are not finite: %+v", p)
 	}
 	own := o
 	own.Levers, own.Setting.Sync = setting.Levers{Sync: "own", Round: 1}, "own"
-	if p := predict(own, local("own", 16)); p.Efficiency.IsKnown() {
+	if p := predict(own, localTarget("own", 16)); p.Efficiency.IsKnown() {
 		t.Errorf("of averages that the program makes by itself: %+v", p)
 	}
 }
@@ -124,7 +124,7 @@ func TestBackToEverySteps(t *testing.T) {
 	w, o := inSync(512)
 	var twin twin.Twin
 	twin.Observe(o)
-	there := twin.Predict(local("local", 16))
+	there := twin.Predict(localTarget("local", 16))
 	for range 20 { // an exchange takes 400 ms, of which 90 were hidden
 		w.step++
 		w.steps.Add(sense.StepSample{Step: w.step, Samples: 128, Batch: 128, Size: 4,
@@ -133,7 +133,7 @@ func TestBackToEverySteps(t *testing.T) {
 	o.Setting.Sync, o.Setting.Round, o.Setting.Number, o.Step = "local", 16, 1, w.step
 	o.Split = sense.Split{Seconds: 0.135, Compute: 0.11, Exposed: 0.025, Slack: make([]float64, 4)}
 	twin.Observe(o)
-	back := twin.Predict(local("ssgd", 1))
+	back := twin.Predict(localTarget("ssgd", 1))
 	if !isNear(there.Sure()*back.Sure(), 1) || !(back.Efficiency.Low < back.Sure()) {
 		t.Errorf("there %v, back %v of %+v", there.Sure(), back.Sure(), back.Efficiency)
 	}
@@ -145,7 +145,7 @@ func TestBackToEverySteps(t *testing.T) {
 // Where workers are lost, long rounds lose more.
 func TestRoundsLoseWorkers(t *testing.T) {
 	w, o := inSync(512)
-	calm := predict(o, local("local", 64))
+	calm := predict(o, localTarget("local", 64))
 	for i := range 40 {
 		w.step++
 		size := 4 - i%2
@@ -154,11 +154,11 @@ func TestRoundsLoseWorkers(t *testing.T) {
 	}
 	w.train(128, 8)
 	o.Step = w.step
-	storm := predict(o, local("local", 64))
+	storm := predict(o, localTarget("local", 64))
 	if got := storm.Efficiency.Mid / calm.Efficiency.Mid; !(got < 0.6) {
 		t.Errorf("rounds bring %v of what they bring without losses", got)
 	}
-	if x := predict(o, local("local", 4)).Efficiency.Mid; !(x > storm.Efficiency.Mid) {
+	if x := predict(o, localTarget("local", 4)).Efficiency.Mid; !(x > storm.Efficiency.Mid) {
 		t.Errorf("short rounds bring %v, long ones %v", x, storm.Efficiency.Mid)
 	}
 }

@@ -16,6 +16,6 @@ func (t *Twin) withSaves(p decide.Prediction, to setting.Setting) decide.Predict
 	if !gain.IsKnown() {
 		return decide.Prediction{Guess: "what a checkpoint costs is not known"}
 	}
-	p.Throughput, p.Goodput = times(p.Throughput, gain), times(p.Goodput, gain)
+	p.Throughput, p.Goodput = bandProduct(p.Throughput, gain), bandProduct(p.Goodput, gain)
 	return p
 }

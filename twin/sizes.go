@@ -10,7 +10,7 @@ import (
 )
 
 // What the Twin remembers of how long steps took: by members and samples of the busiest worker. The
-// methods run within Twin.fit and Twin.Predict, on the goroutine that uses the Twin.
+// methods run within Twin.refit and Twin.Predict, on the goroutine that uses the Twin.
 
 const (
 	// maxSizes is how many sizes of steps a twin remembers.
@@ -41,9 +41,9 @@ type size struct {
 	scaled bool
 }
 
-// rescale takes in that steps take longer since a drift. Of steps that were made meanwhile nobody
-// knows whether they were before or behind it, so they are forgotten.
-func (t *Twin) rescale(d Drift) {
+// rescaleSizes takes in that steps take longer since a drift. Of steps that were made meanwhile
+// nobody knows whether they were before or behind it, so they are forgotten.
+func (t *Twin) rescaleSizes(d Drift) {
 	t.sizes = slices.DeleteFunc(t.sizes, func(s size) bool {
 		return s.newest > d.until && s.newest <= d.Since
 	})
@@ -59,30 +59,30 @@ type under struct {
 	way  way    // to synchronise
 }
 
-// redeal takes in that work is divided otherwise than before, or that workers synchronise in
-// another way, as some steps of now show: what steps of other sizes took says as much about now as
-// after a drift.
-func (t *Twin) redeal(current []sense.StepSample) {
+// rescaleForDivision takes in that work is divided otherwise than before, or that workers
+// synchronise in another way, as some steps of now show: what steps of other sizes took says as
+// much about now as after a drift.
+func (t *Twin) rescaleForDivision(current []sense.StepSample) {
 	now := under{sense.DealOf(t.now.Setting.Shares), wayOf(t.now.Setting)}
 	if now == t.under || len(current) < minSteps {
 		return
 	}
 	t.under = now
-	i := t.find(current[0].Size, perWorker(current[0].Samples, current[0].Size))
+	i := t.findSize(current[0].Size, samplesOfBusiestWorker(current[0].Samples, current[0].Size))
 	if i < 0 {
 		t.sizes = nil
 		return
 	}
 	newest := t.sizes[i].newest
-	t.rescale(Drift{Factor: portable.Exp(median(logsOf(current)) - t.sizes[i].log), until: newest,
-		Since: newest})
+	t.rescaleSizes(Drift{Factor: portable.Exp(median(logsOf(current)) - t.sizes[i].log),
+		until: newest, Since: newest})
 }
 
-// remember takes in what steps of other sizes than that of now took, and forgets what does not hold
-// any more.
-func (t *Twin) remember(steps []sense.StepSample) {
+// rememberSizes takes in what steps of other sizes than that of now took, and forgets what does not
+// hold any more.
+func (t *Twin) rememberSizes(steps []sense.StepSample) {
 	for _, s := range sizesOf(slices.DeleteFunc(steps, t.isRemembered)) {
-		if i := t.find(s.members, s.samples); i < 0 {
+		if i := t.findSize(s.members, s.samples); i < 0 {
 			t.sizes = append(t.sizes, s)
 		} else {
 			t.sizes[i] = t.sizes[i].merge(s)
@@ -101,9 +101,9 @@ func (t *Twin) remember(steps []sense.StepSample) {
 	t.sizes = valid
 }
 
-// doubt takes in that what steps of some members took is doubted, as Learn says: it counts as from
-// before a drift, until steps of as many are measured anew.
-func (t *Twin) doubt() {
+// doubtSizes takes in that what steps of some members took is doubted, as Learn says: it counts as
+// from before a drift, until steps of as many are measured anew.
+func (t *Twin) doubtSizes() {
 	for i := range t.sizes {
 		if t.sizes[i].members == t.doubted {
 			t.sizes[i].scaled = true
@@ -112,8 +112,8 @@ func (t *Twin) doubt() {
 	t.doubted = 0
 }
 
-// find returns the index of a size that is remembered; -1 = it is not.
-func (t *Twin) find(members int, samples float64) int {
+// findSize returns the index of a size that is remembered; -1 = it is not.
+func (t *Twin) findSize(members int, samples float64) int {
 	return slices.IndexFunc(t.sizes, func(s size) bool {
 		return s.members == members && s.samples == samples
 	})
@@ -122,11 +122,11 @@ func (t *Twin) find(members int, samples float64) int {
 // isRemembered reports whether a step is part of what is remembered of its size, or will be since
 // it is as the job trains now.
 func (t *Twin) isRemembered(x sense.StepSample) bool {
-	samples := perWorker(x.Samples, x.Size)
-	if x.Size == t.now.Size && samples == perWorker(t.now.Setting.Batch, t.now.Size) {
+	samples := samplesOfBusiestWorker(x.Samples, x.Size)
+	if x.Size == t.now.Size && samples == samplesOfBusiestWorker(t.now.Setting.Batch, t.now.Size) {
 		return true
 	}
-	i := t.find(x.Size, samples)
+	i := t.findSize(x.Size, samples)
 	return i >= 0 && x.Step <= t.sizes[i].newest
 }
 
@@ -164,7 +164,8 @@ func sizesOf(steps []sense.StepSample) (sizes []size) {
 	}
 	var list []one
 	for _, x := range steps {
-		list = append(list, one{x.Size, perWorker(x.Samples, x.Size), x.Seconds, x.Step})
+		samples := samplesOfBusiestWorker(x.Samples, x.Size)
+		list = append(list, one{x.Size, samples, x.Seconds, x.Step})
 	}
 	slices.SortFunc(list, func(a, b one) int {
 		return cmp.Or(cmp.Compare(a.members, b.members), cmp.Compare(a.samples, b.samples),
@@ -189,23 +190,24 @@ func sizesOf(steps []sense.StepSample) (sizes []size) {
 // own, where these are fewer than two those of any number too, as far as they agree with its own,
 // and where these are too few, those from before the job became another one.
 func (t *Twin) sizesFor(members int) (list []size) {
-	own := t.choose(func(s size) bool { return s.members == members && !s.scaled })
+	own := t.selectSizes(func(s size) bool { return s.members == members && !s.scaled })
 	if len(own) > 1 {
 		return own
 	}
-	others := t.choose(func(s size) bool { return s.members != members && !s.scaled })
+	others := t.selectSizes(func(s size) bool { return s.members != members && !s.scaled })
 	if len(own) == 1 {
-		others = agreeing(others, own[0])
+		others = adaptToOwnSize(others, own[0])
 	}
-	if list = joined(own, others); len(list) > 1 {
+	if list = mergeSizeLists(own, others); len(list) > 1 {
 		return list
 	}
-	before := t.choose(func(s size) bool { return s.scaled && s.members == members })
-	return joined(list, before)
+	before := t.selectSizes(func(s size) bool { return s.scaled && s.members == members })
+	return mergeSizeLists(list, before)
 }
 
-// nearest returns the maxFitted sizes that are nearest to a number of samples, the smallest first.
-func nearest(list []size, at float64) []size {
+// nearestSizes returns the maxFitted sizes that are nearest to a number of samples, the smallest
+// first.
+func nearestSizes(list []size, at float64) []size {
 	for len(list) > maxFitted {
 		if first, last := list[0], list[len(list)-1]; at/first.samples > last.samples/at {
 			list = list[1:]
@@ -216,30 +218,31 @@ func nearest(list []size, at float64) []size {
 	return list
 }
 
-// choose returns those of the sizes that are remembered for which is holds, the smallest first; of
-// as many samples that of the newest steps. The list is the caller's.
-func (t *Twin) choose(is func(size) bool) (list []size) {
+// selectSizes returns those of the sizes that are remembered for which is holds, the smallest
+// first; of as many samples that of the newest steps. The list is the caller's.
+func (t *Twin) selectSizes(is func(size) bool) (list []size) {
 	for _, s := range t.sizes { // the newest of as many samples is the first
 		if is(s) {
 			list = append(list, s)
 		}
 	}
-	return joined(list, nil)
+	return mergeSizeLists(list, nil)
 }
 
-// joined returns the sizes of two lists in one, the smallest first; of as many samples that of the
-// first list.
-func joined(a, b []size) []size {
+// mergeSizeLists returns the sizes of two lists in one, the smallest first; of as many samples that
+// of the first list.
+func mergeSizeLists(a, b []size) []size {
 	list := slices.Concat(a, b)
 	slices.SortStableFunc(list, func(a, b size) int { return cmp.Compare(a.samples, b.samples) })
 	return slices.CompactFunc(list, func(a, b size) bool { return a.samples == b.samples })
 }
 
-// agreeing returns what sizes of other members say of the members of now, of which only their own
-// size is known: that much if the steps of now take about as long as the others say, and nothing if
-// they do not, since then it matters who is there. In between only the share of what does not
-// depend on samples is believed. With too few others nobody knows, which counts as in between.
-func agreeing(others []size, own size) []size {
+// adaptToOwnSize returns what sizes of other members say of the members of now, of which only their
+// own size is known: that much if the steps of now take about as long as the others say, and
+// nothing if they do not, since then it matters who is there. In between only the share of what
+// does not depend on samples is believed. With too few others nobody knows, which counts as in
+// between.
+func adaptToOwnSize(others []size, own size) []size {
 	apart := portable.Log(ShrinkFactor)
 	if len(others) > 1 {
 		_, level := fitShare(others, own.samples, 0)

@@ -56,55 +56,55 @@ func (t *Twin) Observe(o sense.Observation) {
 	t.learnExchange()
 }
 
-// Rate returns how many samples a second the job trains on now; zero = it is not known.
-func (t *Twin) Rate() setting.Band {
-	t.fit()
+// SamplesPerSecond returns how many samples a second the job trains on now; zero = it is not known.
+func (t *Twin) SamplesPerSecond() setting.Band {
+	t.refit()
 	return t.rate
 }
 
-// Since returns the number of the step before which nothing counts any more, because the job has
-// become much faster or slower since, by itself; 0 = that has not happened.
-func (t *Twin) Since() uint64 {
-	t.fit()
+// FirstValidStep returns the number of the step before which nothing counts any more, because the
+// job has become much faster or slower since, by itself; 0 = that has not happened.
+func (t *Twin) FirstValidStep() uint64 {
+	t.refit()
 	return t.since
 }
 
-// Measured returns the steps that tell how the job does now.
-func (t *Twin) Measured() []sense.StepSample {
-	t.fit()
-	return t.current(t.dealtAsNow())
+// MeasuredSteps returns the steps that tell how the job does now.
+func (t *Twin) MeasuredSteps() []sense.StepSample {
+	t.refit()
+	return t.currentSteps(t.stepsDividedAsNow())
 }
 
-// fit brings rate and line up to the newest observation.
-func (t *Twin) fit() {
+// refit brings rate and line up to the newest observation.
+func (t *Twin) refit() {
 	if t.known {
 		return
 	}
 	t.known, t.membersKnown = true, false
 	t.learnDivision()
-	steps := t.dealtAsNow()
-	current, since := t.current(steps), t.since
-	t.redeal(current)
-	if t.absorb(current); t.since != since {
-		steps = t.dealtAsNow()
-		current = t.current(steps)
+	steps := t.stepsDividedAsNow()
+	current, since := t.currentSteps(steps), t.since
+	t.rescaleForDivision(current)
+	if t.detectDrift(current); t.since != since {
+		steps = t.stepsDividedAsNow()
+		current = t.currentSteps(steps)
 	}
 	t.rate, t.line = setting.Band{}, line{}
 	if len(current) < minSteps {
 		return
 	}
 	t.rate, _ = sense.Rate(current[max(0, len(current)-levelSteps):])
-	t.remember(steps)
-	t.doubt()
+	t.rememberSizes(steps)
+	t.doubtSizes()
 	fixed := t.now.Split.Exposed + t.now.Split.Optimizer
-	at := perWorker(t.now.Setting.Batch, t.now.Size)
-	t.line = fitLine(nearest(t.sizesFor(t.now.Size), at), at, sense.Deviation(current),
+	at := samplesOfBusiestWorker(t.now.Setting.Batch, t.now.Size)
+	t.line = fitLine(nearestSizes(t.sizesFor(t.now.Size), at), at, sense.Deviation(current),
 		fixed*t.rate.Mid/float64(t.now.Setting.Batch))
 }
 
-// dealtAsNow returns the steps that count in which work was divided as it is now, in rounds of as
-// many steps.
-func (t *Twin) dealtAsNow() []sense.StepSample {
+// stepsDividedAsNow returns the steps that count in which work was divided as it is now, in rounds
+// of as many steps.
+func (t *Twin) stepsDividedAsNow() []sense.StepSample {
 	deal := sense.DealOf(t.now.Setting.Shares)
 	from := max(t.since, t.exchange.since)
 	return slices.DeleteFunc(t.now.Steps.Between(min(from, t.now.Step), t.now.Step),
@@ -113,8 +113,8 @@ func (t *Twin) dealtAsNow() []sense.StepSample {
 		})
 }
 
-// current returns those of some steps that are whole and were made as the job trains now.
-func (t *Twin) current(steps []sense.StepSample) (list []sense.StepSample) {
+// currentSteps returns those of some steps that are whole and were made as the job trains now.
+func (t *Twin) currentSteps(steps []sense.StepSample) (list []sense.StepSample) {
 	for _, x := range steps {
 		if x.Batch == t.now.Setting.Batch && x.Samples == x.Batch && x.Size == t.now.Size {
 			list = append(list, x)
@@ -123,8 +123,8 @@ func (t *Twin) current(steps []sense.StepSample) (list []sense.StepSample) {
 	return list
 }
 
-// perWorker returns how many samples of a step the worker has that has most.
-func perWorker(samples uint64, size int) float64 {
+// samplesOfBusiestWorker returns how many samples of a step the worker has that has most.
+func samplesOfBusiestWorker(samples uint64, size int) float64 {
 	return math.Ceil(float64(samples) / float64(max(size, 1)))
 }
 
@@ -132,7 +132,7 @@ func perWorker(samples uint64, size int) float64 {
 // to synchronise change, that the steps between checkpoints change what these cost and save, and
 // that the rate changes nothing else.
 func (t *Twin) Predict(to decide.Target) decide.Prediction {
-	t.fit()
+	t.refit()
 	size := to.Members(t.now)
 	to.Setting = to.Setting.WithStated(t.now.First, t.now.Levers)
 	from, batch := t.now.Setting, to.Setting.Batch
@@ -146,25 +146,25 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 		return decide.Prediction{Guess: fmt.Sprintf("fewer than %d steps by the setting of now "+
 			"were measured", minSteps)}
 	}
-	kind := t.kind(kindOf(change))
+	kind := t.calibrationOf(kindOf(change))
 	p := decide.Prediction{Throughput: unit, Efficiency: unit}
 	if kind.name == "shares" {
 		if p.Throughput, p.Guess = t.predictShares(to.Setting); !p.Throughput.IsKnown() {
 			return decide.Prediction{Guess: p.Guess}
 		}
-		p.Throughput = stretch(p.Throughput, kind.factor())
+		p.Throughput = widenBand(p.Throughput, kind.widthFactor())
 	}
 	if size != t.now.Size {
 		p.Throughput, p.Guess = t.membersThroughput(batch, size)
 		p.Untried = p.Guess != ""
-		p.Throughput = stretch(p.Throughput, kind.factor())
+		p.Throughput = widenBand(p.Throughput, kind.widthFactor())
 	} else if batch != from.Batch {
-		p.Throughput, p.Guess = t.throughput(batch)
+		p.Throughput, p.Guess = t.batchThroughput(batch)
 		p.Untried = !t.line.isMeasured()
-		p.Throughput = stretch(p.Throughput, kind.factor())
+		p.Throughput = widenBand(p.Throughput, kind.widthFactor())
 	}
 	if batch != from.Batch {
-		p.Efficiency = t.efficiency(batch)
+		p.Efficiency = t.batchEfficiency(batch)
 	}
 	if changesRound(parts) {
 		way := wayOf(to.Setting)
@@ -172,16 +172,16 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 		if !in.IsKnown() {
 			return decide.Prediction{Guess: "where the time of steps goes is not known"}
 		}
-		p.Throughput = times(p.Throughput, stretch(in, kind.factor()))
+		p.Throughput = bandProduct(p.Throughput, widenBand(in, kind.widthFactor()))
 		b, careful := t.roundEfficiency(way, float64(from.Batch)/t.rate.Mid)
 		p.Careful = p.Efficiency.Low * careful
 		if p.Efficiency.IsKnown() && b.IsKnown() {
-			p.Efficiency = times(p.Efficiency, b)
+			p.Efficiency = bandProduct(p.Efficiency, b)
 		} else {
 			p.Efficiency = setting.Band{}
 		}
 	}
-	p.Goodput = times(p.Throughput, p.Efficiency)
+	p.Goodput = bandProduct(p.Throughput, p.Efficiency)
 	seconds := float64(batch) / t.rate.Mid
 	p.StepSeconds = setting.Band{Low: seconds / p.Throughput.High, Mid: seconds / p.Throughput.Mid,
 		High: seconds / p.Throughput.Low}
@@ -196,11 +196,11 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 	return p
 }
 
-// throughput returns by which factor the samples a second grow with another batch, and what of it
-// is a guess.
-func (t *Twin) throughput(batch uint64) (b setting.Band, guess string) {
+// batchThroughput returns by which factor the samples a second grow with another batch, and what of
+// it is a guess.
+func (t *Twin) batchThroughput(batch uint64) (b setting.Band, guess string) {
 	from := t.now.Setting.Batch
-	x := perWorker(batch, t.now.Size)
+	x := samplesOfBusiestWorker(batch, t.now.Size)
 	growth := float64(batch) / float64(from)
 	seconds := t.line.seconds(x)
 	if !t.line.isMeasured() {
@@ -212,16 +212,16 @@ func (t *Twin) throughput(batch uint64) (b setting.Band, guess string) {
 			"another one", t.since)
 	}
 	spread := (portable.Log(t.rate.High) - portable.Log(t.rate.Low)) / math.Sqrt2
-	chance := t.line.chance(x)
-	wide := portable.Exp(portable.Hypot(portable.Hypot(t.line.doubt(x), spread), chance))
+	chance := t.line.standardErrorAt(x)
+	wide := portable.Exp(portable.Hypot(portable.Hypot(t.line.doubtAt(x), spread), chance))
 	return setting.Band{Low: growth / seconds.High / wide, Mid: growth / seconds.Mid,
 		High: growth / seconds.Low * wide}, guess
 }
 
-// efficiency returns by which factor what a sample brings grows with another batch, (φ + B) /
+// batchEfficiency returns by which factor what a sample brings grows with another batch, (φ + B) /
 // (φ + B') where φ is the noise scale (McCandlish et al. 2018, §2.2; Pollux, OSDI 2021, §3.1);
 // zero = the noise is not known.
-func (t *Twin) efficiency(batch uint64) setting.Band {
+func (t *Twin) batchEfficiency(batch uint64) setting.Band {
 	if !t.now.Noise.Known {
 		return setting.Band{}
 	}
@@ -250,17 +250,17 @@ func (t *Twin) efficiency(batch uint64) setting.Band {
 // unit is the factor of what does not change.
 var unit = setting.Band{Low: 1, Mid: 1, High: 1}
 
-// times returns the band of the product of two positive numbers that do not depend on each other:
-// the squares of their relative widths add up.
-func times(a, b setting.Band) setting.Band {
+// bandProduct returns the band of the product of two positive numbers that do not depend on each
+// other: the squares of their relative widths add up.
+func bandProduct(a, b setting.Band) setting.Band {
 	mid := a.Mid * b.Mid
 	below := portable.Hypot(portable.Log(a.Mid/a.Low), portable.Log(b.Mid/b.Low))
 	above := portable.Hypot(portable.Log(a.High/a.Mid), portable.Log(b.High/b.Mid))
 	return setting.Band{Low: mid * portable.Exp(-below), Mid: mid, High: mid * portable.Exp(above)}
 }
 
-// stretch returns a band around the same middle whose relative widths are multiplied by a factor.
-func stretch(b setting.Band, factor float64) setting.Band {
+// widenBand returns a band around the same middle whose relative widths are multiplied by a factor.
+func widenBand(b setting.Band, factor float64) setting.Band {
 	return setting.Band{Low: b.Mid * portable.Pow(b.Low/b.Mid, factor), Mid: b.Mid,
 		High: b.Mid * portable.Pow(b.High/b.Mid, factor)}
 }

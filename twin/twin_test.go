@@ -170,12 +170,12 @@ func TestSizesAreRemembered(t *testing.T) {
 	for _, batch := range []uint64{64, 128, 256} {
 		w.train(batch, 20)
 		twin.Observe(w.observe(batch, 1000))
-		twin.Rate()
+		twin.SamplesPerSecond()
 	}
 	w.a = 0.5 // what is larger than that does not fit
 	w.train(320, 20)
 	twin.Observe(w.observe(320, 1000))
-	twin.Rate()
+	twin.SamplesPerSecond()
 	w.a = 0.02
 	w.train(128, 2*sense.MaxSteps)
 	twin.Observe(w.observe(128, 1000))
@@ -227,16 +227,16 @@ func TestDrift(t *testing.T) {
 	w.train(128, 20)
 	var twin twin.Twin
 	twin.Observe(w.observe(128, 1000))
-	if twin.Since() != 0 {
-		t.Errorf("steps up to %d do not count, and nothing has changed", twin.Since())
+	if twin.FirstValidStep() != 0 {
+		t.Errorf("steps up to %d do not count, and nothing has changed", twin.FirstValidStep())
 	}
 	w.a, w.b = 3*w.a, 3*w.b
 	w.train(128, 8)
 	twin.Observe(w.observe(128, 1000))
 	p := twin.Predict(target(256))
-	if twin.Since() != 40 || !strings.Contains(p.Guess, "measured before step 40") ||
+	if twin.FirstValidStep() != 40 || !strings.Contains(p.Guess, "measured before step 40") ||
 		math.Abs(math.Log(p.StepSeconds.Mid/w.seconds(256))) > 0.1 {
-		t.Errorf("steps up to %d do not count; %+v", twin.Since(), p)
+		t.Errorf("steps up to %d do not count; %+v", twin.FirstValidStep(), p)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestDriftIsFoundLate(t *testing.T) {
 			w.train(128, 40)
 			if asked {
 				twin.Observe(w.observe(128, 1000))
-				twin.Rate()
+				twin.SamplesPerSecond()
 			}
 			w.a += 1
 			w.train(128, after)
@@ -260,7 +260,8 @@ func TestDriftIsFoundLate(t *testing.T) {
 				continue // nothing of what was before is known
 			}
 			drifts, first := twin.Drifts(), max(60, 60+after-sense.MaxSteps)
-			if len(drifts) != 1 || twin.Since() > uint64(first+2) || twin.Since() < 56 ||
+			since := twin.FirstValidStep()
+			if len(drifts) != 1 || since > uint64(first+2) || since < 56 ||
 				drifts[0].Factor < 10 || drifts[0].Factor > 18 {
 				t.Errorf("asked %d steps later (and before: %v): %+v", after, asked, drifts)
 			}
@@ -301,7 +302,7 @@ func TestChanceIsNoDrift(t *testing.T) {
 			for range 3000 / each {
 				w.train(128, each)
 				twin.Observe(w.observe(128, 1000))
-				twin.Rate()
+				twin.SamplesPerSecond()
 			}
 			found, steps = found+len(twin.Drifts()), steps+int(w.step)
 		}
@@ -319,7 +320,7 @@ func TestSlowMemberIsLost(t *testing.T) {
 	w.train(128, 20)
 	var twin twin.Twin
 	twin.Observe(w.observe(128, 1000))
-	twin.Rate()
+	twin.SamplesPerSecond()
 	w.workers, w.a, w.b = 3, 0.02, 2e-3
 	w.train(128, 20)
 	twin.Observe(w.observe(128, 1000))
@@ -410,7 +411,7 @@ func BenchmarkManySizes(b *testing.B) {
 	for i := range uint64(64) {
 		w.train(64+4*i, 7)
 		twin.Observe(w.observe(64+4*i, 1000))
-		twin.Rate()
+		twin.SamplesPerSecond()
 	}
 	for b.Loop() {
 		w.train(128, 1)

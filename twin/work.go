@@ -90,7 +90,7 @@ func (t *Twin) predictShares(to setting.Setting) (b setting.Band, guess string) 
 			High: guessedHeadHigh * float64(mean)}
 		guess = "how much of a step does not depend on its samples is a guess"
 	}
-	deviation := min(sense.Deviation(t.Measured()), 0.5)
+	deviation := min(sense.Deviation(t.MeasuredSteps()), 0.5)
 	now := make([]float64, len(work))
 	for i, w := range work {
 		now[i] = w.Seconds

@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/twin"
 )
 
-// uneven makes steps of a job whose workers take slow[rank]·(fixed + samples) seconds, by a
+// trainUnevenly makes steps of a job whose workers take slow[rank]·(fixed + samples) seconds, by a
 // setting, and returns what is known then.
-func (w *world) uneven(s setting.Setting, fixed float64, slow ...float64) sense.Observation {
+func (w *world) trainUnevenly(s setting.Setting, fixed float64, slow ...float64) sense.Observation {
 	took := decide.SamplesOf(s, len(slow))
 	for rank, n := range took {
 		took[rank] = slow[rank] * (fixed + n)
@@ -48,20 +48,21 @@ func TestShares(t *testing.T) {
 			t.Helper()
 			twin.Observe(o)
 			p := twin.Predict(decide.Target{Setting: to})
-			want := o.Split.Seconds / newWorld(0, 0, 0).uneven(to, fixed, slow...).Split.Seconds
+			then := newWorld(0, 0, 0).trainUnevenly(to, fixed, slow...)
+			want := o.Split.Seconds / then.Split.Seconds
 			if !p.Throughput.Contains(want) || (p.Guess == "") != exact ||
 				exact && (math.Abs(p.Throughput.Mid/want-1) > 0.03 ||
 					p.Throughput.High > 1.25*p.Throughput.Low) {
 				t.Errorf("fixed %v, to %v: %v predicted, it is %v", fixed, to, p, want)
 			}
 		}
-		check(w.uneven(even, fixed, slow...), first, false)
+		check(w.trainUnevenly(even, fixed, slow...), first, false)
 		much := even // a step takes least where some of the work is fixed
 		much.Shares = []uint16{130, 10, 130, 130}
 		if b := twin.Predict(decide.Target{Setting: much}).Throughput; !b.Contains(b.Mid) {
 			t.Errorf("the middle is outside of its band: %v", b)
 		}
-		o := w.uneven(first, fixed, slow...)
+		o := w.trainUnevenly(first, fixed, slow...)
 		check(o, second, true)
 		check(o, even, true)
 		if p := twin.Predict(decide.Target{Setting: setting.Setting{Batch: 256,
