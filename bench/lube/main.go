@@ -203,7 +203,7 @@ func world(d disturbance, seed uint64, seconds float64) *scenario.Scenario {
 	for i := range hosts {
 		c.Cores = append(c.Cores, 1)
 		c.Hosts = append(c.Hosts, job.Host{Machine: i, Workers: 1, Fixed: fixed, PerSample: each,
-			Residuals: job.Spread(0.05), Cable: cable})
+			Residuals: job.ResidualFactors(0.05), Cable: cable})
 	}
 	random := rand.New(rand.NewPCG(seed, 0x10be))
 	// between draws a number from bounds, whose factors are alike probable.

@@ -85,7 +85,7 @@ func Play(jobs []trace.Job, cfg Config) (*Result, error) {
 
 // play plays the jobs on a machine without hosts and jobs.
 func play(jobs []trace.Job, cfg Config, m Machine) (*Result, error) {
-	w := &world{cfg: cfg, machine: m, players: cfg.players(jobs), byID: map[sched.JobID]int{},
+	w := &world{cfg: cfg, machine: m, players: cfg.newPlayers(jobs), byID: map[sched.JobID]int{},
 		wakes: math.MaxInt64, faults: map[string]int{}}
 	for i := range w.players {
 		w.byID[w.players[i].job.ID] = i
@@ -96,36 +96,36 @@ func play(jobs []trace.Job, cfg Config, m Machine) (*Result, error) {
 		}
 	}
 	for _, o := range cfg.Outages {
-		w.plan(event{at: o.From, what: isLost, of: o.Host})
-		w.plan(event{at: o.To, what: isBack, of: o.Host})
+		w.queueEvent(event{at: o.From, what: isLost, of: o.Host})
+		w.queueEvent(event{at: o.To, what: isBack, of: o.Host})
 	}
 	w.used.capacity = cfg.GPUs
 	for w.ended < len(w.players) {
-		at, some := w.upcoming()
+		at, some := w.nextEventTime()
 		if !some {
 			break // nobody starts what is left
 		}
-		w.advance(at)
+		w.advanceClock(at)
 		m.Tick(at)
-		if err := w.happen(); err != nil {
+		if err := w.runDueEvents(); err != nil {
 			return nil, err
 		}
-		if err := w.decide(); err != nil {
+		if err := w.decideAndCarryOut(); err != nil {
 			return nil, err
 		}
 	}
 	return w.result(), nil
 }
 
-// plan adds an event to those that are to come.
-func (w *world) plan(e event) { w.queue.Add(float64(e.at)/1000, e) }
+// queueEvent adds an event to those that are to come.
+func (w *world) queueEvent(e event) { w.queue.Add(float64(e.at)/1000, e) }
 
-// upcoming returns when something happens next, and whether anything does.
-func (w *world) upcoming() (at int64, some bool) {
+// nextEventTime returns when something happens next, and whether anything does.
+func (w *world) nextEventTime() (at int64, some bool) {
 	at = math.MaxInt64
 	for w.queue.Len() > 0 {
 		_, e := w.queue.First()
-		if !w.void(e) {
+		if !w.isVoid(e) {
 			at = e.at
 			break
 		}
@@ -137,8 +137,8 @@ func (w *world) upcoming() (at int64, some bool) {
 	return at, at != math.MaxInt64
 }
 
-// void reports whether an event does not happen, because what was planned has changed.
-func (w *world) void(e event) bool {
+// isVoid reports whether an event does not happen, because what was planned has changed.
+func (w *world) isVoid(e event) bool {
 	switch e.what {
 	case ends:
 		return w.players[e.of].version != e.version
@@ -148,12 +148,12 @@ func (w *world) void(e event) bool {
 	return false
 }
 
-// happen has everything happen that is due by now: jobs arrive, and events of the queue. The
+// runDueEvents has everything happen that is due by now: jobs arrive, and events of the queue. The
 // machine is told of it, and decides afterwards.
-func (w *world) happen() error {
+func (w *world) runDueEvents() error {
 	busy := false
 	for {
-		at, some := w.upcoming()
+		at, some := w.nextEventTime()
 		if !some || at > w.now {
 			break
 		}
@@ -170,7 +170,7 @@ func (w *world) happen() error {
 		}
 		_, e := w.queue.Next()
 		busy = busy || e.what != wakes
-		if err := w.apply(e); err != nil {
+		if err := w.applyEvent(e); err != nil {
 			return err
 		}
 	}
@@ -180,14 +180,14 @@ func (w *world) happen() error {
 	return nil
 }
 
-// apply has an event happen, and tells the machine.
-func (w *world) apply(e event) error {
+// applyEvent has an event happen, and tells the machine.
+func (w *world) applyEvent(e event) error {
 	switch e.what {
 	case ends:
 		p := &w.players[e.of]
-		w.hold(p, 0)
+		w.setSlotsHeld(p, 0)
 		p.left = 0
-		w.end(p, "")
+		w.endJob(p, "")
 		return w.machine.Ended(p.job.ID)
 	case wakes:
 		w.wakes = math.MaxInt64
@@ -201,8 +201,8 @@ func (w *world) apply(e event) error {
 	return nil
 }
 
-// end notes that a job is over; refused says why it never ran, "" = it is done.
-func (w *world) end(p *player, refused string) {
+// endJob records that a job is over; refused says why it never ran, "" = it is done.
+func (w *world) endJob(p *player, refused string) {
 	p.version++
 	p.row.Ended, p.row.Refused = w.now, refused
 	p.row.contention = w.used.contention - p.row.contention
@@ -213,8 +213,8 @@ func (w *world) end(p *player, refused string) {
 	}
 }
 
-// decide has the machine decide and carries out what follows.
-func (w *world) decide() error {
+// decideAndCarryOut has the machine decide and carries out what follows.
+func (w *world) decideAndCarryOut() error {
 	grants := w.machine.Ready()
 	pause := int64(0) // until slots that are taken now are free in truth
 	for _, g := range grants {
@@ -223,7 +223,7 @@ func (w *world) decide() error {
 		}
 	}
 	for i, g := range grants {
-		if err := w.carry(g, pause, grants[i+1:]); err != nil {
+		if err := w.carryOut(g, pause, grants[i+1:]); err != nil {
 			return err
 		}
 	}
@@ -245,15 +245,15 @@ func (w *world) decide() error {
 		return errors.New("the policy asks to be asked again for ever, and starts nobody")
 	}
 	w.wakes = max(next, w.now+1)
-	w.plan(event{at: w.wakes, what: wakes})
+	w.queueEvent(event{at: w.wakes, what: wakes})
 	return nil
 }
 
-// carry carries a grant out. A job that gets slots goes on a pause later, which is that of its own
-// change and, where it gets more, `taken`: the milliseconds until slots that are taken from others
-// are free. later are the grants that come after this one, and at the same time. An error says what
-// the machine grants that cannot be.
-func (w *world) carry(g sched.Grant, taken int64, later []sched.Grant) error {
+// carryOut carries a grant out. A job that gets slots goes on a pause later, which is that of its
+// own change and, where it gets more, `taken`: the milliseconds until slots that are taken from
+// others are free. later are the grants that come after this one, and at the same time. An error
+// says what the machine grants that cannot be.
+func (w *world) carryOut(g sched.Grant, taken int64, later []sched.Grant) error {
 	i, there := w.byID[g.Job]
 	if !there {
 		return fmt.Errorf("at %d ms job %s gets slots, and there is none", w.now, g.Job)
@@ -265,18 +265,18 @@ func (w *world) carry(g sched.Grant, taken int64, later []sched.Grant) error {
 	if p.row.Ended >= 0 {
 		return fmt.Errorf("at %d ms job %s gets slots, and has ended", w.now, g.Job)
 	}
-	w.settle(p)
+	w.subtractWorkDone(p)
 	p.version++
 	slots := 0
 	for _, x := range g.Places {
 		slots += x.Slots
 	}
 	more := slots > p.slots
-	w.hold(p, slots)
+	w.setSlotsHeld(p, slots)
 	pause := w.cfg.Costs.Resize.Mean
 	switch g.Verb {
 	case sched.Refuse:
-		w.end(p, cmp.Or(g.Because, "refused"))
+		w.endJob(p, cmp.Or(g.Because, "refused"))
 		return nil
 	case sched.Start:
 		pause = w.cfg.Costs.Start.Mean
@@ -308,28 +308,28 @@ func (w *world) carry(g sched.Grant, taken int64, later []sched.Grant) error {
 		p.base += taken
 	}
 	end := p.base + int64(math.Ceil(float64(p.left/p.rate*1000)))
-	w.plan(event{at: end, what: ends, of: i, version: p.version})
+	w.queueEvent(event{at: end, what: ends, of: i, version: p.version})
 	return nil
 }
 
-// settle takes the work that a job has done until now off what it has left.
-func (w *world) settle(p *player) {
+// subtractWorkDone takes the work that a job has done until now off what it has left.
+func (w *world) subtractWorkDone(p *player) {
 	if p.slots > 0 && w.now > p.base {
 		p.left = max(p.left-float64(float64(w.now-p.base)/1000*p.rate), 0)
 	}
 	p.base = max(p.base, w.now)
 }
 
-// hold notes that a job holds so many slots from now on.
-func (w *world) hold(p *player, slots int) {
+// setSlotsHeld records that a job holds so many slots from now on.
+func (w *world) setSlotsHeld(p *player, slots int) {
 	p.row.GPUSeconds += float64(float64(w.now-p.since) / 1000 * float64(p.slots))
 	p.since = w.now
 	w.used.taken += slots - p.slots
 	p.slots = slots
 }
 
-// advance brings the clock to a later time, and counts the use of GPUs until then.
-func (w *world) advance(at int64) {
+// advanceClock brings the clock to a later time, and counts the use of GPUs until then.
+func (w *world) advanceClock(at int64) {
 	w.used.advance(w.now, at)
 	w.now = at
 }
@@ -341,8 +341,8 @@ func (w *world) result() *Result {
 	for i := range w.players {
 		p := &w.players[i]
 		if p.row.Ended < 0 {
-			w.settle(p)
-			w.hold(p, 0)
+			w.subtractWorkDone(p)
+			w.setSlotsHeld(p, 0)
 		}
 		r.Jobs = append(r.Jobs, p.row)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/world/cluster"
 )
 
-// named returns a policy.
-func named(t testing.TB, name string) sched.Policy {
+// policyNamed returns the policy of a name, or fails the test.
+func policyNamed(t testing.TB, name string) sched.Policy {
 	t.Helper()
 	p, err := sched.Named(name)
 	if err != nil {
@@ -27,8 +27,9 @@ func named(t testing.TB, name string) sched.Policy {
 	return p
 }
 
-// read reads a trace of jobs such as "a,0,10,1": name, arrival and duration in seconds, and GPUs.
-func read(t testing.TB, lines string) []trace.Job {
+// readTrace reads a trace of jobs such as "a,0,10,1": name, arrival and duration in seconds, and
+// GPUs.
+func readTrace(t testing.TB, lines string) []trace.Job {
 	t.Helper()
 	got, err := trace.Read(strings.NewReader("name,arrival,duration,gpus,deadline\n"+lines),
 		trace.Options{})
@@ -52,27 +53,28 @@ func TestByHand(t *testing.T) {
 		ends  string
 	}{
 		"one after the other": {"a,0,10,2,\nb,1,5,2,\n",
-			cluster.Config{Policy: named(t, "fifo"), GPUs: 2}, "a 10 b 15"},
+			cluster.Config{Policy: policyNamed(t, "fifo"), GPUs: 2}, "a 10 b 15"},
 		"both at once": {"a,0,10,1,\nb,1,5,1,\n",
-			cluster.Config{Policy: named(t, "fifo"), GPUs: 2}, "a 10 b 6"},
+			cluster.Config{Policy: policyNamed(t, "fifo"), GPUs: 2}, "a 10 b 6"},
 		"nobody overtakes": {"a,0,10,1,\nb,1,5,2,\nc,2,1,1,\n",
-			cluster.Config{Policy: named(t, "fifo"), GPUs: 2}, "a 10 b 15 c 16"},
+			cluster.Config{Policy: policyNamed(t, "fifo"), GPUs: 2}, "a 10 b 15 c 16"},
 		"who fits overtakes": {"a,0,10,1,\nb,1,5,2,\nc,2,1,1,\n",
-			cluster.Config{Policy: named(t, "fifo-skip"), GPUs: 2}, "a 10 b 15 c 3"},
+			cluster.Config{Policy: policyNamed(t, "fifo-skip"), GPUs: 2}, "a 10 b 15 c 3"},
 		"twice the load": {"a,0,10,1,\nb,4,5,1,\n",
-			cluster.Config{Policy: named(t, "fifo"), GPUs: 2, Load: 2}, "a 10 b 7"},
+			cluster.Config{Policy: policyNamed(t, "fifo"), GPUs: 2, Load: 2}, "a 10 b 7"},
 		"parked, and 30 s later for it": {"a,0,100,1,\nb,10,5,1,\n",
-			cluster.Config{Policy: srsf, GPUs: 1, Costs: cluster.Every(30)}, "a 135 b 15"},
+			cluster.Config{Policy: srsf, GPUs: 1, Costs: cluster.PausePerChange(30)}, "a 135 b 15"},
 		"a start that waits for what is parked": {"a,0,100,1,\nb,10,5,1,\n",
 			cluster.Config{Policy: srsf, GPUs: 1, Costs: sched.Costs{
 				Park: sched.Estimate{Mean: 2000}}}, "a 107 b 17"},
-		"a host is lost and comes back": {"a,0,10,1,\n", cluster.Config{Policy: named(t, "fifo"),
-			GPUs: 2, PerHost: 2, Outages: []cluster.Outage{{Host: 0, From: 4000, To: 9000}}},
+		"a host is lost and comes back": {"a,0,10,1,\n", cluster.Config{
+			Policy: policyNamed(t, "fifo"), GPUs: 2, PerHost: 2,
+			Outages: []cluster.Outage{{Host: 0, From: 4000, To: 9000}}},
 			"a 15"},
 		"by its curve at the size that it asks for": {"a,0,10,4,\n", cluster.Config{
-			Policy: named(t, "fifo"), GPUs: 4, Curves: []trace.Curve{curve}}, "a 10"},
+			Policy: policyNamed(t, "fifo"), GPUs: 4, Curves: []trace.Curve{curve}}, "a 10"},
 	} {
-		r, err := cluster.Play(read(t, c.lines), c.cfg)
+		r, err := cluster.Play(readTrace(t, c.lines), c.cfg)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -89,8 +91,8 @@ func TestByHand(t *testing.T) {
 
 // TestNumbers computes what is said of a small trace by hand.
 func TestNumbers(t *testing.T) {
-	r, err := cluster.Play(read(t, "a,0,3600,2,7200\nb,0,3600,2,3600\nc,3600,3600,1,\n"),
-		cluster.Config{Policy: named(t, "fifo-skip"), GPUs: 3})
+	r, err := cluster.Play(readTrace(t, "a,0,3600,2,7200\nb,0,3600,2,3600\nc,3600,3600,1,\n"),
+		cluster.Config{Policy: policyNamed(t, "fifo-skip"), GPUs: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +112,7 @@ func TestNumbers(t *testing.T) {
 
 // TestErrors plays what cannot be played.
 func TestErrors(t *testing.T) {
-	jobs := read(t, "a,0,10,1,\n")
+	jobs := readTrace(t, "a,0,10,1,\n")
 	for want, cfg := range map[string]cluster.Config{
 		"0 GPUs":         {},
 		"no whole":       {GPUs: 10, PerHost: 4},
@@ -136,7 +138,7 @@ func TestRandom(t *testing.T) {
 			PerHost: rapid.SampledFrom([]int{0, 2, 4}).Draw(t, "GPUs of a host"),
 			Sigma:   rapid.SampledFrom([]float64{0, 1}).Draw(t, "sigma"),
 			Seed:    rapid.Uint64().Draw(t, "seed"),
-			Costs:   cluster.Every(rapid.SampledFrom([]float64{0, 30}).Draw(t, "seconds")),
+			Costs:   cluster.PausePerChange(rapid.SampledFrom([]float64{0, 30}).Draw(t, "seconds")),
 			Round:   rapid.SampledFrom([]int64{0, 60_000}).Draw(t, "round"),
 		}
 		if rapid.Bool().Draw(t, "curves") {
@@ -173,7 +175,7 @@ func TestRandom(t *testing.T) {
 				t.Fatalf("%s: %+v took %d ms", policy.Name, j, j.JCT())
 			}
 			if policy.Name == "deadline" && cfg.Sigma == 0 && cfg.PerHost == 0 &&
-				j.Deadline > 0 && j.Done() && !j.Met() {
+				j.Deadline > 0 && j.Done() && !j.MetDeadline() {
 				t.Fatalf("%+v was admitted and is late", j)
 			}
 		}
@@ -181,15 +183,15 @@ func TestRandom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, b := text(t, r), text(t, again)
+		a, b := resultText(t, r), resultText(t, again)
 		if !bytes.Equal(a, b) {
 			t.Fatalf("%s: %s\nand then %s", policy.Name, a, b)
 		}
 	})
 }
 
-// text returns all that a result has.
-func text(t *rapid.T, r *cluster.Result) []byte {
+// resultText returns all that a result has.
+func resultText(t *rapid.T, r *cluster.Result) []byte {
 	a, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -201,8 +203,8 @@ func text(t *rapid.T, r *cluster.Result) []byte {
 	return append(a, b...)
 }
 
-// public reads a public trace below the folder of SHOAL_DATA.
-func public(t testing.TB, name string) []trace.Job {
+// publicTrace reads a public trace below the folder of SHOAL_DATA.
+func publicTrace(t testing.TB, name string) []trace.Job {
 	t.Helper()
 	data := os.Getenv("SHOAL_DATA")
 	if data == "" {
@@ -234,7 +236,7 @@ func TestCheckValues(t *testing.T) {
 		{"elasticflow-traces/raw/cluster07.csv.gz", 288, map[string]float64{"fifo": 14.54,
 			"fifo-skip": 11.75, "sjf": 9.08, "las": 8.44, "srsf": 7.81}},
 	} {
-		jobs := public(t, c.file)
+		jobs := publicTrace(t, c.file)
 		for name, want := range c.hours {
 			policy, err := sched.Named(name)
 			if err != nil {
@@ -242,7 +244,7 @@ func TestCheckValues(t *testing.T) {
 				continue
 			}
 			r, err := cluster.Play(jobs, cluster.Config{Policy: policy, GPUs: c.gpus,
-				Costs: cluster.Every(30)})
+				Costs: cluster.PausePerChange(30)})
 			if err != nil {
 				t.Fatal(err)
 			}

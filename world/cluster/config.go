@@ -54,8 +54,9 @@ var (
 	Restart = pauseCosts(900)
 )
 
-// Every returns costs by which each change but the first start of a job takes so many seconds.
-func Every(seconds float64) sched.Costs { return pauseCosts(seconds) }
+// PausePerChange returns costs by which each change but the first start of a job takes so many
+// seconds.
+func PausePerChange(seconds float64) sched.Costs { return pauseCosts(seconds) }
 
 // pauseCosts returns costs with which a job stands still for so many seconds when its size changes
 // and when it goes on after it was parked; its first start and the parking take none.

@@ -25,9 +25,9 @@ type player struct {
 	row     Job   // what came of it
 }
 
-// players returns the players of the jobs of a trace, in their order. What chance decides follows
-// from the seed and the number of a job.
-func (c *Config) players(jobs []trace.Job) []player {
+// newPlayers returns the players of the jobs of a trace, in their order. What chance decides
+// follows from the seed and the number of a job.
+func (c *Config) newPlayers(jobs []trace.Job) []player {
 	load := c.Load
 	if load == 0 {
 		load = 1
@@ -48,13 +48,13 @@ func (c *Config) players(jobs []trace.Job) []player {
 			j.Deadline = max(arrived+t.Deadline-t.Arrived, 1)
 		}
 		if c.PerHost > 0 {
-			j.Spread = 1 + float64((MostSpread-1)*uniform(c.Seed, i, drawsSpread))
+			j.Spread = 1 + float64((MostSpread-1)*drawUniform(c.Seed, i, drawsSpread))
 		}
 		j.Speed = sched.Curve{{Slots: t.GPUs, Rate: 1}}
 		if at := c.curveOf(t, i, byModel); at >= 0 {
 			key := [2]int{at, t.GPUs}
 			if sizes[key] == nil {
-				sizes[key] = c.points(&c.Curves[at], t.GPUs)
+				sizes[key] = c.curvePoints(&c.Curves[at], t.GPUs)
 			}
 			j.Speed = sizes[key]
 			for _, p := range j.Speed {
@@ -63,7 +63,7 @@ func (c *Config) players(jobs []trace.Job) []player {
 			j.Min, j.Max = j.Sizes[0], j.Sizes[len(j.Sizes)-1]
 		}
 		work := float64(float64(t.Duration) / 1000 * j.Speed.Rate(t.GPUs))
-		predicted := float64(work * logNormal(c.Seed, i, c.Sigma))
+		predicted := float64(work * drawLogNormal(c.Seed, i, c.Sigma))
 		j.Left = sched.Estimate{Mean: predicted, Spread: predicted *
 			math.Sqrt(portable.Exp(float64(c.Sigma*c.Sigma))-1)}
 		list[i] = player{job: j, work: work, left: work, row: Job{Name: t.Name, Line: t.Line,
@@ -103,12 +103,12 @@ func (c *Config) curveOf(t *trace.Job, number int, byModel map[string][]int) int
 	if len(list) == 0 {
 		return -1
 	}
-	return list[pick(c.Seed, number, len(list))]
+	return list[pickIndex(c.Seed, number, len(list))]
 }
 
-// points returns a curve at all sizes that were measured and that the cluster has, and at the size
-// that a job asks for.
-func (c *Config) points(curve *trace.Curve, asked int) (list sched.Curve) {
+// curvePoints returns a curve at all sizes that were measured and that the cluster has, and at the
+// size that a job asks for.
+func (c *Config) curvePoints(curve *trace.Curve, asked int) (list sched.Curve) {
 	sizes := slices.Clone(curve.Sizes)
 	if i, there := slices.BinarySearch(sizes, asked); !there {
 		sizes = slices.Insert(sizes, i, asked)

@@ -10,10 +10,11 @@ import (
 	"github.com/shoal-ml/shoal/world/cluster"
 )
 
-// least returns the least sum of the times from arrival to end that any schedule has in which one
-// job at a time has all GPUs, by trying all of them in whole seconds. A schedule that preempts may
-// change the job each second. left are the seconds that jobs have to run from now on.
-func least(jobs []trace.Job, left []int64, now int64, preempt bool, known map[string]int64) int64 {
+// leastTotalTime returns the least sum of the times from arrival to end that any schedule has in
+// which one job at a time has all GPUs, by trying all of them in whole seconds. A schedule that
+// preempts may change the job each second. left are the seconds that jobs have to run from now on.
+func leastTotalTime(jobs []trace.Job, left []int64, now int64,
+	preempt bool, known map[string]int64) int64 {
 	key := fmt.Sprint(now, left)
 	if sum, is := known[key]; is {
 		return sum
@@ -32,7 +33,7 @@ func least(jobs []trace.Job, left []int64, now int64, preempt bool, known map[st
 			ran, end = 1, now+1
 		}
 		left[i] -= ran
-		sum := least(jobs, left, end, preempt, known)
+		sum := leastTotalTime(jobs, left, end, preempt, known)
 		if left[i] == 0 {
 			sum += end - j.Arrived/1000
 		}
@@ -42,7 +43,7 @@ func least(jobs []trace.Job, left []int64, now int64, preempt bool, known map[st
 	if !waiting {
 		best = 0
 	} else if idle := nextArrival(jobs, now); idle > now { // it may pay to wait
-		best = min(best, least(jobs, left, idle, preempt, known))
+		best = min(best, leastTotalTime(jobs, left, idle, preempt, known))
 	}
 	known[key] = best
 	return best
@@ -78,9 +79,9 @@ func TestOptimumOfTinyCases(t *testing.T) {
 		}
 		for _, name := range []string{"asrpt", "asrpt-tuned"} {
 			preempt := name == "asrpt-tuned"
-			sum := least(jobs, left, 0, preempt, map[string]int64{})
-			result, err := cluster.Play(jobs, cluster.Config{Policy: named(t, name), GPUs: 2,
-				Costs: cluster.Every(0)})
+			sum := leastTotalTime(jobs, left, 0, preempt, map[string]int64{})
+			result, err := cluster.Play(jobs, cluster.Config{Policy: policyNamed(t, name), GPUs: 2,
+				Costs: cluster.PausePerChange(0)})
 			if err != nil {
 				t.Fatal(err)
 			}

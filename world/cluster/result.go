@@ -37,8 +37,8 @@ func (j *Job) Done() bool { return j.Ended >= 0 && j.Refused == "" }
 // JCT returns the milliseconds from the arrival of a job to its end: its job completion time.
 func (j *Job) JCT() int64 { return j.Ended - j.Arrived }
 
-// Met reports whether a job was done by its deadline, where it has one.
-func (j *Job) Met() bool { return j.Deadline > 0 && j.Done() && j.Ended <= j.Deadline }
+// MetDeadline reports whether a job was done by its deadline, where it has one.
+func (j *Job) MetDeadline() bool { return j.Deadline > 0 && j.Done() && j.Ended <= j.Deadline }
 
 // Fault is something that was wrong with the policy, and how often.
 type Fault struct {
@@ -126,7 +126,7 @@ func (r *Result) summarize(u *usage) {
 		if j.Deadline > 0 {
 			r.Deadlines++
 		}
-		if j.Met() {
+		if j.MetDeadline() {
 			r.Met++
 		}
 		if j.Started >= 0 {

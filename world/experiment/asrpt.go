@@ -57,11 +57,11 @@ func runASRPT(in *Input) (*Table, error) {
 				return nil, err
 			}
 			return cluster.Play(jobs, cluster.Config{Policy: policy, GPUs: c.gpus, PerHost: 8,
-				Costs: cluster.Every(30), Sigma: asrptSigma, Seed: in.Seed})
+				Costs: cluster.PausePerChange(30), Sigma: asrptSigma, Seed: in.Seed})
 		}
 		best, mean, p99 := "", math.Inf(1), math.Inf(1)
 		for k, name := range asrptRivals {
-			in.step("asrpt", i*6+k, len(asrptClusters)*6)
+			in.reportProgress("asrpt", i*6+k, len(asrptClusters)*6)
 			r, err := play(name)
 			if err != nil {
 				return nil, err
@@ -71,9 +71,9 @@ func runASRPT(in *Input) (*Table, error) {
 			}
 			p99 = min(p99, r.P99)
 		}
-		row := []string{fmt.Sprintf("%02d", c.cluster), fmt.Sprint(c.gpus), best, hours(mean)}
+		row := []string{fmt.Sprintf("%02d", c.cluster), fmt.Sprint(c.gpus), best, hoursText(mean)}
 		for k, name := range asrptOurs {
-			in.step("asrpt", i*6+3+k, len(asrptClusters)*6)
+			in.reportProgress("asrpt", i*6+3+k, len(asrptClusters)*6)
 			r, err := play(name)
 			if err != nil {
 				return nil, err

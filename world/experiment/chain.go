@@ -48,13 +48,13 @@ func runChain(in *Input) (*Table, error) {
 	var keeps, steps, learns []float64
 	for i, start := range chainStarts {
 		for k, each := range chainEach {
-			in.step("chain", i*len(chainEach)+k, len(chainStarts)*len(chainEach))
+			in.reportProgress("chain", i*len(chainEach)+k, len(chainStarts)*len(chainEach))
 			stages := stagesOf(start, each)
 			needs := make([][]int, len(requests))
 			for now, n := range requests {
 				needs[now] = []int{stages[0].Need(n)}
 			}
-			keep, step, learned, followed, err := scale(stages, needs, in.Seed)
+			keep, step, learned, followed, err := scaleStages(stages, needs, in.Seed)
 			if err != nil {
 				return nil, err
 			}
@@ -76,10 +76,11 @@ func stagesOf(start, each float64) []price.Stage {
 	return []price.Stage{{Name: "stage", Share: 1, Each: each, Room: 1, Run: 1, Start: start}}
 }
 
-// scale returns what needs cost if idle replicas are kept for as long as starting one costs and by
-// the regularised step, both over the optimum; what they cost by the learned scaling behind its
-// guard, over the step, in the part that it has not learned from; and how often it was followed.
-func scale(stages []price.Stage, needs [][]int, seed uint64) (keep, step, learned,
+// scaleStages returns what needs cost if idle replicas are kept for as long as starting one costs
+// and by the regularised step, both over the optimum; what they cost by the learned scaling behind
+// its guard, over the step, in the part that it has not learned from; and how often it was
+// followed.
+func scaleStages(stages []price.Stage, needs [][]int, seed uint64) (keep, step, learned,
 	followed float64, err error) {
 	optimum := price.Cheapest(stages, needs)
 	cost := func(s price.Scaler, needs [][]int) (sum float64) {

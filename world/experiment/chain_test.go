@@ -28,7 +28,7 @@ func TestScaleOfATrace(t *testing.T) {
 	for i := range needs[1:18] {
 		needs[i+1] = []int{0}
 	}
-	keep, step, learned, _, err := scale(stages, needs, 1)
+	keep, step, learned, _, err := scaleStages(stages, needs, 1)
 	if err != nil || keep < 1 || keep > 2 || step < 1 || learned > 1.02 {
 		t.Errorf("%v, %v and %v times the optimum, %v", keep, step, learned, err)
 	}

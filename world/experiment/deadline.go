@@ -43,7 +43,7 @@ func runDeadline(in *Input) (*Table, error) {
 			cases = cases[:2]
 		}
 		for _, x := range cases {
-			in.step("deadline", len(t.Rows), len(deadlineCases)+2*len(clusters)-2)
+			in.reportProgress("deadline", len(t.Rows), len(deadlineCases)+2*len(clusters)-2)
 			r, err := playElastic(in, jobs, curves, c[1], x.policy, x.costs, x.sigma)
 			if err != nil {
 				return nil, err
@@ -51,7 +51,8 @@ func runDeadline(in *Input) (*Table, error) {
 			t.Rows = append(t.Rows, []string{fmt.Sprintf("%02d", c[0]), fmt.Sprint(c[1]), x.policy,
 				x.costs, fmt.Sprint(x.sigma),
 				fmt.Sprintf("%.1f %%", 100*float64(r.Met)/float64(r.Deadlines)),
-				fmt.Sprint(r.Refused), fmt.Sprint(r.Deadlines - r.Met - r.Refused), hours(r.Mean)})
+				fmt.Sprint(r.Refused), fmt.Sprint(r.Deadlines - r.Met - r.Refused),
+				hoursText(r.Mean)})
 		}
 	}
 	return t, nil

@@ -47,13 +47,14 @@ func runElastic(in *Input) (*Table, error) {
 			return nil, err
 		}
 		for k, x := range elasticCases {
-			in.step("elastic", len(elasticCases)*i+k, 3*len(elasticCases))
+			in.reportProgress("elastic", len(elasticCases)*i+k, 3*len(elasticCases))
 			r, err := playElastic(in, jobs, curves, c[1], x.policy, x.costs, x.sigma)
 			if err != nil {
 				return nil, err
 			}
 			t.Rows = append(t.Rows, []string{fmt.Sprintf("%02d", c[0]), fmt.Sprint(c[1]), x.policy,
-				x.costs, fmt.Sprint(x.sigma), hours(r.Mean), hours(r.Median), hours(r.P99),
+				x.costs, fmt.Sprint(x.sigma), hoursText(r.Mean), hoursText(r.Median),
+				hoursText(r.P99),
 				fmt.Sprint(r.Moves)})
 		}
 	}

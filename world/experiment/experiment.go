@@ -118,12 +118,13 @@ func ReadCurves(data fs.FS, folder string, strict bool) (curves []trace.Curve,
 	return curves, found, nil
 }
 
-// step tells in.Progress, if that is set, how much is done of what the experiment does now.
-func (in *Input) step(what string, done, all int) {
+// reportProgress tells in.Progress, if that is set, how much is done of what the experiment does
+// now.
+func (in *Input) reportProgress(what string, done, all int) {
 	if in.Progress != nil {
 		in.Progress(what, done, all)
 	}
 }
 
-// hours writes a number of hours.
-func hours(x float64) string { return fmt.Sprintf("%.2f", x) }
+// hoursText writes a number of hours.
+func hoursText(x float64) string { return fmt.Sprintf("%.2f", x) }

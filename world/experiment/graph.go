@@ -38,7 +38,7 @@ func runGraph(in *Input) (*Table, error) {
 		"than on one host a step takes on average, and gains are parts of what it takes by " +
 		"best fit."}
 	for i, shape := range graphShapes {
-		in.step("graph", i, len(graphShapes))
+		in.reportProgress("graph", i, len(graphShapes))
 		for _, perHost := range []int{4, 8} {
 			random := learn.NewRandom(in.Seed)
 			fits, heavies, gains, most := 0.0, 0.0, 0.0, 0.0
@@ -48,11 +48,11 @@ func runGraph(in *Input) (*Table, error) {
 				if err != nil {
 					return nil, err
 				}
-				fit, err := placed(m, g, false)
+				fit, err := slowdownWhenPlaced(m, g, false)
 				if err != nil {
 					return nil, err
 				}
-				heavy, err := placed(m, g, true)
+				heavy, err := slowdownWhenPlaced(m, g, true)
 				if err != nil {
 					return nil, err
 				}
@@ -62,7 +62,8 @@ func runGraph(in *Input) (*Table, error) {
 			}
 			t.Rows = append(t.Rows, []string{fmt.Sprint(shape.stages), fmt.Sprint(shape.replicas),
 				fmt.Sprint(perHost), fmt.Sprintf("%.3f", fits/graphDraws),
-				fmt.Sprintf("%.3f", heavies/graphDraws), part(gains / graphDraws), part(most)})
+				fmt.Sprintf("%.3f", heavies/graphDraws), percentText(gains / graphDraws),
+				percentText(most)})
 		}
 	}
 	return t, nil
@@ -129,10 +130,10 @@ func jobOf(n int) sched.Job {
 		Speed: sched.Curve{{Slots: n, Rate: 1}}}
 }
 
-// placed has machine m start a job with the workers of graph g, which ends then, and returns how
-// many times longer its step takes than on one host. known says whether the machine knows the
-// graph.
-func placed(m *sched.Machine, g *sched.Graph, known bool) (float64, error) {
+// slowdownWhenPlaced has machine m start a job with the workers of graph g, which ends then, and
+// returns how many times longer its step takes than on one host. known says whether the machine
+// knows the graph.
+func slowdownWhenPlaced(m *sched.Machine, g *sched.Graph, known bool) (float64, error) {
 	j := jobOf(g.Workers)
 	if known {
 		j.Graph = g

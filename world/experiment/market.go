@@ -31,7 +31,7 @@ func runMarket(in *Input) (*Table, error) {
 	kinds := []struct{ cards, jobs int }{{1, 2}, {1, 8}, {2, 4}, {4, 8}, {8, 32}}
 	for i, k := range kinds {
 		for j, weight := range []float64{1, 4} {
-			in.step("market", 2*i+j, 2*len(kinds))
+			in.reportProgress("market", 2*i+j, 2*len(kinds))
 			random := learn.NewRandom(in.Seed)
 			worst, sum, least, most := 0.0, 0.0, 1.0, 0.0
 			for range marketDraws {
@@ -53,7 +53,7 @@ func runMarket(in *Input) (*Table, error) {
 			}
 			t.Rows = append(t.Rows, []string{fmt.Sprint(k.cards), fmt.Sprint(k.jobs),
 				fmt.Sprintf("%v:1", weight), fmt.Sprintf("%.0e", worst),
-				part(sum / marketDraws), part(least), part(most)})
+				percentText(sum / marketDraws), percentText(least), percentText(most)})
 		}
 	}
 	return t, nil
@@ -85,5 +85,5 @@ func drawMarket(random *learn.Random, cards, jobs int, weight float64) (links []
 	return links, buyers
 }
 
-// part writes a part of 1.
-func part(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+// percentText writes a part of 1.
+func percentText(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }

@@ -52,14 +52,15 @@ func runOrders(in *Input) (*Table, error) {
 			if err != nil {
 				continue // it is not built in
 			}
-			in.step("orders", len(c.policies)*i+k, len(c.policies)*len(checkValues))
+			in.reportProgress("orders", len(c.policies)*i+k, len(c.policies)*len(checkValues))
 			r, err := cluster.Play(jobs, cluster.Config{Policy: policy, GPUs: c.gpus,
-				Costs: cluster.Every(30), Seed: in.Seed})
+				Costs: cluster.PausePerChange(30), Seed: in.Seed})
 			if err != nil {
 				return nil, err
 			}
 			t.Rows = append(t.Rows, []string{fmt.Sprintf("%02d", c.cluster), fmt.Sprint(c.gpus),
-				name, hours(r.Mean), hours(c.hours[k]), hours(r.Median), hours(r.P99),
+				name, hoursText(r.Mean), hoursText(c.hours[k]), hoursText(r.Median),
+				hoursText(r.P99),
 				fmt.Sprint(r.Parks)})
 		}
 	}

@@ -40,7 +40,7 @@ func runPrices(in *Input) (*Table, error) {
 	}
 	sizes := []int{192, 96}
 	for i, gpus := range sizes {
-		in.step("price", i, len(sizes))
+		in.reportProgress("price", i, len(sizes))
 		jobs, err := in.Jobs(traceOf(priceCluster), gpus)
 		if err != nil {
 			return nil, err

@@ -55,8 +55,8 @@ func runSiren(in *Input) (*Table, error) {
 		"worst of 20 runs: without and with its guard in those that judge whether it acts, and " +
 		"then in others. To learn does not pay where a twin is there."}
 	for i, a := range applications {
-		in.step("siren", i, len(applications))
-		epochs, noise, err := in.ways(a.name, a.first)
+		in.reportProgress("siren", i, len(applications))
+		epochs, noise, err := in.waysByEpoch(a.name, a.first)
 		if err != nil {
 			return nil, err
 		}
@@ -87,22 +87,24 @@ func runSiren(in *Input) (*Table, error) {
 		if policy.Acts {
 			acts = "yes"
 		}
-		t.Rows = append(t.Rows, append(row, times(policy.Alone), times(policy.Worst), acts,
-			times(worst)))
+		t.Rows = append(t.Rows, append(row, factorText(policy.Alone), factorText(policy.Worst),
+			acts,
+			factorText(worst)))
 	}
 	return t, nil
 }
 
-// times writes a factor as people read it, such as "1.250 x".
-func times(x float64) string { return fmt.Sprintf("%.3f x", x) }
+// factorText writes a factor as people read it, such as "1.250 x".
+func factorText(x float64) string { return fmt.Sprintf("%.3f x", x) }
 
-// ways returns the ways of each epoch of an application that begins with a batch: with some GPUs,
-// on as few hosts as have them, and with each batch that it was trained with. It also returns the
-// noise scale of each epoch over the first batch. An epoch is one of the first batch, and a way
+// waysByEpoch returns the ways of each epoch of an application that begins with a batch: with some
+// GPUs, on as few hosts as have them, and with each batch that it was trained with. It also returns
+// the noise scale of each epoch over the first batch. An epoch is one of the first batch, and a way
 // takes as many steps as come as far, by the gradients that were measured with its batch where
 // training was as far; a slot costs 1 a second.
-func (in *Input) ways(name string, first int) (epochs [][]price.Way, noise []float64, err error) {
-	p, err := in.profile(name)
+func (in *Input) waysByEpoch(name string, first int) (epochs [][]price.Way,
+	noise []float64, err error) {
+	p, err := in.readProfile(name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -139,8 +141,9 @@ func (in *Input) ways(name string, first int) (epochs [][]price.Way, noise []flo
 	return epochs, noise, nil
 }
 
-// profile reads what was measured of an application. It fails where a file is missing or is none.
-func (in *Input) profile(name string) (*trace.Profile, error) {
+// readProfile reads what was measured of an application. It fails where a file is missing or is
+// none.
+func (in *Input) readProfile(name string) (*trace.Profile, error) {
 	p := &trace.Profile{App: name}
 	folder := path.Join("pollux-profiles", name)
 	list, err := fs.ReadDir(in.Data, folder)

@@ -20,7 +20,7 @@ func TestWaysOfAProfile(t *testing.T) {
 		files["pollux-profiles/tiny/"+name] = &fstest.MapFile{Data: []byte(text)}
 	}
 	in := &Input{Data: files}
-	epochs, noise, err := in.ways("tiny", 16)
+	epochs, noise, err := in.waysByEpoch("tiny", 16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,11 +43,11 @@ func TestWaysOfAProfile(t *testing.T) {
 		t.Errorf("where gradients are noise alone, a batch of twice takes half the steps: %v", x)
 	}
 	for _, name := range []string{"none", "tiny/placements.csv"} {
-		if _, _, err := in.ways(name, 16); err == nil {
+		if _, _, err := in.waysByEpoch(name, 16); err == nil {
 			t.Errorf("%s is no application", name)
 		}
 	}
-	if _, _, err := in.ways("tiny", 8); err == nil {
+	if _, _, err := in.waysByEpoch("tiny", 8); err == nil {
 		t.Error("it was not trained with a batch of 8")
 	}
 }

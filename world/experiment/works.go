@@ -58,15 +58,15 @@ func runWorks(in *Input) (*Table, error) {
 	}
 	sigmas := []float64{0.1, 0.3, 1}
 	for i, sigma := range sigmas {
-		in.step("works", i, len(sigmas))
-		t.Rows = append(t.Rows, worksOff(arrivals, sigma, in.Seed))
+		in.reportProgress("works", i, len(sigmas))
+		t.Rows = append(t.Rows, predictionErrors(arrivals, sigma, in.Seed))
 	}
 	return t, nil
 }
 
-// worksOff returns a row of the table: how far off predictions are where the works of a kind vary
-// by a standard deviation of the logarithm, sigma.
-func worksOff(arrivals []int64, sigma float64, seed uint64) []string {
+// predictionErrors returns a row of the table: how far off predictions are where the works of a
+// kind vary by a standard deviation of the logarithm, sigma.
+func predictionErrors(arrivals []int64, sigma float64, seed uint64) []string {
 	r := learn.NewRandom(seed)
 	kinds, weights := make([]recurring, worksKinds), 0.0
 	for k := range kinds {

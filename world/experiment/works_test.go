@@ -13,7 +13,7 @@ func TestWorksAreOffByWhatVaries(t *testing.T) {
 		arrivals[i] = int64(i) * 600
 	}
 	for _, seed := range []uint64{1, 2, 3} {
-		row := worksOff(arrivals, 0.3, seed)
+		row := predictionErrors(arrivals, 0.3, seed)
 		for i, c := range []struct{ least, most float64 }{{0.3, 0.55}, {0.29, 0.45}, {0.37, 0.5},
 			{0.9, 2.5}} {
 			x, err := strconv.ParseFloat(row[i+1], 64)

@@ -74,8 +74,8 @@ type Noise struct {
 	Dims float64
 }
 
-// at returns the noise scale in samples after some progress, in samples at B0.
-func (n Noise) at(progress float64) float64 {
+// scaleAt returns the noise scale in samples after some progress, in samples at B0.
+func (n Noise) scaleAt(progress float64) float64 {
 	if n.From <= 0 || n.To == n.From {
 		return n.From
 	}

@@ -15,25 +15,25 @@ import (
 // What happens to a World between two steps, and what it shows of a step. The methods run within
 // World.Step, place also within New and forget within Change, on the goroutine of the World.
 
-// happen lets all happen that is due before the next step.
-func (w *World) happen() {
+// runDueEvents lets all happen that is due before the next step.
+func (w *World) runDueEvents() {
 	for len(w.steps) > 0 && w.steps[0].Step <= w.cursor.Step {
-		w.apply(w.steps[0])
+		w.applyEvent(w.steps[0])
 		w.steps = w.steps[1:]
 	}
 	for len(w.timed) > 0 && w.timed[0].At <= w.now {
-		w.apply(w.timed[0])
+		w.applyEvent(w.timed[0])
 		w.timed = w.timed[1:]
 	}
 	w.resize()
 	if w.stale {
-		w.place()
+		w.placeMembers()
 	}
 	w.measureMemory()
 }
 
-// apply has event e happen, which is due.
-func (w *World) apply(e Event) {
+// applyEvent has event e happen, which is due.
+func (w *World) applyEvent(e Event) {
 	w.stale = true
 	w.events = append(w.events, e)
 	h := &w.hosts[e.Host]
@@ -50,7 +50,7 @@ func (w *World) apply(e Event) {
 		h.Load = e.Value
 	case Notice:
 		if e.Timed && w.now >= e.At+e.Value { // the step that ran then took too long
-			w.lose(h)
+			w.loseHost(h)
 		} else if h.in {
 			h.leave()
 			w.loseState()
@@ -58,7 +58,7 @@ func (w *World) apply(e Event) {
 			w.pause += w.config.Costs.Release
 		}
 	case Lose:
-		w.lose(h)
+		w.loseHost(h)
 	case Join:
 		h.there = true
 		if !h.in && w.setting.Size == 0 {
@@ -72,8 +72,9 @@ func (w *World) apply(e Event) {
 // leave has the workers of a host leave, and the host with them: nobody of it takes part any more.
 func (h *host) leave() { h.in, h.there, h.workers = false, false, 0 }
 
-// lose has a host be lost in the next step. The last host is lost at once: nobody is left to go on.
-func (w *World) lose(h *host) {
+// loseHost has a host be lost in the next step. The last host is lost at once: nobody is left to go
+// on.
+func (w *World) loseHost(h *host) {
 	if !h.in {
 		h.there = false
 		return
@@ -101,9 +102,9 @@ func (w *World) removeLost() {
 	w.stale = true
 }
 
-// place sets who takes part, by rank, how their hosts share processors, and what communication
-// takes, after any of that has changed.
-func (w *World) place() {
+// placeMembers sets who takes part, by rank, how their hosts share processors, and what
+// communication takes, after any of that has changed.
+func (w *World) placeMembers() {
 	w.conditions++
 	w.stale = false
 	before := slices.Clone(w.ranks)
@@ -132,9 +133,9 @@ func (w *World) place() {
 	}
 	w.done = slices.Grow(w.done[:0], len(w.ranks))[:len(w.ranks)]
 	if w.split.of != w.generation {
-		w.forget()
+		w.forgetSplit()
 	}
-	w.whole = w.communication(cables)
+	w.whole = w.communicationSeconds(cables)
 }
 
 // moveShares gives the members the shares of work that they had before, as a head does.
@@ -150,14 +151,14 @@ func (w *World) moveShares(before []rank) {
 	w.cursor = w.cursor.WithShares(w.setting.Shares)
 }
 
-// forget has the job forget where the time of a step went, since that has changed.
-func (w *World) forget() {
+// forgetSplit has the job forget where the time of a step went, since that has changed.
+func (w *World) forgetSplit() {
 	w.split = split{Split: sense.Split{Slack: make([]float64, len(w.ranks))}, of: w.generation}
 }
 
-// communication returns the seconds that the gradients take over the cables of the hosts: by the
-// route that is given, or by the best of those that a job without measurements would consider.
-func (w *World) communication(cables []float64) float64 {
+// communicationSeconds returns the seconds that the gradients take over the cables of the hosts: by
+// the route that is given, or by the best of those that a job without measurements would consider.
+func (w *World) communicationSeconds(cables []float64) float64 {
 	bytes, m := w.config.Gradients, w.config.Network
 	if len(cables) == 0 || bytes == 0 {
 		return 0
@@ -178,8 +179,8 @@ func (w *World) communication(cables []float64) float64 {
 	return least
 }
 
-// observe takes in what agent and workers would tell of a step.
-func (w *World) observe(s Step, slowest float64) {
+// recordObservations takes in what agent and workers would tell of a step.
+func (w *World) recordObservations(s Step, slowest float64) {
 	steps, sample := float64(max(s.Round, 1)), s.StepSample
 	sample.Seconds, sample.Samples = s.Seconds/steps, s.Samples/uint64(steps)
 	w.series.Add(sample)
@@ -199,15 +200,15 @@ func (w *World) observe(s Step, slowest float64) {
 	ease(&w.split.Optimizer, met/float64(len(w.ranks)))
 	ease(&w.split.Seconds, (slowest+s.Exposed)/steps)
 	if s.Noise > 0 && s.Samples > 0 {
-		w.noise.Add(w.norms(s))
+		w.noise.Add(w.drawNorms(s))
 	}
 }
 
-// norms draws the norms of gradients that the workers would tell of a step. |G|², the squared norm
-// of the true gradient, is 1, so the variance of a sample is the noise scale. The deviation of a
-// sum of samples has a chi-squared distribution of as many degrees of freedom as the gradient has
+// drawNorms draws the norms of gradients that the workers would tell of a step. |G|², the squared
+// norm of the true gradient, is 1, so the variance of a sample is the noise scale. The deviation of
+// a sum of samples has a chi-squared distribution of as many degrees of freedom as the gradient has
 // coordinates, which is normal enough.
-func (w *World) norms(s Step) noise.Sums {
+func (w *World) drawNorms(s Step) noise.Sums {
 	ranks, batch := float64(s.Size), float64(s.Samples)/float64(max(s.Round, 1))
 	if s.Size < 2 {
 		return noise.Sums{Alone: 1}

@@ -32,10 +32,10 @@ func (l Local) drawn(seed uint64) Local {
 	return Local{Stale: between(0, leastStale, mostStale), Own: between(1, leastOwn, mostOwn)}
 }
 
-// worth returns what a sample of a batch brings in rounds of so many local steps, as a part of what
-// it brings to synchronous SGD, with a noise scale; 0 = none was stated, and no batch is too large.
-// Where workers meet in pairs, a round counts as one of two steps.
-func (l Local) worth(batch, scale float64, steps uint64, pairs bool) float64 {
+// sampleWorth returns what a sample of a batch brings in rounds of so many local steps, as a part
+// of what it brings to synchronous SGD, with a noise scale; 0 = none was stated, and no batch is
+// too large. Where workers meet in pairs, a round counts as one of two steps.
+func (l Local) sampleWorth(batch, scale float64, steps uint64, pairs bool) float64 {
 	if scale <= 0 {
 		return l.Own
 	}
@@ -46,11 +46,12 @@ func (l Local) worth(batch, scale float64, steps uint64, pairs bool) float64 {
 	return l.Own * (scale + batch) / (scale + float64(batch*size))
 }
 
-// synced returns how workers synchronise now, in the form of Setting.Sync; "" is as Ssgd.
-func (w *World) synced() string { return w.setting.WithStated(0, w.config.Levers).Sync }
+// currentSync returns how workers synchronise now, in the form of Setting.Sync; "" is as Ssgd.
+func (w *World) currentSync() string { return w.setting.WithStated(0, w.config.Levers).Sync }
 
-// drifts reports whether workers average in some other way than their gradients in every step.
-func (w *World) drifts() bool { return setting.IsLocal(w.synced()) }
+// makesLocalSteps reports whether workers average in some other way than their gradients in every
+// step.
+func (w *World) makesLocalSteps() bool { return setting.IsLocal(w.currentSync()) }
 
 // inPairs reports whether each worker averages with another one in each step.
 func inPairs(sync string) bool {
@@ -58,10 +59,10 @@ func inPairs(sync string) bool {
 	return name == "pair" || name == "hybrid"
 }
 
-// meet has the workers average in pairs that are drawn by the numbers of a step: both wait for the
-// later one, and send each other what they have, which sets rank.took and rank.met. With an odd
-// number of workers one rests.
-func (w *World) meet(numbers draws) {
+// averageInPairs has the workers average in pairs that are drawn by the numbers of a step: both
+// wait for the later one, and send each other what they have, which sets rank.took and rank.met.
+// With an odd number of workers one rests.
+func (w *World) averageInPairs(numbers draws) {
 	order := make([]int, len(w.ranks))
 	for i := range order {
 		order[i] = i
@@ -83,9 +84,9 @@ func (w *World) meet(numbers draws) {
 
 // EfficiencyIn is Efficiency of a job that synchronises in another way, in rounds of some steps.
 func (w *World) EfficiencyIn(sync string, round uint32, batch float64) float64 {
-	scale, worth := w.config.Noise.at(w.progress), 1.0
+	scale, worth := w.config.Noise.scaleAt(w.progress), 1.0
 	if setting.IsLocal(sync) {
-		worth = w.config.Local.worth(batch, scale, uint64(max(round, 1)), inPairs(sync))
+		worth = w.config.Local.sampleWorth(batch, scale, uint64(max(round, 1)), inPairs(sync))
 	}
 	if scale > 0 {
 		worth *= (scale + float64(w.config.Data.Batch)) / (scale + batch)
@@ -93,9 +94,9 @@ func (w *World) EfficiencyIn(sync string, round uint32, batch float64) float64 {
 	return worth
 }
 
-// As returns a copy of the job that trains in another way from its next round on, to ask what it
-// would do; it is not to make a step.
-func (w *World) As(sync string, round uint32) *World {
+// CopyWithSync returns a copy of the job that trains in another way from its next round on, to ask
+// what it would do; it is not to make a step.
+func (w *World) CopyWithSync(sync string, round uint32) *World {
 	c := *w
 	c.setting.Sync, c.setting.Round = sync, round
 	c.cursor = c.cursor.WithRound(round)

@@ -43,7 +43,7 @@ func (w *World) measureMemory() {
 		if need > h.Room {
 			w.events = append(w.events, Event{What: Overflow, Host: i,
 				Text: fmt.Sprintf("h%d is out of memory", i+1)})
-			w.lose(h)
+			w.loseHost(h)
 			continue
 		}
 		m := machine.Memory{Used: need / float64(h.workers), Samples: samples / float64(h.workers),
@@ -54,6 +54,6 @@ func (w *World) measureMemory() {
 		}
 	}
 	if w.stale {
-		w.place()
+		w.placeMembers()
 	}
 }

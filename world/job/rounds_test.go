@@ -55,7 +55,7 @@ func TestPairs(t *testing.T) {
 	c := config(t, 4, 128*16, 128)
 	c.Levers.Sync, c.Levers.Round, c.Data = "local", 16, c.Data.WithRound(16)
 	for i := range c.Hosts {
-		c.Hosts[i].Residuals = job.Spread(0.5)
+		c.Hosts[i].Residuals = job.ResidualFactors(0.5)
 	}
 	alone := run(t, newWorld(t, c), 1)[0]
 	c.Levers.Sync = "pair"

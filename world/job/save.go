@@ -32,14 +32,14 @@ type saving struct {
 	lost          bool    // nobody has the state any more
 }
 
-// savedNow returns a checkpoint of the job as it is now.
-func (w *World) savedNow() save {
+// newSave returns a checkpoint of the job as it is now.
+func (w *World) newSave() save {
 	return save{w.cursor.Step, w.now, w.cursor, w.progress, w.setting}
 }
 
-// seal makes the newest checkpoint that which a new run goes on from, if it is written. It returns
-// whether it is.
-func (w *World) seal() bool {
+// sealIfWritten makes the newest checkpoint that which a new run goes on from, if it is written. It
+// returns whether it is.
+func (w *World) sealIfWritten() bool {
 	s := &w.saving
 	if w.now < s.newest.at+w.config.Costs.Write {
 		return false
@@ -51,7 +51,7 @@ func (w *World) seal() bool {
 // saveIfDue makes a checkpoint if it is time, and the one before is written. It returns for how
 // many seconds the workers stand still to copy their state.
 func (w *World) saveIfDue() float64 {
-	if !w.config.Levers.Save || !w.seal() {
+	if !w.config.Levers.Save || !w.sealIfWritten() {
 		return 0
 	}
 	before := w.saving.newest
@@ -62,7 +62,7 @@ func (w *World) saveIfDue() float64 {
 	if !due {
 		return 0
 	}
-	w.saving.newest = w.savedNow()
+	w.saving.newest = w.newSave()
 	w.saving.newest.at += w.config.Costs.Save
 	return w.config.Costs.Save
 }
@@ -79,14 +79,15 @@ func (w *World) measureSave() {
 func (w *World) loseState() {
 	if w.countHosts() == 0 {
 		w.saving.lost = true
-		w.seal()
+		w.sealIfWritten()
 	}
 }
 
-// goBack has the hosts that are there now begin a new run, which goes on from the newest checkpoint
-// that was written. Steps that are made again count as further ones. It returns whether they did:
-// else some host has the state, or the job makes no checkpoints, and the state is never lost.
-func (w *World) goBack() bool {
+// restartFromSave has the hosts that are there now begin a new run, which goes on from the newest
+// checkpoint that was written. Steps that are made again count as further ones. It returns whether
+// they did: else some host has the state, or the job makes no checkpoints, and the state is never
+// lost.
+func (w *World) restartFromSave() bool {
 	back := w.saving.lost && w.config.Levers.Save
 	w.saving.lost = false
 	if !back {
@@ -97,8 +98,8 @@ func (w *World) goBack() bool {
 	w.cursor.Step = step
 	w.setting.Number, w.setting.Size, w.setting.Shares = now.Number, now.Size, nil
 	w.series, w.noise = sense.StepSeries{}, gradients{}
-	w.forget()
+	w.forgetSplit()
 	w.conditions++
-	w.saving = saving{newest: w.savedNow(), whole: w.savedNow(), began: w.now}
+	w.saving = saving{newest: w.newSave(), whole: w.newSave(), began: w.now}
 	return true
 }

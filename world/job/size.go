@@ -16,8 +16,8 @@ type joining struct {
 	ready  float64 // when they join, in seconds
 }
 
-// members returns how many workers take part, without those that are lost in the next step.
-func (w *World) members() (n int) {
+// memberCount returns how many workers take part, without those that are lost in the next step.
+func (w *World) memberCount() (n int) {
 	for i := range w.hosts {
 		if h := &w.hosts[i]; h.in && !h.lost {
 			n += h.workers
@@ -26,8 +26,8 @@ func (w *World) members() (n int) {
 	return n
 }
 
-// room returns how many workers the hosts have that are there.
-func (w *World) room() (n int) {
+// workerRoom returns how many workers the hosts have that are there.
+func (w *World) workerRoom() (n int) {
 	for i := range w.hosts {
 		if h := &w.hosts[i]; h.there && !h.lost {
 			n += h.Workers
@@ -41,7 +41,7 @@ func (w *World) room() (n int) {
 func (w *World) Levers() setting.Levers {
 	levers := w.config.Levers
 	if r := &levers.Size; r.IsOpen() {
-		r.To = min(r.To, max(uint64(w.room()), r.From))
+		r.To = min(r.To, max(uint64(w.workerRoom()), r.From))
 	}
 	return levers
 }
@@ -52,8 +52,8 @@ func (w *World) resize() {
 	if w.setting.Size == 0 {
 		return
 	}
-	n := w.members()
-	want := min(int(w.setting.Size), w.room())
+	n := w.memberCount()
+	want := min(int(w.setting.Size), w.workerRoom())
 	switch {
 	case n == want:
 		w.joining.starts = false
@@ -71,15 +71,15 @@ func (w *World) resize() {
 		w.joining.starts = false
 		w.pause += w.config.Costs.Join
 	}
-	w.fill(want)
+	w.setMemberCount(want)
 	w.generation++
 	w.stale = true
 }
 
-// fill has so many workers take part: those who do stay, more join first on their hosts and then on
-// others that are there, and of too many the last leave.
-func (w *World) fill(want int) {
-	more := want - w.members()
+// setMemberCount has so many workers take part: those who do stay, more join first on their hosts
+// and then on others that are there, and of too many the last leave.
+func (w *World) setMemberCount(want int) {
+	more := want - w.memberCount()
 	for _, isIn := range []bool{true, false} {
 		for i := range w.hosts {
 			h := &w.hosts[i]
@@ -103,7 +103,7 @@ func (w *World) fill(want int) {
 func (w *World) MeanSecondsOf(members int, batch uint64, ideal bool) float64 {
 	c := *w
 	c.hosts, c.ranks, c.done = slices.Clone(w.hosts), nil, nil
-	c.fill(min(members, c.room()))
-	c.place()
+	c.setMemberCount(min(members, c.workerRoom()))
+	c.placeMembers()
 	return c.MeanSeconds(batch, ideal)
 }

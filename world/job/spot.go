@@ -66,7 +66,7 @@ func (s Spot) Events(seed uint64, hosts int, cable, until float64) (list []Event
 	}
 	slices.SortStableFunc(list, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	if s.All > 0 {
-		list = possible(list, hosts)
+		list = possibleEvents(list, hosts)
 	}
 	return list
 }
@@ -94,9 +94,9 @@ func (s Spot) allLost(seed uint64, hosts int, until float64) (list []Event) {
 	return list
 }
 
-// possible returns the events of a list, in its order, but for those by which a host is lost that
-// is not there, or joins that is.
-func possible(list []Event, hosts int) []Event {
+// possibleEvents returns the events of a list, in its order, but for those by which a host is lost
+// that is not there, or joins that is.
+func possibleEvents(list []Event, hosts int) []Event {
 	there := make([]bool, hosts)
 	for i := range there {
 		there[i] = true

@@ -140,70 +140,70 @@ func New(c Config) (*World, error) {
 	slices.SortStableFunc(w.timed, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	slices.SortStableFunc(w.steps, func(a, b Event) int { return cmp.Compare(a.Step, b.Step) })
 	if c.Levers.Size.IsOpen() {
-		w.setting.Size = uint32(w.members())
+		w.setting.Size = uint32(w.memberCount())
 	}
-	w.place()
-	w.saving.newest, w.saving.whole = w.savedNow(), w.savedNow()
+	w.placeMembers()
+	w.saving.newest, w.saving.whole = w.newSave(), w.newSave()
 	return w, nil
 }
 
 // Step lets the job make one step. It returns false when nobody is left who could.
 func (w *World) Step() (Step, bool) {
 	w.events = w.events[:0]
-	w.happen()
+	w.runDueEvents()
 	for len(w.ranks) == 0 {
 		if len(w.timed) == 0 {
 			return Step{}, false
 		}
 		w.now = max(w.now, w.timed[0].At)
-		w.happen()
+		w.runDueEvents()
 	}
-	back, saving := w.goBack(), w.saveIfDue()
-	w.deal()
+	back, saving := w.restartFromSave(), w.saveIfDue()
+	w.dealSamples()
 	steps := w.cursor.LocalSteps()
-	slowest := w.compute(w.config.Seed, w.cursor.Step, steps)
-	hidden := w.hidden(slowest)
+	slowest := w.drawComputeTimes(w.config.Seed, w.cursor.Step, steps)
+	hidden := w.hiddenSeconds(slowest)
 	exposed := w.whole - hidden
 	s := Step{StepSample: sense.StepSample{Batch: w.cursor.Batch, Size: len(w.ranks),
 		Seconds: w.pause + w.changing + saving + slowest + exposed, Generation: w.generation,
 		Change: w.setting.Number, Deal: sense.DealOf(w.cursor.Shares)},
 		Pause: w.pause, Changing: w.changing, Saving: saving, GoneBack: back, Exposed: exposed,
 		Hosts: w.countHosts(),
-		Noise: w.config.Noise.at(w.progress), Events: w.events}
+		Noise: w.config.Noise.scaleAt(w.progress), Events: w.events}
 	w.now, w.pause, w.changing = w.now+s.Seconds, 0, 0
 	if steps > 1 {
 		s.Round = uint32(steps)
 	}
 	count := w.cursor.Count()
-	s.Samples = w.commit()
+	s.Samples = w.commitStep()
 	s.StepSample.Step = w.cursor.Step
-	w.progress += w.brought(s.Samples, count, steps)
+	w.progress += w.progressOf(s.Samples, count, steps)
 	s.At, s.Progress = w.now, w.progress
-	w.observe(s, slowest)
+	w.recordObservations(s, slowest)
 	w.measureSave()
 	if w.stale {
-		w.place()
+		w.placeMembers()
 	}
 	return s, true
 }
 
-// compute draws how many seconds each rank takes for so many steps of a round, sets rank.took to
-// it, and returns that of the slowest. What is drawn follows from the seed and the number of the
-// round.
-func (w *World) compute(seed, number, steps uint64) (slowest float64) {
+// drawComputeTimes draws how many seconds each rank takes for so many steps of a round, sets
+// rank.took to it, and returns that of the slowest. What is drawn follows from the seed and the
+// number of the round.
+func (w *World) drawComputeTimes(seed, number, steps uint64) (slowest float64) {
 	for i := range w.ranks {
 		w.ranks[i].took, w.ranks[i].met = 0, 0
 	}
-	pairs := inPairs(w.synced())
+	pairs := inPairs(w.currentSync())
 	for step := range steps {
 		numbers := drawsOf(seed^step<<32, number)
 		for i := range w.ranks {
 			r := &w.ranks[i]
 			h := &w.hosts[r.host]
-			r.took += h.Wait + float64(r.compute*pick(h.Residuals, numbers.at(r.worker)))
+			r.took += h.Wait + float64(r.compute*pickElement(h.Residuals, numbers.at(r.worker)))
 		}
 		if pairs {
-			w.meet(numbers)
+			w.averageInPairs(numbers)
 		}
 	}
 	for i := range w.ranks {
@@ -212,18 +212,18 @@ func (w *World) compute(seed, number, steps uint64) (slowest float64) {
 	return slowest
 }
 
-// hidden returns how many seconds of the communication of a round are hidden, whose slowest worker
-// takes so many: none where workers average at its end how far each has come.
-func (w *World) hidden(slowest float64) float64 {
-	if w.drifts() {
+// hiddenSeconds returns how many seconds of the communication of a round are hidden, whose slowest
+// worker takes so many: none where workers average at its end how far each has come.
+func (w *World) hiddenSeconds(slowest float64) float64 {
+	if w.makesLocalSteps() {
 		return 0
 	}
 	return min(w.whole, w.config.Hidden*slowest)
 }
 
-// commit commits the step without those who are lost, who then leave. It returns how many samples
-// the step has trained on.
-func (w *World) commit() (samples uint64) {
+// commitStep commits the step without those who are lost, who then leave. It returns how many
+// samples the step has trained on.
+func (w *World) commitStep() (samples uint64) {
 	before := w.cursor
 	for i, r := range w.ranks {
 		w.done[i] = !w.hosts[r.host].lost
@@ -239,8 +239,9 @@ func (w *World) commit() (samples uint64) {
 	return w.cursor.Committed() - before.Committed()
 }
 
-// deal gives the ranks their samples of the next batch, if others than those of the last one.
-func (w *World) deal() {
+// dealSamples gives the ranks their samples of the next batch, if others than those of the last
+// one.
+func (w *World) dealSamples() {
 	next := dealt{w.cursor.Count(), w.cursor.Batch, w.cursor.Round, w.conditions}
 	if next == w.dealt {
 		return
@@ -260,21 +261,21 @@ func (w *World) computeSeconds(of int, samples float64) float64 {
 	return float64((h.Fixed+float64(h.PerSample*samples))*h.slow*h.took) + float64(h.Load*samples)
 }
 
-// brought returns the progress of a round of so many steps, in samples at the batch that the
+// progressOf returns the progress of a round of so many steps, in samples at the batch that the
 // program states, of whose samples, `of`, only some were committed: with who is lost goes its part,
 // and as much again where workers keep replicas.
-func (w *World) brought(samples, of, steps uint64) float64 {
+func (w *World) progressOf(samples, of, steps uint64) float64 {
 	counts := float64(samples)
-	if setting.KeepsReplicas(w.synced()) {
+	if setting.KeepsReplicas(w.currentSync()) {
 		counts -= float64(of - samples)
 	}
-	return counts * w.EfficiencyIn(w.synced(), uint32(steps), float64(samples)/float64(steps))
+	return counts * w.EfficiencyIn(w.currentSync(), uint32(steps), float64(samples)/float64(steps))
 }
 
 // Efficiency returns how much a sample of a batch brings now, compared with one in the batch that
 // the program states in steps of synchronous SGD.
 func (w *World) Efficiency(batch float64) float64 {
-	return w.EfficiencyIn(w.synced(), w.cursor.Round, batch)
+	return w.EfficiencyIn(w.currentSync(), w.cursor.Round, batch)
 }
 
 // meanDraws is of how many steps MeanSeconds takes the mean at least, in whole rounds.
@@ -305,8 +306,8 @@ func (w *World) MeanSeconds(batch uint64, ideal bool) (mean float64) {
 	}
 	rounds := (meanDraws + steps - 1) / steps
 	for i := range rounds {
-		slowest := c.compute(^w.config.Seed, i, steps)
-		exposed := w.whole - w.hidden(slowest)
+		slowest := c.drawComputeTimes(^w.config.Seed, i, steps)
+		exposed := w.whole - w.hiddenSeconds(slowest)
 		mean += float64((slowest + exposed) / float64(rounds*steps))
 	}
 	return mean
@@ -367,7 +368,7 @@ func (w *World) Change(next setting.Setting) error {
 	if sense.DealOf(next.Shares) != sense.DealOf(w.cursor.Shares) ||
 		next.Round != now.Round || next.Sync != now.Sync {
 		w.conditions++ // also of the samples of the ranks
-		w.forget()
+		w.forgetSplit()
 	}
 	w.setting, w.cursor = next, w.cursor.WithBatch(next.Batch).WithRound(next.Round)
 	w.cursor = w.cursor.WithShares(next.Shares)

@@ -132,7 +132,7 @@ func TestEachSampleOnce(t *testing.T) {
 		hosts := rapid.IntRange(1, 6).Draw(t, "hosts")
 		for range hosts {
 			c.Hosts = append(c.Hosts, job.Host{Workers: rapid.IntRange(1, 3).Draw(t, "workers"),
-				Fixed: 0.1, Out: rapid.Bool().Draw(t, "out"), Residuals: job.Spread(0.1)})
+				Fixed: 0.1, Out: rapid.Bool().Draw(t, "out"), Residuals: job.ResidualFactors(0.1)})
 		}
 		c.Hosts[0].Out = false
 		for range rapid.IntRange(0, 20).Draw(t, "events") {
@@ -300,7 +300,7 @@ func TestMemory(t *testing.T) {
 func TestWhatIfsShareNoise(t *testing.T) {
 	c := config(t, 8, 100_000, 128)
 	for i := range c.Hosts {
-		c.Hosts[i].PerSample, c.Hosts[i].Residuals = 0, job.Spread(0.3)
+		c.Hosts[i].PerSample, c.Hosts[i].Residuals = 0, job.ResidualFactors(0.3)
 	}
 	one := run(t, newWorld(t, c), 50)
 	c.Data = c.Data.WithBatch(512)
@@ -329,7 +329,7 @@ func TestWhatIfsShareNoise(t *testing.T) {
 func TestMeanSeconds(t *testing.T) {
 	c := config(t, 8, 1_000_000, 128)
 	for i := range c.Hosts {
-		c.Hosts[i].Residuals = job.Spread(0.2)
+		c.Hosts[i].Residuals = job.ResidualFactors(0.2)
 	}
 	w := newWorld(t, c)
 	want := w.MeanSeconds(512, false)
@@ -470,7 +470,7 @@ func TestNoJob(t *testing.T) {
 func BenchmarkWorld(b *testing.B) {
 	c := config(b, 1000, 1e9, 32_000)
 	for i := range c.Hosts {
-		c.Hosts[i].Residuals = job.Spread(0.05)
+		c.Hosts[i].Residuals = job.ResidualFactors(0.05)
 	}
 	c.Noise = job.Noise{From: 600, To: 4000, Target: 1e9}
 	for b.Loop() {

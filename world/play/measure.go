@@ -74,12 +74,12 @@ func numbersOf(r setting.Range, first float64) []float64 {
 	return list
 }
 
-// mean returns how many seconds a step of option x takes in the mean, as the job is now; ideal is
-// as in oracle.
-func (o *oracle) mean(x option, ideal bool) float64 {
+// secondsOf returns how many seconds a step of option x takes in the mean, as the job is now; ideal
+// is as in oracle.
+func (o *oracle) secondsOf(x option, ideal bool) float64 {
 	w := o.world
 	if x.sync != "" {
-		w = w.As(x.sync, x.round)
+		w = w.CopyWithSync(x.sync, x.round)
 	}
 	if x.members == 0 {
 		return w.MeanSeconds(uint64(x.batch), ideal)
@@ -100,9 +100,9 @@ func (o *oracle) goodput() (first, best float64) {
 	if o.conditions != o.world.Conditions() {
 		o.conditions = o.world.Conditions()
 		for i, x := range o.options {
-			o.seconds[i] = o.mean(x, o.ideal)
+			o.seconds[i] = o.secondsOf(x, o.ideal)
 		}
-		o.even = o.mean(o.options[0], false)
+		o.even = o.secondsOf(o.options[0], false)
 	}
 	for i, x := range o.options {
 		rate := x.batch * o.efficiency(x) / o.seconds[i]
@@ -145,8 +145,8 @@ type tally struct {
 	batch     uint64
 }
 
-// count takes a step into the result.
-func (p *player) count(s job.Step) {
+// addStep counts a step in the result.
+func (p *player) addStep(s job.Step) {
 	// What another batch would have made in the time of this step, in which whatever happens to
 	// the hosts holds it up as well.
 	first, best := p.oracle.goodput()
@@ -159,7 +159,7 @@ func (p *player) count(s job.Step) {
 		p.tally.lastEvent = s.Step - 1
 		clear(p.tally.late)
 	}
-	if c := p.current(); len(p.begun) == 0 && c.Workers > s.Size {
+	if c := p.currentPeriod(); len(p.begun) == 0 && c.Workers > s.Size {
 		p.begun = append(p.begun, plural.Of(s.Size, "worker")+" left")
 	} else if len(p.begun) == 0 && c.Workers < s.Size {
 		p.begun = append(p.begun, plural.Of(s.Size, "worker")+" now")
@@ -170,7 +170,7 @@ func (p *player) count(s job.Step) {
 		p.begun, p.tally.period = nil, sums{}
 	}
 	p.tally.period.add(one)
-	t, c := p.tally.period, p.current()
+	t, c := p.tally.period, p.currentPeriod()
 	c.To, c.StepRate, c.Rate = s.Step, t.steps/t.seconds, t.samples/t.seconds
 	c.Goodput, c.Best = t.progress/t.seconds, t.best/t.seconds
 	if p.tally.late == nil {
@@ -187,23 +187,23 @@ func (p *player) count(s job.Step) {
 	r.Workers += float64(float64(s.Size) * s.Seconds)
 }
 
-// current returns the period that is not over; nil before the first.
-func (p *player) current() *Period {
+// currentPeriod returns the period that is not over; nil before the first.
+func (p *player) currentPeriod() *Period {
 	if n := len(p.result.Periods); n > 0 {
 		return &p.result.Periods[n-1]
 	}
 	return nil
 }
 
-// finish compares the result with what is expected.
-func (p *player) finish() {
-	p.keepWhyNots()
+// compareExpectations compares the result with what is expected.
+func (p *player) compareExpectations() {
+	p.recordWhyNots()
 	for i, e := range p.Expected {
 		var late sums
 		if p.tally.late != nil {
 			late = p.tally.late[i]
 		}
-		value := p.value(e, late)
+		value := p.expectationValue(e, late)
 		c := Check{Line: e.Line, Text: e.Text, Value: Number(value), Holds: e.Holds(value)}
 		if e.What == "samples" {
 			c.Holds = value == 0
@@ -212,9 +212,9 @@ func (p *player) finish() {
 	}
 }
 
-// value returns what came of what an expectation is about, where the steps that count for it have
-// these sums.
-func (p *player) value(e scenario.Expectation, late sums) float64 {
+// expectationValue returns what came of what an expectation is about, where the steps that count
+// for it have these sums.
+func (p *player) expectationValue(e scenario.Expectation, late sums) float64 {
 	switch e.What {
 	case "goodput":
 		if e.Of == "first" {
@@ -222,9 +222,9 @@ func (p *player) value(e scenario.Expectation, late sums) float64 {
 		}
 		return late.progress / late.best
 	case "changes":
-		return float64(p.result.count(setting.Entered))
+		return float64(p.result.countPhase(setting.Entered))
 	case "reverted":
-		return float64(p.result.count(setting.Reverted))
+		return float64(p.result.countPhase(setting.Reverted))
 	case "batch":
 		return float64(p.tally.batch)
 	case "size":
@@ -243,7 +243,7 @@ func (p *player) value(e scenario.Expectation, late sums) float64 {
 		}
 		return p.result.Seconds
 	}
-	return float64(p.audit.wrong())
+	return float64(p.audit.wrongSamples())
 }
 
 // audit counts which samples of an epoch have counted. One goroutine uses it.
@@ -259,8 +259,8 @@ func newAudit(samples uint64) *audit {
 	return &audit{samples: samples, counted: make([]uint64, (samples+63)/64)}
 }
 
-// count counts the samples of an epoch that are in these spans as trained on once more.
-func (a *audit) count(epoch uint64, spans []cursor.Span) {
+// countSamples counts the samples of an epoch that are in these spans as trained on once more.
+func (a *audit) countSamples(epoch uint64, spans []cursor.Span) {
 	if epoch != a.epoch {
 		for _, word := range a.counted {
 			a.faults -= uint64(bits.OnesCount64(word))
@@ -280,6 +280,6 @@ func (a *audit) count(epoch uint64, spans []cursor.Span) {
 	}
 }
 
-// wrong returns how many samples have not counted exactly once in the epochs that are over, and how
-// many twice in the newest.
-func (a *audit) wrong() uint64 { return a.faults }
+// wrongSamples returns how many samples have not counted exactly once in the epochs that are over,
+// and how many twice in the newest.
+func (a *audit) wrongSamples() uint64 { return a.faults }

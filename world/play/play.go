@@ -49,10 +49,10 @@ type Result struct {
 }
 
 // CountChanges returns how many changes were entered.
-func (r *Result) CountChanges() int { return r.count(setting.Entered) }
+func (r *Result) CountChanges() int { return r.countPhase(setting.Entered) }
 
-// count returns how many changes have come to a phase.
-func (r *Result) count(phase setting.Phase) (n int) {
+// countPhase returns how many changes have come to a phase.
+func (r *Result) countPhase(phase setting.Phase) (n int) {
 	for _, c := range r.Entries {
 		if c.Phase == phase {
 			n++
@@ -135,7 +135,7 @@ func PlayWith(s *scenario.Scenario, users []decide.Policy,
 		return e.What == "samples"
 	}) {
 		p.audit = newAudit(c.Data.Samples)
-		c.Audit = p.audit.count
+		c.Audit = p.audit.countSamples
 	}
 	w, err := job.New(c)
 	if err != nil {
@@ -148,7 +148,7 @@ func PlayWith(s *scenario.Scenario, users []decide.Policy,
 		shared = shared || slices.Contains(decides.Levers(), "shares")
 	}
 	p.world, p.oracle = w, newOracle(w, s.Job.Levers, s.Job.Data.Batch, shared)
-	if err = p.begin(0); err != nil {
+	if err = p.beginRun(0); err != nil {
 		return nil, err
 	}
 	p.result = Result{Seed: c.Seed, Target: s.Progress}
@@ -157,7 +157,7 @@ func PlayWith(s *scenario.Scenario, users []decide.Policy,
 			return nil, err
 		}
 	}
-	p.finish()
+	p.compareExpectations()
 	return &p.result, nil
 }
 
@@ -190,8 +190,8 @@ func (p *player) step() (on bool, err error) {
 			p.loop.WorkerFailed(e.Text)
 		}
 	}
-	p.count(s)
-	p.enter(s.Step)
+	p.addStep(s)
+	p.enterWaiting(s.Step)
 	seen := p.world.Observation()
 	if p.look != nil {
 		seen = p.look(seen)
@@ -199,13 +199,13 @@ func (p *player) step() (on bool, err error) {
 	for _, o := range p.loop.Observe(seen) {
 		p.waiting = &o
 	}
-	p.askFor(s) // whoever decides has seen the job, and what waits is entered first
-	p.noteFaults()
+	p.orderRequests(s) // whoever decides has seen the job, and what waits is entered first
+	p.recordFaults()
 	return true, nil
 }
 
-// begin has a run of the job begin after so many steps: nobody knows anything of the one before.
-func (p *player) begin(step uint64) (err error) {
+// beginRun has a run of the job begin after so many steps: nobody knows anything of the one before.
+func (p *player) beginRun(step uint64) (err error) {
 	p.entry = act.Entry{Step: step, Setting: p.world.Setting(), Levers: p.world.Levers(),
 		Leads: true}
 	if p.loop, err = act.New(p.deciding); err == nil {
@@ -219,24 +219,24 @@ func (p *player) goBack(s job.Step) error {
 	if t := p.entry.Trial; t != nil {
 		end := *t
 		end.Phase, end.Why = setting.Void, "all workers were lost"
-		p.note(end, s.Step-1)
+		p.recordChange(end, s.Step-1)
 	}
-	p.keepWhyNots()
+	p.recordWhyNots()
 	p.waiting = nil
 	p.begun = append(p.begun, "the newest checkpoint")
-	return p.begin(s.Step - 1)
+	return p.beginRun(s.Step - 1)
 }
 
-// keepWhyNots takes into the result why policies have left things as they were in this run.
-func (p *player) keepWhyNots() {
+// recordWhyNots records in the result why policies have left things as they were in this run.
+func (p *player) recordWhyNots() {
 	for _, w := range p.loop.WhyNots() {
 		p.result.WhyNots = append(p.result.WhyNots, WhyNot{w.Policy, w.Why, w.First, w.Last,
 			w.Times})
 	}
 }
 
-// enter enters what waits into the log of the job, at the end of a step.
-func (p *player) enter(step uint64) {
+// enterWaiting enters what waits into the log of the job, at the end of a step.
+func (p *player) enterWaiting(step uint64) {
 	p.entry.Step, p.entry.Change, p.entry.Levers = step, nil, p.world.Levers()
 	p.entry.Setting.Shares = p.world.Setting().Shares // members take theirs along
 	if o := p.waiting; o != nil {
@@ -265,7 +265,7 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 	if t := p.entry.Trial; t != nil && !c.Phase.IsEnd() { // a person's change replaces a trial
 		end := *t
 		end.Phase, end.Why = setting.Void, "another change was asked for"
-		p.note(end, step)
+		p.recordChange(end, step)
 		p.entry.Change = &end
 		p.entry.Trial = nil
 		p.loop.EntryApplied(p.entry)
@@ -274,11 +274,11 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 	if !c.Phase.IsEnd() {
 		p.entry.Trial = &c
 	}
-	p.note(c, step)
+	p.recordChange(c, step)
 }
 
-// note takes a change that begins or ends into the result.
-func (p *player) note(c setting.Change, step uint64) {
+// recordChange records in the result that a change begins or ends.
+func (p *player) recordChange(c setting.Change, step uint64) {
 	p.result.Entries = append(p.result.Entries, c)
 	switch c.Phase {
 	case setting.Entered:
@@ -288,8 +288,8 @@ func (p *player) note(c setting.Change, step uint64) {
 	}
 }
 
-// askFor orders what a person asks for after this step.
-func (p *player) askFor(s job.Step) {
+// orderRequests orders what a person asks for after this step.
+func (p *player) orderRequests(s job.Step) {
 	for i, a := range p.asked {
 		if a.Timed && a.At > s.At || !a.Timed && a.Step > s.Step || p.waiting != nil {
 			continue
@@ -310,8 +310,8 @@ func (p *player) askFor(s job.Step) {
 	}
 }
 
-// noteFaults takes what policies did wrong into the result.
-func (p *player) noteFaults() {
+// recordFaults records in the result what policies did wrong.
+func (p *player) recordFaults() {
 	for _, f := range p.loop.PopFaults() {
 		p.result.WhyNots = append(p.result.WhyNots, WhyNot{Policy: f.Policy, Why: f.Text,
 			First: f.Step, Last: f.Step, Times: 1})

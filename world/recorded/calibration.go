@@ -76,7 +76,7 @@ func calibrate(rows []history.Row) *calibration {
 	c := &calibration{base: periods[newest], periods: mostSteady(periods, newest)}
 	m := &c.mid
 	m.batch, m.wait, m.round = c.base.batch, c.base.data, c.base.round
-	m.deviation, _ = c.base.chance()
+	m.deviation, _ = c.base.stepDeviation()
 	m.deviation = min(m.deviation*math.Sqrt(float64(m.round)), 0.9) // a round is the mean of steps
 	if m.round > 1 {
 		c.notef("how workers synchronised is not recorded: rounds of %d steps are played as "+
@@ -105,7 +105,7 @@ func calibrate(rows []history.Row) *calibration {
 		v.fixed, v.each = line[0]+m.fixed-mid[0], line[1]
 		c.variants = append(c.variants, v)
 	}
-	if _, longer := c.base.chance(); longer > 1 && m.hosts*m.workers > 1 {
+	if _, longer := c.base.stepDeviation(); longer > 1 && m.hosts*m.workers > 1 {
 		// All workers may be slow at the same time, as where others use their machine.
 		v := *m
 		v.deviation, v.fixed, v.each = 0, v.fixed+float64((longer-1)*mid[0]), v.each*longer
@@ -154,9 +154,9 @@ func (c *calibration) placeHosts() {
 	}
 }
 
-// compute returns what a usual worker computes in a step of a period, in seconds.
-func (p *period) compute() float64 {
-	_, longer := p.chance()
+// computeSeconds returns what a usual worker computes in a step of a period, in seconds.
+func (p *period) computeSeconds() float64 {
+	_, longer := p.stepDeviation()
 	slowest := p.median - p.exposed - p.data
 	if s := p.slowness(); s != nil {
 		longer *= slices.Max(s)
@@ -168,15 +168,16 @@ func (p *period) compute() float64 {
 // by weights), and two others between which it is in 80 of 100 cases: those with the least and the
 // largest b go through what was measured last.
 func (c *calibration) fitCompute() (low, mid, high [2]float64) {
-	x, y := c.base.samples(), c.base.compute()
+	x, y := c.base.samplesOfBusiestWorker(), c.base.computeSeconds()
 	c.least, c.most = x, x
 	var slopes []weighted
 	computes, errors := make([]float64, len(c.periods)), make([]float64, len(c.periods))
 	for i, p := range c.periods {
-		computes[i], errors[i] = p.compute(), p.error()
-		c.least, c.most = min(c.least, p.samples()), max(c.most, p.samples())
+		computes[i], errors[i] = p.computeSeconds(), p.computeError()
+		samples := p.samplesOfBusiestWorker()
+		c.least, c.most = min(c.least, samples), max(c.most, samples)
 		for j, q := range c.periods[:i] {
-			run := p.samples() - q.samples()
+			run := p.samplesOfBusiestWorker() - q.samplesOfBusiestWorker()
 			if run == 0 {
 				continue
 			}
@@ -204,23 +205,23 @@ func (c *calibration) fitCompute() (low, mid, high [2]float64) {
 			100*guessLow, 100*guessHigh)
 		return through(guessLow * y / x), through(guessMid * y / x), through(guessHigh * y / x)
 	}
-	slope := middle(slopes)
+	slope := weightedMedian(slopes)
 	var fixed []weighted
 	for i, p := range c.periods {
-		fixed = append(fixed, weighted{computes[i] - float64(slope*p.samples()),
+		fixed = append(fixed, weighted{computes[i] - float64(slope*p.samplesOfBusiestWorker()),
 			min(p.steps, maxWeight)})
 	}
-	mid = [2]float64{middle(fixed), slope}
+	mid = [2]float64{weightedMedian(fixed), slope}
 	if mid[0] < 0 {
 		mid = through(y / x)
 	}
-	return through(quantile(slopes, 0.1)), mid, through(quantile(slopes, 0.9))
+	return through(weightedQuantile(slopes, 0.1)), mid, through(weightedQuantile(slopes, 0.9))
 }
 
-// error returns the standard error of what a period says of the compute, in seconds.
-func (p *period) error() float64 {
-	deviation, _ := p.chance()
-	return 1.25 * max(deviation, 0.005) / math.Sqrt(p.steps) * p.compute()
+// computeError returns the standard error of what a period says of the compute, in seconds.
+func (p *period) computeError() float64 {
+	deviation, _ := p.stepDeviation()
+	return 1.25 * max(deviation, 0.005) / math.Sqrt(p.steps) * p.computeSeconds()
 }
 
 // fitNetwork has model m spend as much time with exposed communication as was measured. Where no
@@ -233,8 +234,8 @@ func (c *calibration) fitNetwork(m *model) {
 		m.gradients = 0
 	case m.gradients == 0:
 		c.notef("how many bytes workers exchange is not known: the time for that stays as it is")
-	case !m.local && m.cable > 0 && m.round == 1 && m.communication() >= exposed:
-		m.hidden = (m.communication() - exposed) / c.base.compute()
+	case !m.local && m.cable > 0 && m.round == 1 && m.communicationSeconds() >= exposed:
+		m.hidden = (m.communicationSeconds() - exposed) / c.base.computeSeconds()
 		return
 	default:
 		measured := m.cable
@@ -243,7 +244,7 @@ func (c *calibration) fitNetwork(m *model) {
 			case m.local || m.round > 1:
 			case measured > 0:
 				c.notef("cables that are as fast as was measured, %s Mbit, do not explain the "+
-					"exposed communication: they are played slower", number(measured*8/1e6))
+					"exposed communication: they are played slower", numberText(measured*8/1e6))
 			default:
 				c.notef("how fast cables are is not known: they are played as fast as explains " +
 					"the exposed communication")
@@ -265,7 +266,7 @@ func (c *calibration) findCable(m *model, seconds float64) bool {
 	// at sets a rate, and returns by how much the communication takes longer.
 	at := func(log float64) float64 {
 		m.cable = portable.Exp(log)
-		return m.communication() - seconds
+		return m.communicationSeconds() - seconds
 	}
 	if at(low) < 0 || at(high) > 0 {
 		m.cable = 0
@@ -281,11 +282,11 @@ func (c *calibration) findCable(m *model, seconds float64) bool {
 	return true
 }
 
-// communication returns the seconds for which the gradients of a model are under way; 0 = it cannot
-// be played.
-func (m model) communication() float64 {
+// communicationSeconds returns the seconds for which the gradients of a model are under way; 0 = it
+// cannot be played.
+func (m model) communicationSeconds() float64 {
 	m.hidden, m.fixed, m.each, m.wait, m.slow, m.deviation = 0, 0, 0, 0, nil, 0
-	s, err := scenario.Parse(m.text(1), nil, "")
+	s, err := scenario.Parse(m.scenarioText(1), nil, "")
 	if err != nil {
 		return 0
 	}
@@ -306,8 +307,8 @@ func (c *calibration) varyNetwork() {
 		for _, factor := range [...]float64{1 / cableError, cableError} {
 			v := c.mid
 			v.cable *= factor
-			if whole := v.communication(); whole >= c.base.exposed {
-				v.hidden = (whole - c.base.exposed) / c.base.compute()
+			if whole := v.communicationSeconds(); whole >= c.base.exposed {
+				v.hidden = (whole - c.base.exposed) / c.base.computeSeconds()
 				c.variants = append(c.variants, v)
 			}
 		}
@@ -318,35 +319,35 @@ func (c *calibration) varyNetwork() {
 	}
 	v := c.mid
 	v.hidden = hiddenGuess
-	if c.findCable(&v, c.base.exposed+float64(hiddenGuess*c.base.compute())) {
+	if c.findCable(&v, c.base.exposed+float64(hiddenGuess*c.base.computeSeconds())) {
 		c.variants = append(c.variants, v)
 	}
 }
 
-// text returns the model as the lines of a scenario of so many steps.
-func (m *model) text(steps int) string {
+// scenarioText returns the model as the lines of a scenario of so many steps.
+func (m *model) scenarioText(steps int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "hosts %d", m.hosts)
 	if m.workers > 1 {
 		fmt.Fprintf(&b, " workers %d", m.workers)
 	}
 	if m.cable > 0 && m.gradients > 0 {
-		fmt.Fprintf(&b, " cable %skbit", number(m.cable*8/1e3))
+		fmt.Fprintf(&b, " cable %skbit", numberText(m.cable*8/1e3))
 	}
 	if m.local {
 		b.WriteString(" machines 1")
 	}
-	fmt.Fprintf(&b, "\ncompute %sms + %sms/sample", number(m.fixed*1e3), number(m.each*1e3))
+	fmt.Fprintf(&b, "\ncompute %sms + %sms/sample", numberText(m.fixed*1e3), numberText(m.each*1e3))
 	if m.deviation > 0 {
-		fmt.Fprintf(&b, " sd %s%%", number(100*m.deviation))
+		fmt.Fprintf(&b, " sd %s%%", numberText(100*m.deviation))
 	}
 	if m.wait > 0 {
-		fmt.Fprintf(&b, "\nwait %sms", number(m.wait*1e3))
+		fmt.Fprintf(&b, "\nwait %sms", numberText(m.wait*1e3))
 	}
 	if m.gradients > 0 {
 		fmt.Fprintf(&b, "\ngradients %dB", m.gradients)
 		if m.hidden > 0 {
-			fmt.Fprintf(&b, " hidden %s%%", number(100*m.hidden))
+			fmt.Fprintf(&b, " hidden %s%%", numberText(100*m.hidden))
 		}
 	}
 	if m.local {
@@ -363,19 +364,19 @@ func (m *model) text(steps int) string {
 	}
 	b.WriteString("\n")
 	if m.noise > 0 {
-		fmt.Fprintf(&b, "noise %s\n", number(m.noise))
+		fmt.Fprintf(&b, "noise %s\n", numberText(m.noise))
 	}
 	for i, f := range m.slow[:min(len(m.slow), m.hosts)] {
 		if f != 1 {
-			fmt.Fprintf(&b, "at step 0 slow h%d %sx\n", i+1, number(f))
+			fmt.Fprintf(&b, "at step 0 slow h%d %sx\n", i+1, numberText(f))
 		}
 	}
 	fmt.Fprintf(&b, "run %d steps\n", steps)
 	return b.String()
 }
 
-// number writes a number with five digits and without an exponent.
-func number(x float64) string {
+// numberText writes a number with five digits and without an exponent.
+func numberText(x float64) string {
 	short, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 5, 64), 64)
 	return strconv.FormatFloat(short, 'f', -1, 64)
 }

@@ -110,9 +110,9 @@ func newPeriod(rows []history.Row) period {
 			p.hosts = r.Hosts
 		}
 	}
-	p.median, p.p10, p.p90 = middle(medians), middle(lows), middle(highs)
-	p.exposed = middle(exposed) * p.median
-	p.data = min(middle(data)*p.median, 0.95*(p.median-p.exposed))
+	p.median, p.p10, p.p90 = weightedMedian(medians), weightedMedian(lows), weightedMedian(highs)
+	p.exposed = weightedMedian(exposed) * p.median
+	p.data = min(weightedMedian(data)*p.median, 0.95*(p.median-p.exposed))
 	return p
 }
 
@@ -142,8 +142,9 @@ func scaled(list []float64, factor float64) []float64 {
 // weighted is a number that counts so much.
 type weighted struct{ value, weight float64 }
 
-// quantile returns below which number a part of the weight lies. It sorts the list; 0 of none.
-func quantile(list []weighted, part float64) float64 {
+// weightedQuantile returns below which number a part of the weight lies. It sorts the list; 0 of
+// none.
+func weightedQuantile(list []weighted, part float64) float64 {
 	slices.SortFunc(list, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
 	whole := 0.0
 	for _, x := range list {
@@ -158,12 +159,12 @@ func quantile(list []weighted, part float64) float64 {
 	return 0
 }
 
-// middle returns the median of numbers by their weights.
-func middle(list []weighted) float64 { return quantile(list, 0.5) }
+// weightedMedian returns the median of numbers by their weights.
+func weightedMedian(list []weighted) float64 { return weightedQuantile(list, 0.5) }
 
-// samples returns how many samples of a step the worker has that has most. Without a batch, a
-// worker has one.
-func (p *period) samples() float64 {
+// samplesOfBusiestWorker returns how many samples of a step the worker has that has most. Without a
+// batch, a worker has one.
+func (p *period) samplesOfBusiestWorker() float64 {
 	return math.Ceil(float64(max(p.batch, 1)) / float64(p.size))
 }
 
@@ -188,10 +189,10 @@ func (p *period) slowness() []float64 {
 	return took
 }
 
-// chance returns the standard deviation of the logarithm of what a worker takes, by what steps
-// take, of which a round is the mean, and how many times longer than usual the slowest of those
-// takes that are as slow as any.
-func (p *period) chance() (deviation, longer float64) {
+// stepDeviation returns the standard deviation of the logarithm of what a worker takes, by what
+// steps take, of which a round is the mean, and how many times longer than usual the slowest of
+// those takes that are as slow as any.
+func (p *period) stepDeviation() (deviation, longer float64) {
 	alike, spread := p.size, portable.Log(p.p90/p.p10)
 	if s := p.slowness(); s != nil {
 		alike = 0

@@ -24,8 +24,8 @@ import (
 // version is that of shoal which has run the jobs in testdata.
 const version = "0.1.0"
 
-// files returns the files of a run in testdata, or fails the test.
-func files(t testing.TB, name string) (f recorded.Files) {
+// readFiles returns the files of a run in testdata, or fails the test.
+func readFiles(t testing.TB, name string) (f recorded.Files) {
 	for file, text := range map[string]*[]byte{"job.json": &f.Job, "sense.jsonl": &f.Sense,
 		"events.jsonl": &f.Events} {
 		var err error
@@ -39,8 +39,8 @@ func files(t testing.TB, name string) (f recorded.Files) {
 // fataler is a test of package testing or rapid.
 type fataler interface{ Fatal(args ...any) }
 
-// play plays a run in testdata, or fails the test.
-func play(t fataler, f recorded.Files, what string) *recorded.Report {
+// playRun plays a run in testdata, or fails the test.
+func playRun(t fataler, f recorded.Files, what string) *recorded.Report {
 	r, err := recorded.Play(recorded.Read(f, version), what, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -59,8 +59,8 @@ func TestRealRuns(t *testing.T) {
 		"one": {"h1 = rank 0, h2 = rank 1", false, 2},
 		"two": {"h1 = n1, h2 = n2, h3 = n3", true, 3},
 	} {
-		f := files(t, name)
-		r := play(t, f, "")
+		f := readFiles(t, name)
+		r := playRun(t, f, "")
 		if len(r.Periods) != 2 || r.Job != name || r.Changes != 1 || r.Workers != want.size ||
 			r.Missing != nil {
 			t.Fatalf("%s: %+v", name, r)
@@ -82,9 +82,9 @@ func TestRealRuns(t *testing.T) {
 		if h.PerSample < 0.22e-3 || h.PerSample > 0.28e-3 || h.Fixed < 3e-3 || h.Fixed > 8e-3 {
 			t.Errorf("%s: a worker takes %v and %v a sample", name, h.Fixed, h.PerSample)
 		}
-		again := play(t, f, "size=1, batch=64")
+		again := playRun(t, f, "size=1, batch=64")
 		one, err := json.Marshal(again)
-		two, err2 := json.Marshal(play(t, f, "size=1, batch=64"))
+		two, err2 := json.Marshal(playRun(t, f, "size=1, batch=64"))
 		if err := errors.Join(err, err2); err != nil || !bytes.Equal(one, two) {
 			t.Errorf("%s: it comes to something else when it is played again, %v", name, err)
 		}
@@ -105,7 +105,7 @@ func TestWhatIfs(t *testing.T) {
 		{"two", "slow h1=1x", 0.9, 1.1},
 		{"two", "link=100Gbit, batch=60", 0.25, 0.5},
 	} {
-		w := play(t, files(t, c.run), c.what).WhatIf
+		w := playRun(t, readFiles(t, c.run), c.what).WhatIf
 		if w.Step.Mid < c.low || w.Step.Mid > c.high || w.Step.Low > w.Step.Mid ||
 			w.Step.High < w.Step.Mid || !w.Goodput.IsKnown() || w.Step.High > 3*w.Step.Low {
 			t.Errorf("%s: %+v", c.what, *w)
@@ -115,10 +115,10 @@ func TestWhatIfs(t *testing.T) {
 
 // Where work was divided unequally, the report says what it makes of that.
 func TestShares(t *testing.T) {
-	f := files(t, "one")
+	f := readFiles(t, "one")
 	f.Events = append(f.Events, `{"what":"change","change":{"phase":"entered","to":"shares=2:1"}}`+
 		"\n"...)
-	r := play(t, f, "")
+	r := playRun(t, f, "")
 	if r.Changes != 2 || !strings.Contains(strings.Join(r.Notes, "; "), "unequal shares") {
 		t.Errorf("%d changes, %q", r.Changes, r.Notes)
 	}
@@ -137,7 +137,7 @@ func TestWhatIsRefused(t *testing.T) {
 		{"two", "link h2=1Gbyte", "is not a rate"},
 		{"two", "", ""},
 	} {
-		_, err := recorded.Play(recorded.Read(files(t, c.run), version), c.what, 1)
+		_, err := recorded.Play(recorded.Read(readFiles(t, c.run), version), c.what, 1)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: error %v, expected one with %q", c.what, err, c.want)
 		}
@@ -147,9 +147,9 @@ func TestWhatIsRefused(t *testing.T) {
 // Where steps with one number of samples were seen only, the report says so, and the band has all
 // that can be.
 func TestOneBatch(t *testing.T) {
-	f := files(t, "one")
+	f := readFiles(t, "one")
 	f.Sense, _, _ = bytes.Cut(f.Sense, []byte("\n"))
-	r := play(t, f, "batch=128")
+	r := playRun(t, f, "batch=128")
 	if !strings.Contains(strings.Join(r.Notes, "; "), "only steps with 32 samples a worker") ||
 		r.WhatIf.Step.Low > 1.1 || r.WhatIf.Step.High < 1.85 {
 		t.Errorf("%q, %+v", r.Notes, *r.WhatIf)
@@ -161,7 +161,7 @@ func TestOneBatch(t *testing.T) {
 
 // What is missing or broken is said, and the rest is shown.
 func TestMissing(t *testing.T) {
-	whole := files(t, "one")
+	whole := readFiles(t, "one")
 	long := `{"step":1,"steps":1,"size":1,"x":"` + strings.Repeat("x", 10<<20) + "\"}\n"
 	for name, c := range map[string]struct {
 		change  func(f *recorded.Files)
@@ -206,8 +206,8 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// record plays a job in virtual time by some batches, and returns what would be kept of it.
-func record(t fataler, text string, batches ...uint64) (f recorded.Files) {
+// recordJob plays a job in virtual time by some batches, and returns what would be kept of it.
+func recordJob(t fataler, text string, batches ...uint64) (f recorded.Files) {
 	s, err := scenario.Parse(text, nil, "")
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func TestPredictions(t *testing.T) {
 		rest := fmt.Sprintf("compute %.3fms + %.4fms/sample sd %d%%\ngradients %.0fkB\n",
 			from("fixed", 1, 100), from("each", 0.05, 2), rapid.IntRange(0, 10).Draw(t, "sd"),
 			from("gradients", 10, 10_000))
-		f := record(t, text(hosts, 96)+rest, 96, 240)
+		f := recordJob(t, text(hosts, 96)+rest, 96, 240)
 		type question struct{ what, same string } // same is the job in which it is so
 		q := rapid.SampledFrom([]question{
 			{"batch=480", text(hosts, 480)},
@@ -279,7 +279,7 @@ func TestPredictions(t *testing.T) {
 			{"batch=144, slow h1=2x", text(hosts, 144) + "at step 0 slow h1 2x\n"},
 			{"size=4, link h2=100Mbit", text(4, 240) + "at step 0 cable h2 100Mbit\n"},
 		}).Draw(t, "question")
-		r := play(t, f, q.what)
+		r := playRun(t, f, q.what)
 		want := medianOf(t, q.same+rest)
 		if off := math.Log(r.WhatIf.StepSeconds.Mid / want); math.Abs(off) > 0.25 {
 			t.Errorf("%s\n%s: %v s, it takes %v s; played as\n%s%q", text(hosts, 96)+rest, q.what,
@@ -292,8 +292,8 @@ func TestPredictions(t *testing.T) {
 func TestSeveralWorkersOfAHost(t *testing.T) {
 	const rest = "compute 5ms + 1ms/sample sd 3%\ngradients 1MB\n" +
 		"data 100000 batch 96 range 16-4096\n"
-	f := record(t, "hosts 2 workers 2 cable 1Gbit\nat step 0 slow h2 2x\n"+rest, 96, 240)
-	r := play(t, f, "size=6")
+	f := recordJob(t, "hosts 2 workers 2 cable 1Gbit\nat step 0 slow h2 2x\n"+rest, 96, 240)
+	r := playRun(t, f, "size=6")
 	if !strings.HasPrefix(r.Scenario, "hosts 2 workers 2 cable ") ||
 		strings.Join(r.Hosts, ", ") != "h1 = n0, h2 = n1" || r.WhatIf.Size != 6 {
 		t.Errorf("hosts %v, size %d in\n%s", r.Hosts, r.WhatIf.Size, r.Scenario)
@@ -318,8 +318,8 @@ func TestRounds(t *testing.T) {
 			"\nrun 400 steps\n" + rest
 	}
 	for _, from := range []string{"ssgd", "local/8"} {
-		f := record(t, text(from), 96, 240)
-		r := play(t, f, "")
+		f := recordJob(t, text(from), 96, 240)
+		r := playRun(t, f, "")
 		for _, p := range r.Periods {
 			if off := math.Log(p.Played / p.Median); math.Abs(off) > 0.05 ||
 				(p.Round > 1) != (from != "ssgd") {
@@ -328,13 +328,13 @@ func TestRounds(t *testing.T) {
 		}
 		for _, to := range []string{"ssgd", "local/16", "local/4"} {
 			want := medianOf(t, strings.ReplaceAll(text(to), "batch 96", "batch 240"))
-			got := play(t, f, "sync="+to).WhatIf.StepSeconds.Mid
+			got := playRun(t, f, "sync="+to).WhatIf.StepSeconds.Mid
 			if off := math.Log(got / want); math.Abs(off) > 0.1 {
 				t.Errorf("%s to %s: %v s, it takes %v s", from, to, got, want)
 			}
 		}
 	}
-	f := record(t, text("ssgd"), 240)
+	f := recordJob(t, text("ssgd"), 240)
 	for what, want := range map[string]string{"sync=auto": "name a way",
 		"sync=locl": "did you mean", "sync=local/x": "a number of steps"} {
 		if _, err := recorded.Play(recorded.Read(f, version), what, 1); err == nil ||
@@ -366,7 +366,7 @@ func medianOf(t fataler, text string) float64 {
 // Whatever bytes a run has, it is read and played, and all numbers are numbers.
 func FuzzRun(f *testing.F) {
 	for _, name := range []string{"one", "two"} {
-		run := files(f, name)
+		run := readFiles(f, name)
 		f.Add(run.Job, run.Sense, run.Events, "batch=64")
 	}
 	f.Add([]byte("{}"), []byte(`{"step":9,"steps":9,"size":2,"seconds":{"p10":1,"median":1,`+

@@ -91,7 +91,7 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 		c.notef("ranks had unequal shares of the work, and are played with equal ones: who had " +
 			"less is slower than it looks here")
 	}
-	p.Notes, p.Scenario = c.notes, c.mid.text(1000)
+	p.Notes, p.Scenario = c.notes, c.mid.scenarioText(1000)
 	for i, name := range c.names {
 		p.Hosts = append(p.Hosts, fmt.Sprintf("h%d = %s", i+1, name))
 	}
@@ -105,7 +105,7 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 		if m.round = q.round; q.batch > 0 {
 			m.batch = q.batch
 		}
-		played, err := play(&m, "", seed)
+		played, err := playModel(&m, "", seed)
 		if err != nil {
 			p.Missing = append(slices.Clone(p.Missing), fmt.Sprintf("it cannot be played: %v", err))
 			return p, ErrNothing
@@ -124,16 +124,16 @@ func Play(r *Run, what string, seed uint64) (*Report, error) {
 		return p, nil
 	}
 	var err error
-	p.WhatIf, err = c.playWhat(what, seed, r.Rows)
+	p.WhatIf, err = c.playWhatIf(what, seed, r.Rows)
 	return p, err
 }
 
-// play plays a model with what package scenario reads of a what-if, and returns the median of the
-// seconds of its whole steps, each the mean of a round.
-func play(m *model, what string, seed uint64) (float64, error) {
+// playModel plays a model with what package scenario reads of a what-if, and returns the median of
+// the seconds of its whole steps, each the mean of a round.
+func playModel(m *model, what string, seed uint64) (float64, error) {
 	each := max(m.hosts*m.workers, 1) * int(max(m.round, 1))
 	steps := max(8, min(mostSteps, mostDraws/each))
-	s, err := scenario.Parse(m.text(steps), nil, what)
+	s, err := scenario.Parse(m.scenarioText(steps), nil, what)
 	if err != nil {
 		return 0, err
 	}
@@ -158,23 +158,23 @@ func play(m *model, what string, seed uint64) (float64, error) {
 	return (seconds[(len(seconds)-1)/2] + seconds[len(seconds)/2]) / 2, nil
 }
 
-// playWhat plays a what-if by all models that fit.
-func (c *calibration) playWhat(text string, seed uint64, rows []history.Row) (*WhatIf, error) {
+// playWhatIf plays a what-if by all models that fit.
+func (c *calibration) playWhatIf(text string, seed uint64, rows []history.Row) (*WhatIf, error) {
 	var factors []float64
 	r := &WhatIf{What: text}
 	from, to := c.mid, c.mid
 	for i, m := range append([]model{c.mid}, c.variants...) {
 		before := m
-		w, err := c.readWhat(text, &m)
+		w, err := c.readWhatIf(text, &m)
 		if err != nil {
 			return nil, err
 		}
-		m = m.with(w)
-		played, err := play(&m, w.rest, seed)
+		m = m.withWhatIf(w)
+		played, err := playModel(&m, w.rest, seed)
 		if err != nil {
 			return nil, err
 		}
-		was, err := play(&before, "", seed)
+		was, err := playModel(&before, "", seed)
 		if err != nil {
 			return nil, err
 		}
@@ -191,11 +191,11 @@ func (c *calibration) playWhat(text string, seed uint64, rows []history.Row) (*W
 	size := to.hosts * to.workers
 	r.Size, r.Batch = size, to.batch
 	samples := math.Ceil(float64(max(to.batch, 1)) / float64(size))
-	wide := portable.Exp(portable.Hypot(c.doubt(samples),
-		portable.Hypot(c.misfit, c.base.error()/c.base.compute())))
+	wide := portable.Exp(portable.Hypot(c.doubtAt(samples),
+		portable.Hypot(c.misfit, c.base.computeError()/c.base.computeSeconds())))
 	r.Step = setting.Band{Low: slices.Min(factors) / wide, Mid: factors[0],
 		High: slices.Max(factors) * wide}
-	r.StepSeconds = times(r.Step, c.base.median)
+	r.StepSeconds = scaleBand(r.Step, c.base.median)
 	growth := 1.0
 	if from.batch > 0 {
 		growth = float64(to.batch) / float64(from.batch)
@@ -204,21 +204,22 @@ func (c *calibration) playWhat(text string, seed uint64, rows []history.Row) (*W
 	}
 	r.Throughput = setting.Band{Low: growth / r.Step.High, Mid: growth / r.Step.Mid,
 		High: growth / r.Step.Low}
-	if e := c.efficiency(to, rows); e.IsKnown() {
+	if e := c.efficiencyFactor(to, rows); e.IsKnown() {
 		r.Goodput = setting.Band{Low: r.Throughput.Low * e.Low, Mid: r.Throughput.Mid * e.Mid,
 			High: r.Throughput.High * e.High}
 	}
 	return r, nil
 }
 
-// times returns a band of `by` times its numbers.
-func times(b setting.Band, by float64) setting.Band {
+// scaleBand returns a band of `by` times its numbers.
+func scaleBand(b setting.Band, by float64) setting.Band {
 	return setting.Band{Low: b.Low * by, Mid: b.Mid * by, High: b.High * by}
 }
 
-// efficiency returns by which factor what a sample brings grows with the batch of another model,
-// and the way to synchronise, as the twin of a job says it; zero = the noise scale is not known.
-func (c *calibration) efficiency(to model, rows []history.Row) setting.Band {
+// efficiencyFactor returns by which factor what a sample brings grows with the batch of another
+// model, and the way to synchronise, as the twin of a job says it; zero = the noise scale is not
+// known.
+func (c *calibration) efficiencyFactor(to model, rows []history.Row) setting.Band {
 	now := setting.Setting{Batch: c.base.batch, Sync: setting.Ssgd, Round: 1}
 	if c.base.round > 1 {
 		now.Sync, now.Round = "local", c.base.round

@@ -43,8 +43,8 @@ func Read(f Files, version string) *Run {
 	return r
 }
 
-// missf adds something that is missing.
-func (r *Run) missf(format string, args ...any) {
+// addMissingf adds something that is missing.
+func (r *Run) addMissingf(format string, args ...any) {
 	r.Missing = append(r.Missing, fmt.Sprintf(format, args...))
 }
 
@@ -59,26 +59,26 @@ func (r *Run) readJob(text []byte, version string) {
 		Version string `json:"version"`
 	}
 	if text == nil {
-		r.missf("there is no job.json, so what was run is not known")
+		r.addMissingf("there is no job.json, so what was run is not known")
 		return
 	}
 	if err := json.Unmarshal(text, &record); err != nil {
-		r.missf("job.json cannot be read, so what was run is not known: %v", err)
+		r.addMissingf("job.json cannot be read, so what was run is not known: %v", err)
 		return
 	}
 	r.Name, r.Command, r.Version = record.Spec.Name, record.Spec.Command, record.Version
 	r.Workers = record.Spec.Workers
 	if r.Version != version {
-		r.missf("the run is of shoal %s and this is %s: what only that one writes is left out",
-			r.Version, version)
+		r.addMissingf("the run is of shoal %s and this is %s: what only that one writes is left "+
+			"out", r.Version, version)
 	}
 }
 
 // readRows reads sense.jsonl.
 func (r *Run) readRows(text []byte) {
 	if text == nil {
-		r.missf("there is no sense.jsonl: the job took no steps, this host has not led it, or " +
-			"its version of shoal writes none")
+		r.addMissingf("there is no sense.jsonl: the job took no steps, this host has not led it, " +
+			"or its version of shoal writes none")
 		return
 	}
 	wrong, first := 0, ""
@@ -88,7 +88,7 @@ func (r *Run) readRows(text []byte) {
 		case err == nil:
 			r.Rows = append(r.Rows, row)
 		case torn:
-			r.missf("the last line of sense.jsonl is torn, and left out")
+			r.addMissingf("the last line of sense.jsonl is torn, and left out")
 		default:
 			if wrong++; wrong == 1 {
 				first = fmt.Sprintf("line %d: %v", number, err)
@@ -96,18 +96,18 @@ func (r *Run) readRows(text []byte) {
 		}
 	})
 	if wrong > 0 {
-		r.missf("%s of sense.jsonl cannot be read and %s left out, the first is %s",
+		r.addMissingf("%s of sense.jsonl cannot be read and %s left out, the first is %s",
 			plural.Of(wrong, "line"), plural.Verb(wrong, "is", "are"), first)
 	}
 	if len(r.Rows) == 0 {
-		r.missf("sense.jsonl has nothing that can be read")
+		r.addMissingf("sense.jsonl has nothing that can be read")
 	}
 }
 
 // readEvents reads events.jsonl.
 func (r *Run) readEvents(text []byte) {
 	if text == nil {
-		r.missf("there is no events.jsonl, so what happened to the job is not known")
+		r.addMissingf("there is no events.jsonl, so what happened to the job is not known")
 		return
 	}
 	wrong := 0
@@ -134,7 +134,7 @@ func (r *Run) readEvents(text []byte) {
 		}
 	})
 	if wrong > 0 {
-		r.missf("%s of events.jsonl cannot be read and %s left out", plural.Of(wrong, "line"),
+		r.addMissingf("%s of events.jsonl cannot be read and %s left out", plural.Of(wrong, "line"),
 			plural.Verb(wrong, "is", "are"))
 	}
 }

@@ -21,9 +21,9 @@ type what struct {
 	rest  string // parts about cables, slow hosts and sync, for package scenario
 }
 
-// readWhat reads a what-if, such as "size=8, batch=512, link h2=100Mbit, slow h3=2x". It takes how
-// slow hosts are already out of the model, where the what-if says how slow they are.
-func (c *calibration) readWhat(text string, m *model) (w what, err error) {
+// readWhatIf reads a what-if, such as "size=8, batch=512, link h2=100Mbit, slow h3=2x". It takes
+// how slow hosts are already out of the model, where the what-if says how slow they are.
+func (c *calibration) readWhatIf(text string, m *model) (w what, err error) {
 	var rest []string
 	for _, item := range strings.Split(text, ",") {
 		item = strings.TrimSpace(item)
@@ -74,7 +74,7 @@ func (c *calibration) readWhat(text string, m *model) (w what, err error) {
 		case first == "link" && (m.local || m.gradients == 0):
 			return w, fmt.Errorf("%q: nothing is known of cables: %s", item, c.whyNoCables())
 		case first == "slow":
-			item = m.takeSlow(item)
+			item = m.removeSlowness(item)
 		}
 		rest = append(rest, item)
 	}
@@ -90,9 +90,10 @@ func (c *calibration) whyNoCables() string {
 	return "the run does not tell what its hosts exchange"
 }
 
-// takeSlow has a model forget how slow a host is that an item such as "slow h3=2x" makes slower,
-// and returns the item as compared with a usual host. What is no such item it returns as it is.
-func (m *model) takeSlow(item string) string {
+// removeSlowness has a model forget how slow a host is that an item such as "slow h3=2x" makes
+// slower, and returns the item as compared with a usual host. What is no such item it returns as it
+// is.
+func (m *model) removeSlowness(item string) string {
 	var host int
 	var factor float64
 	text := strings.ReplaceAll(strings.ReplaceAll(item, "=", " "), "x", "")
@@ -103,11 +104,11 @@ func (m *model) takeSlow(item string) string {
 	before := m.slow[host-1]
 	m.slow = append([]float64(nil), m.slow...)
 	m.slow[host-1] = 1
-	return fmt.Sprintf("slow h%d=%sx", host, number(factor*before))
+	return fmt.Sprintf("slow h%d=%sx", host, numberText(factor*before))
 }
 
-// with returns the model with what a what-if says of its numbers.
-func (m model) with(w what) model {
+// withWhatIf returns the model with what a what-if says of its numbers.
+func (m model) withWhatIf(w what) model {
 	if w.size > 0 {
 		m.hosts = w.size / m.workers
 	}
@@ -120,9 +121,9 @@ func (m model) with(w what) model {
 	return m
 }
 
-// doubt returns how wrong, in logarithms, what is said of so many samples of a worker may be since
-// so many were not seen; as in package twin. A guess says so itself.
-func (c *calibration) doubt(samples float64) float64 {
+// doubtAt returns how wrong, in logarithms, what is said of so many samples of a worker may be
+// since so many were not seen; as in package twin. A guess says so itself.
+func (c *calibration) doubtAt(samples float64) float64 {
 	const doubtOutside = 0.2 // at twice as many as were seen
 	if c.guess {
 		return 0

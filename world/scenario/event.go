@@ -24,13 +24,13 @@ func (p *parser) readEvent(l *line, text string) {
 		if l.peek() == "0" {
 			l.next++
 		} else {
-			e.Step = l.whole("a number of committed steps, such as 200", maxSteps)
+			e.Step = l.readWhole("a number of committed steps, such as 200", maxSteps)
 		}
 	} else {
 		e.Timed = true
-		e.At = l.quantity("a time or a step, such as 30s or step 200", times)
+		e.At = l.readQuantity("a time or a step, such as 30s or step 200", times)
 	}
-	word := l.choose("cable", "cables", "slow", "notice", "lose", "join", "disk", "set")
+	word := l.nextOf("cable", "cables", "slow", "notice", "lose", "join", "disk", "set")
 	if word == "set" {
 		p.Asked = append(p.Asked, Ask{e.Step, e.At, e.Timed, p.readSetting(l)})
 		return
@@ -50,7 +50,7 @@ func (p *parser) readEvent(l *line, text string) {
 	case e.What == job.Disk:
 		e.Value = secondsPerSample(l)
 	case e.What == job.Notice:
-		e.Value = l.quantity("the time until the host is lost, such as 120s", times)
+		e.Value = l.readQuantity("the time until the host is lost, such as 120s", times)
 	}
 	p.Job.Events = append(p.Job.Events, e)
 	p.eventLines = append(p.eventLines, l.number)
@@ -58,7 +58,7 @@ func (p *parser) readEvent(l *line, text string) {
 
 // readFactor reads, as the next word of a line, how many times slower a host becomes, such as 2x.
 func readFactor(l *line) float64 {
-	factor := l.quantity("how many times slower, such as 3x", fold)
+	factor := l.readQuantity("how many times slower, such as 3x", fold)
 	if l.err == nil && factor == 0 {
 		l.failf("a host that computes in no time")
 	}
@@ -67,10 +67,10 @@ func readFactor(l *line) float64 {
 
 // readSetting reads the parts of the setting that a person asks for.
 func (p *parser) readSetting(l *line) string {
-	text := l.word("parts of the setting, such as batch=256")
+	text := l.nextWord("parts of the setting, such as batch=256")
 	next, err := setting.Setting{}.With(text)
 	if err == nil {
-		err = p.refuse(next)
+		err = p.whyRefused(next)
 	}
 	if err != nil {
 		l.failf("%v", err)
@@ -78,9 +78,9 @@ func (p *parser) readSetting(l *line) string {
 	return text
 }
 
-// refuse returns why the job does not take a setting that a person asks for. Only the batch, the
-// size, the steps between checkpoints and rounds can be set here.
-func (p *parser) refuse(next setting.Setting) error {
+// whyRefused returns why the job does not take a setting that a person asks for. Only the batch,
+// the size, the steps between checkpoints and rounds can be set here.
+func (p *parser) whyRefused(next setting.Setting) error {
 	if len(next.Shares) > 0 || next.Rate > 0 {
 		return fmt.Errorf("a scenario knows what batch, size, save, round and sync change, and " +
 			"no other part")
@@ -99,12 +99,12 @@ func (p *parser) refuse(next setting.Setting) error {
 // readHost reads the name of a host, such as h2, and returns its index.
 func (p *parser) readHost(l *line) int {
 	const what = "the name of a host, such as h2"
-	word := l.word(what)
+	word := l.nextWord(what)
 	number, is := strings.CutPrefix(word, "h")
 	if !is {
 		l.failf("%q is not %s", word, what)
 	}
-	return int(l.toWhole(number, what, MaxHosts)) - 1
+	return int(l.parseWhole(number, what, MaxHosts)) - 1
 }
 
 // measures are what can be expected of a scenario; samples, that each counts once, is apart.
@@ -113,26 +113,26 @@ var measures = []string{"goodput", "changes", "reverted", "batch", "size", "save
 
 // readExpectation reads what follows "expect", in a line whose words are text.
 func (p *parser) readExpectation(l *line, text string) {
-	e := Expectation{Line: l.number, Text: text, What: l.choose(measures...)}
+	e := Expectation{Line: l.number, Text: text, What: l.nextOf(measures...)}
 	if e.What == "samples" {
-		l.choose("once")
+		l.nextOf("once")
 		p.Expected = append(p.Expected, e)
 		return
 	}
-	e.Op = l.choose(">=", "<=", ">", "<", "=")
+	e.Op = l.nextOf(">=", "<=", ">", "<", "=")
 	if e.What == "time" {
-		e.Value = l.quantity("a time, such as 300s", times)
+		e.Value = l.readQuantity("a time, such as 300s", times)
 	} else {
-		e.Value = l.quantity("a number, such as 0.95", plain)
+		e.Value = l.readQuantity("a number, such as 0.95", plain)
 	}
 	if e.What == "goodput" {
-		l.choose("of")
-		e.Of = l.choose("best", "first")
+		l.nextOf("of")
+		e.Of = l.nextOf("best", "first")
 	}
-	if l.more() {
-		l.choose("after")
-		e.After = l.whole("a number of steps, such as 12", maxSteps)
-		l.choose("steps", "step")
+	if l.hasNext() {
+		l.nextOf("after")
+		e.After = l.readWhole("a number of steps, such as 12", maxSteps)
+		l.nextOf("steps", "step")
 	}
 	p.Expected = append(p.Expected, e)
 }

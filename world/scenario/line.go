@@ -27,20 +27,20 @@ func (l *line) failf(format string, args ...any) {
 	}
 }
 
-// more reports whether the line goes on.
-func (l *line) more() bool { return l.next < len(l.words) }
+// hasNext reports whether the line goes on.
+func (l *line) hasNext() bool { return l.next < len(l.words) }
 
 // peek returns the next word, which stays the next; "" at the end.
 func (l *line) peek() string {
-	if !l.more() {
+	if !l.hasNext() {
 		return ""
 	}
 	return l.words[l.next]
 }
 
-// word returns the next word. what says what it should be, with an example.
-func (l *line) word(what string) string {
-	if !l.more() {
+// nextWord returns the next word. what says what it should be, with an example.
+func (l *line) nextWord(what string) string {
+	if !l.hasNext() {
 		l.failf("after %q comes %s", l.words[len(l.words)-1], what)
 		return ""
 	}
@@ -48,19 +48,19 @@ func (l *line) word(what string) string {
 	return l.words[l.next-1]
 }
 
-// choose returns the next word, which must be one of some.
-func (l *line) choose(known ...string) string {
-	word := l.word(list(known))
+// nextOf returns the next word, which must be one of some.
+func (l *line) nextOf(known ...string) string {
+	word := l.nextWord(listText(known))
 	if l.err == nil && !slices.Contains(known, word) {
 		l.failf("%q cannot stand here%s: it takes %s", word, spelling.Meant(word, known),
-			list(known))
+			listText(known))
 		return ""
 	}
 	return word
 }
 
-// list returns words as people list them, such as "a, b or c".
-func list(words []string) string {
+// listText returns words as people list them, such as "a, b or c".
+func listText(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}
@@ -88,15 +88,15 @@ var (
 // maxQuantity bounds every quantity, so that no sum of them overflows.
 const maxQuantity = 1e15
 
-// quantity reads the next word as a number with one of some units. what says what it is, with an
-// example.
-func (l *line) quantity(what string, units []unit) float64 {
-	return l.toQuantity(l.word(what), what, units)
+// readQuantity reads the next word as a number with one of some units. what says what it is, with
+// an example.
+func (l *line) readQuantity(what string, units []unit) float64 {
+	return l.parseQuantity(l.nextWord(what), what, units)
 }
 
-// toQuantity returns the number that a word of the line is, with one of some units, in the unit of
-// value 1. what is as in quantity.
-func (l *line) toQuantity(word, what string, units []unit) float64 {
+// parseQuantity returns the number that a word of the line is, with one of some units, in the unit
+// of value 1. what is as in readQuantity.
+func (l *line) parseQuantity(word, what string, units []unit) float64 {
 	if l.err != nil {
 		return 0
 	}
@@ -119,12 +119,14 @@ func (l *line) toQuantity(word, what string, units []unit) float64 {
 	return 0
 }
 
-// whole reads the next word as a whole number from 1 to most. what says what it is, with an
+// readWhole reads the next word as a whole number from 1 to most. what says what it is, with an
 // example.
-func (l *line) whole(what string, most uint64) uint64 { return l.toWhole(l.word(what), what, most) }
+func (l *line) readWhole(what string, most uint64) uint64 {
+	return l.parseWhole(l.nextWord(what), what, most)
+}
 
-// toWhole returns the whole number from 1 to most that a word of the line is.
-func (l *line) toWhole(word, what string, most uint64) uint64 {
+// parseWhole returns the whole number from 1 to most that a word of the line is.
+func (l *line) parseWhole(word, what string, most uint64) uint64 {
 	if l.err != nil {
 		return 0
 	}
@@ -136,9 +138,9 @@ func (l *line) toWhole(word, what string, most uint64) uint64 {
 	return n
 }
 
-// end notes that the line should have ended.
-func (l *line) end() {
-	if l.more() {
+// expectEnd notes that the line should have ended.
+func (l *line) expectEnd() {
+	if l.hasNext() {
 		l.failf("%q is too much", l.peek())
 	}
 }

@@ -72,9 +72,9 @@ var (
 	several = map[string]bool{"at": true, "expect": true}
 )
 
-// read reads a line whose words are text.
-func (p *parser) read(l *line, text string) {
-	kind := l.choose(kinds...)
+// readLine reads a line whose words are text.
+func (p *parser) readLine(l *line, text string) {
+	kind := l.nextOf(kinds...)
 	if l.err != nil {
 		return
 	}
@@ -89,11 +89,11 @@ func (p *parser) read(l *line, text string) {
 	case "compute":
 		p.readCompute(l)
 	case "wait":
-		p.host.Wait = l.quantity("a time, such as 2ms", times)
+		p.host.Wait = l.readQuantity("a time, such as 2ms", times)
 	case "gradients":
 		p.readGradients(l)
 	case "latency":
-		p.Job.Network.Alpha = l.quantity("a time, such as 50us", times)
+		p.Job.Network.Alpha = l.readQuantity("a time, such as 50us", times)
 	case "memory":
 		p.readMemory(l)
 	case "data":
@@ -101,43 +101,43 @@ func (p *parser) read(l *line, text string) {
 	case "noise":
 		p.readNoise(l)
 	case "local":
-		p.Job.Local.Own = l.quantity("what a local step brings, such as 85%", part)
-		l.choose("less")
-		p.Job.Local.Stale = l.quantity("how much less longer rounds bring, such as 10%", part)
+		p.Job.Local.Own = l.readQuantity("what a local step brings, such as 85%", part)
+		l.nextOf("less")
+		p.Job.Local.Stale = l.readQuantity("how much less longer rounds bring, such as 10%", part)
 		if own := p.Job.Local.Own; l.err == nil && (own == 0 || own > 1) {
 			l.failf("a local step brings more than nothing, and at most 100%%")
 		}
 	case "spot", "slowdowns":
 		p.readSpot(l, kind)
 	case "target":
-		p.epochs = l.quantity("a number of epochs, such as 10", plain)
-		l.choose("epochs", "epoch")
+		p.epochs = l.readQuantity("a number of epochs, such as 10", plain)
+		l.nextOf("epochs", "epoch")
 	case "costs":
 		p.readCosts(l)
 	case "at":
 		p.readEvent(l, text)
 	case "policy":
-		for l.more() && l.err == nil {
-			p.Policies = append(p.Policies, l.choose(p.policies...))
+		for l.hasNext() && l.err == nil {
+			p.Policies = append(p.Policies, l.nextOf(p.policies...))
 		}
 		if len(p.Policies) == 0 {
-			l.choose(p.policies...)
+			l.nextOf(p.policies...)
 		}
 	case "budget":
-		p.Budget = l.quantity("the money that an epoch may cost, such as 0.5", plain)
-		l.choose("price")
-		p.Price = l.quantity("the money that a worker costs an hour, such as 2", plain)
+		p.Budget = l.readQuantity("the money that an epoch may cost, such as 0.5", plain)
+		l.nextOf("price")
+		p.Price = l.readQuantity("the money that a worker costs an hour, such as 2", plain)
 		if l.err == nil && (p.Budget == 0 || p.Price == 0) {
 			l.failf("a budget or a price of nothing")
 		}
 	case "seed":
-		p.Job.Seed = l.whole("a seed, such as 1", math.MaxUint64)
+		p.Job.Seed = l.readWhole("a seed, such as 1", math.MaxUint64)
 	case "run":
 		p.readRun(l)
 	case "expect":
 		p.readExpectation(l, text)
 	}
-	l.end()
+	l.expectEnd()
 	if l.err != nil && !strings.Contains(l.err.Error(), "did you mean") {
 		l.err = withExample(l.err, kind)
 	}
@@ -145,28 +145,29 @@ func (p *parser) read(l *line, text string) {
 
 // readHosts reads what follows "hosts".
 func (p *parser) readHosts(l *line) {
-	p.hosts = int(l.whole("a number of hosts, such as 4", MaxHosts))
+	p.hosts = int(l.readWhole("a number of hosts, such as 4", MaxHosts))
 	p.host.Workers = 1
-	for l.more() {
-		switch l.choose("range", "cable", "workers", "machines", "cores") {
+	for l.hasNext() {
+		switch l.nextOf("range", "cable", "workers", "machines", "cores") {
 		case "range":
 			p.Job.Levers.Size = readRange(l, "the least and the most workers, such as 1-8",
 				MaxHosts)
 		case "cable":
 			p.host.Cable = secondsPerByte(l)
 		case "workers":
-			p.host.Workers = int(l.whole("a number of workers of a host, such as 2", maxWorkers))
+			p.host.Workers = int(l.readWhole("a number of workers of a host, such as 2",
+				maxWorkers))
 		case "machines":
-			p.machines = int(l.whole("a number of machines, such as 1", MaxHosts))
+			p.machines = int(l.readWhole("a number of machines, such as 1", MaxHosts))
 		case "cores":
-			p.cores = float64(l.whole("a number of processors, such as 2", 1<<20))
+			p.cores = float64(l.readWhole("a number of processors, such as 2", 1<<20))
 		}
 	}
 }
 
 // secondsPerByte reads the rate of a cable.
 func secondsPerByte(l *line) float64 {
-	rate := l.quantity("a rate, such as 1Gbit", rates)
+	rate := l.readQuantity("a rate, such as 1Gbit", rates)
 	if l.err == nil && rate == 0 {
 		l.failf("a cable that carries nothing: cut hosts off with lose")
 		return 0
@@ -181,22 +182,22 @@ func secondsPerSample(l *line) float64 {
 
 // perSample reads a quantity a sample. what says what it is, with an example.
 func perSample(l *line, what string, units []unit) float64 {
-	word := l.word(what)
+	word := l.nextWord(what)
 	each, is := strings.CutSuffix(word, "/sample")
 	if !is {
 		l.failf("%q is not %s", word, what)
 	}
-	return l.toQuantity(each, what, units)
+	return l.parseQuantity(each, what, units)
 }
 
 // readMemory reads what follows "memory".
 func (p *parser) readMemory(l *line) {
-	p.host.Memory = l.quantity("what a worker needs, such as 2GiB", sizes)
-	if l.choose("+", "of") == "+" {
+	p.host.Memory = l.readQuantity("what a worker needs, such as 2GiB", sizes)
+	if l.nextOf("+", "of") == "+" {
 		p.host.MemoryPerSample = perSample(l, "a size a sample, such as 10MiB/sample", sizes)
-		l.choose("of")
+		l.nextOf("of")
 	}
-	p.host.Room = l.quantity("what the workers of a host have, such as 16GiB", sizes)
+	p.host.Room = l.readQuantity("what the workers of a host have, such as 16GiB", sizes)
 	if l.err == nil && p.host.Room == 0 {
 		l.failf("hosts without memory")
 	}
@@ -204,41 +205,41 @@ func (p *parser) readMemory(l *line) {
 
 // readCompute reads what follows "compute".
 func (p *parser) readCompute(l *line) {
-	p.host.Fixed = l.quantity("a time, such as 30ms", times)
-	for l.more() {
-		switch l.choose("+", "sd", "cpu") {
+	p.host.Fixed = l.readQuantity("a time, such as 30ms", times)
+	for l.hasNext() {
+		switch l.nextOf("+", "sd", "cpu") {
 		case "+":
 			p.host.PerSample = secondsPerSample(l)
 		case "sd":
-			p.deviation = l.quantity("a standard deviation, such as 5%", part)
+			p.deviation = l.readQuantity("a standard deviation, such as 5%", part)
 			if p.deviation > 1 {
 				l.failf("a standard deviation of more than 100%%")
 			}
 		case "cpu":
-			p.host.Processors = l.quantity("a number of processors, such as 1", plain)
+			p.host.Processors = l.readQuantity("a number of processors, such as 1", plain)
 		}
 	}
 }
 
 // readGradients reads what follows "gradients".
 func (p *parser) readGradients(l *line) {
-	p.Job.Gradients = int(l.quantity("a size, such as 100MB", sizes))
-	for l.more() {
-		switch l.choose("hidden", "route") {
+	p.Job.Gradients = int(l.readQuantity("a size, such as 100MB", sizes))
+	for l.hasNext() {
+		switch l.nextOf("hidden", "route") {
 		case "hidden":
-			p.Job.Hidden = l.quantity("a part of the compute, such as 60%", part)
+			p.Job.Hidden = l.readQuantity("a part of the compute, such as 60%", part)
 		case "route":
-			word := l.word("a route, such as ring/256")
+			word := l.nextWord("a route, such as ring/256")
 			if err := p.Job.Route.UnmarshalText([]byte(word)); err != nil && l.err == nil {
 				l.failf("%q is no route, such as ring/256; the strategies are %s", word,
-					list(strategies()))
+					listText(strategyNames()))
 			}
 		}
 	}
 }
 
-// strategies returns the names of all strategies of routes.
-func strategies() (names []string) {
+// strategyNames returns the names of all strategies of routes.
+func strategyNames() (names []string) {
 	for _, s := range collective.Strategies() {
 		names = append(names, s.String())
 	}
@@ -247,17 +248,18 @@ func strategies() (names []string) {
 
 // readData reads what follows "data".
 func (p *parser) readData(l *line) {
-	p.samples = l.whole("a number of samples, such as 50000", maxSamples)
-	l.choose("batch")
-	p.batch = l.whole("a batch, such as 128", maxSamples)
-	for l.more() {
-		switch l.choose("range", "round", "sync") {
+	p.samples = l.readWhole("a number of samples, such as 50000", maxSamples)
+	l.nextOf("batch")
+	p.batch = l.readWhole("a batch, such as 128", maxSamples)
+	for l.hasNext() {
+		switch l.nextOf("range", "round", "sync") {
 		case "range":
 			p.Job.Levers.Batch = readRange(l, "the least and the largest batch, such as 32-1024",
 				maxSamples)
 		case "round":
 			p.Job.Levers.Sync = cmp.Or(p.Job.Levers.Sync, "local")
-			p.Job.Levers.Round = uint32(l.whole("a number of steps, such as 16", setting.MaxRound))
+			p.Job.Levers.Round = uint32(l.readWhole("a number of steps, such as 16",
+				setting.MaxRound))
 		case "sync":
 			p.readSync(l, "auto, or a way to synchronise, such as pair")
 		}
@@ -267,7 +269,7 @@ func (p *parser) readData(l *line) {
 // readSync reads how workers synchronise, and unless it is the last word of the line after how many
 // steps, behind a slash. what says what it is.
 func (p *parser) readSync(l *line, what string) {
-	name, steps, is := strings.Cut(l.word(what), "/")
+	name, steps, is := strings.Cut(l.nextWord(what), "/")
 	levers := &p.Job.Levers
 	if levers.Auto = name == "auto"; levers.Auto {
 		name, is = setting.Ssgd, false
@@ -275,7 +277,8 @@ func (p *parser) readSync(l *line, what string) {
 	}
 	levers.Sync = name
 	if is {
-		levers.Round = uint32(l.toWhole(steps, "a number of steps, such as 16", setting.MaxRound))
+		levers.Round = uint32(l.parseWhole(steps, "a number of steps, such as 16",
+			setting.MaxRound))
 	}
 	if levers.Round == 0 {
 		levers.Round = 1
@@ -292,15 +295,15 @@ func (p *parser) readSpot(l *line, kind string) {
 	s := &p.spot
 	// read reads a mean time behind a word.
 	read := func(word string, x *float64) {
-		l.choose(word)
-		if *x = l.quantity("a mean time, such as 20min", times); l.err == nil && *x < 1 {
+		l.nextOf(word)
+		if *x = l.readQuantity("a mean time, such as 20min", times); l.err == nil && *x < 1 {
 			l.failf("less than a second")
 		}
 	}
 	if kind == "slowdowns" {
 		read("every", &s.Every)
 		read("for", &s.Slow)
-		l.choose("cable")
+		l.nextOf("cable")
 		s.Cable = secondsPerByte(l)
 		return
 	}
@@ -308,7 +311,7 @@ func (p *parser) readSpot(l *line, kind string) {
 	read("storm", &s.Storm)
 	read("lose", &s.Lose)
 	read("back", &s.Back)
-	if l.more() {
+	if l.hasNext() {
 		read("all", &s.All)
 	}
 }
@@ -316,9 +319,9 @@ func (p *parser) readSpot(l *line, kind string) {
 // readRange reads the least and the largest of some numbers, none of which is above most, from the
 // next word of a line. what says what they are, with an example; an error stays in the line.
 func readRange(l *line, what string, most uint64) setting.Range {
-	word := l.word(what)
+	word := l.nextWord(what)
 	from, to, _ := strings.Cut(word, "-")
-	r := setting.Range{From: l.toWhole(from, what, most), To: l.toWhole(to, what, most)}
+	r := setting.Range{From: l.parseWhole(from, what, most), To: l.parseWhole(to, what, most)}
 	if l.err == nil && r.From > r.To {
 		l.failf("%s is reversed: the least comes first", word)
 	}
@@ -328,15 +331,15 @@ func readRange(l *line, what string, most uint64) setting.Range {
 // readNoise reads what follows "noise".
 func (p *parser) readNoise(l *line) {
 	n := &p.Job.Noise
-	n.From = l.quantity("a noise scale in samples, such as 600", plain)
+	n.From = l.readQuantity("a noise scale in samples, such as 600", plain)
 	n.To = n.From
-	for l.more() {
-		switch l.choose("growing", "dims") {
+	for l.hasNext() {
+		switch l.nextOf("growing", "dims") {
 		case "growing":
-			l.choose("to")
-			n.To = l.quantity("a noise scale in samples, such as 4000", plain)
+			l.nextOf("to")
+			n.To = l.readQuantity("a noise scale in samples, such as 4000", plain)
 		case "dims":
-			n.Dims = l.quantity("a number of coordinates, such as 300", plain)
+			n.Dims = l.readQuantity("a number of coordinates, such as 300", plain)
 		}
 	}
 	if l.err == nil && (n.From < 1 || n.To < 1) {
@@ -349,10 +352,10 @@ func (p *parser) readCosts(l *line) {
 	c := &p.Job.Costs
 	costs := map[string]*float64{"join": &c.Join, "release": &c.Release, "loss": &c.Loss,
 		"change": &c.Change, "start": &c.Start, "save": &c.Save, "write": &c.Write}
-	for first := true; first || l.more(); first = false {
-		name := l.choose("join", "release", "loss", "change", "start", "save", "write")
+	for first := true; first || l.hasNext(); first = false {
+		name := l.nextOf("join", "release", "loss", "change", "start", "save", "write")
 		if cost := costs[name]; cost != nil {
-			*cost = l.quantity("a time, such as 100ms", times)
+			*cost = l.readQuantity("a time, such as 100ms", times)
 		}
 		if name == "save" || name == "write" {
 			p.Job.Levers.Save = true
@@ -362,13 +365,14 @@ func (p *parser) readCosts(l *line) {
 
 // readRun reads what follows "run".
 func (p *parser) readRun(l *line) {
-	word := l.word("a number of steps or a time, such as 2000 steps or 300s")
-	if l.more() {
-		p.Steps = l.toWhole(word, "a number of steps, such as 2000", maxSteps)
-		l.choose("steps", "step")
+	word := l.nextWord("a number of steps or a time, such as 2000 steps or 300s")
+	if l.hasNext() {
+		p.Steps = l.parseWhole(word, "a number of steps, such as 2000", maxSteps)
+		l.nextOf("steps", "step")
 		return
 	}
-	p.Seconds = l.toQuantity(word, "a number of steps or a time, such as 2000 steps or 300s", times)
+	p.Seconds = l.parseQuantity(word, "a number of steps or a time, such as 2000 steps or 300s",
+		times)
 	if l.err == nil && p.Seconds == 0 {
 		l.failf("a run of no time")
 	}

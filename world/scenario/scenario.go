@@ -92,7 +92,7 @@ func parse(text string, policies []string, what string, seed *uint64) (*Scenario
 		if len(l.words) == 0 {
 			continue
 		}
-		p.read(l, strings.Join(l.words, " "))
+		p.readLine(l, strings.Join(l.words, " "))
 		if l.err != nil {
 			errs = append(errs, l.err)
 		}
@@ -101,21 +101,22 @@ func parse(text string, policies []string, what string, seed *uint64) (*Scenario
 		return nil, errors.Join(errs...)
 	}
 	if what != "" {
-		if err := p.readWhat(what); err != nil {
+		if err := p.readWhatIf(what); err != nil {
 			return nil, err
 		}
 	}
 	if seed != nil {
 		p.Job.Seed = *seed
 	}
-	if err := p.finish(); err != nil {
+	if err := p.completeScenario(); err != nil {
 		return nil, err
 	}
 	return &p.Scenario, nil
 }
 
-// finish makes the hosts and the end of what the lines have said, and returns what is missing.
-func (p *parser) finish() error {
+// completeScenario makes the hosts and the end of what the lines have said, and returns what is
+// missing.
+func (p *parser) completeScenario() error {
 	for _, name := range []string{"hosts", "compute", "data"} {
 		if p.seen[name] == 0 {
 			return fmt.Errorf("the scenario has no line %q: %s", name, examples[name])
@@ -195,7 +196,7 @@ func (p *parser) makeHosts() {
 	for range p.machines {
 		p.Job.Cores = append(p.Job.Cores, p.cores)
 	}
-	residuals := job.Spread(p.deviation)
+	residuals := job.ResidualFactors(p.deviation)
 	for i := range n {
 		h := p.host
 		h.Machine, h.Out, h.Residuals = i%max(p.machines, 1), i >= max(p.hosts, spare), residuals

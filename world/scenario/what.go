@@ -7,23 +7,23 @@ import (
 	"github.com/shoal-ml/shoal/world/job"
 )
 
-// A what-if, by which a job differs from what the lines say. Parse calls readWhat when it has read
-// these, on its goroutine.
+// A what-if, by which a job differs from what the lines say. Parse calls readWhatIf when it has
+// read these, on its goroutine.
 
 // whatExample is a what-if with most of its parts.
 const whatExample = "size=8, batch=512, link h2=100Mbit, slow h3=2x, sync=local/16, policy=none"
 
-// readWhat changes what the lines have said by a what-if, such as whatExample. All of it holds from
-// the start.
-func (p *parser) readWhat(text string) error {
+// readWhatIf changes what the lines have said by a what-if, such as whatExample. All of it holds
+// from the start.
+func (p *parser) readWhatIf(text string) error {
 	for i, item := range strings.Split(text, ",") {
 		name, value, _ := strings.Cut(item, "=")
 		l := &line{number: i + 1, words: append(strings.Fields(name), strings.Fields(value)...)}
 		if len(l.words) == 0 {
 			l.words = []string{item}
 		}
-		p.readWhatItem(l)
-		l.end()
+		p.readWhatIfItem(l)
+		l.expectEnd()
 		if l.err != nil {
 			_, why, _ := strings.Cut(l.err.Error(), ": ")
 			return fmt.Errorf("%q: %s; a what-if is such as %q", strings.TrimSpace(item), why,
@@ -33,13 +33,13 @@ func (p *parser) readWhat(text string) error {
 	return nil
 }
 
-// readWhatItem reads one part of a what-if.
-func (p *parser) readWhatItem(l *line) {
-	switch l.choose("size", "batch", "link", "slow", "sync", "policy") {
+// readWhatIfItem reads one part of a what-if.
+func (p *parser) readWhatIfItem(l *line) {
+	switch l.nextOf("size", "batch", "link", "slow", "sync", "policy") {
 	case "size":
-		p.hosts = int(l.whole("a number of hosts, such as 8", MaxHosts))
+		p.hosts = int(l.readWhole("a number of hosts, such as 8", MaxHosts))
 	case "batch":
-		batch := l.whole("a batch, such as 512", maxSamples)
+		batch := l.readWhole("a batch, such as 512", maxSamples)
 		p.Asked = append([]Ask{{To: fmt.Sprintf("batch=%d", batch)}}, p.Asked...)
 		if r := p.Job.Levers.Batch; l.err == nil && batch != p.batch && !r.Contains(batch) {
 			l.failf("the batch stays from %d to %d: data … range", r.From, r.To)
@@ -51,24 +51,24 @@ func (p *parser) readWhatItem(l *line) {
 		}
 		e := job.Event{What: job.Cable, Host: p.readHost(l)}
 		e.Value = secondsPerByte(l)
-		p.atStart(l, e)
+		p.addEventAtStart(l, e)
 	case "slow":
 		e := job.Event{What: job.Slow, Host: p.readHost(l)}
 		e.Value = readFactor(l)
-		p.atStart(l, e)
+		p.addEventAtStart(l, e)
 	case "sync":
 		p.readSync(l, "auto, or a way to synchronise, such as local/16")
 	case "policy":
 		p.Policies = nil
-		if name := l.choose(append([]string{"none"}, p.policies...)...); name != "none" {
+		if name := l.nextOf(append([]string{"none"}, p.policies...)...); name != "none" {
 			p.Policies = []string{name}
 		}
 	}
 }
 
-// atStart lets an event that a part of a what-if says happen before the first step, and before all
-// others there.
-func (p *parser) atStart(l *line, e job.Event) {
+// addEventAtStart lets an event that a part of a what-if says happen before the first step, and
+// before all others there.
+func (p *parser) addEventAtStart(l *line, e job.Event) {
 	e.Text = "what if " + strings.Join(l.words, " ")
 	p.Job.Events = append([]job.Event{e}, p.Job.Events...)
 	p.eventLines = append([]int{0}, p.eventLines...)

@@ -151,7 +151,7 @@ func csvOf(r *report) ([]byte, error) {
 				took = text(j.JCT())
 			}
 			if j.Deadline > 0 {
-				deadline, met = text(j.Deadline), strconv.FormatBool(j.Met())
+				deadline, met = text(j.Deadline), strconv.FormatBool(j.MetDeadline())
 			}
 			row := []string{x.Policy, strconv.Itoa(x.GPUs), j.Name, strconv.Itoa(j.Line), j.Tenant,
 				j.Model, strconv.Itoa(j.GPUs), text(j.Arrived), text(j.Started), text(j.Ended),

@@ -318,7 +318,7 @@ func parseCosts(text string) (sched.Costs, error) {
 		if d < 0 || d > 1e6*time.Second {
 			return sched.Costs{}, cli.Usagef("--costs=%s: it is from 0 to 1000000 s", text)
 		}
-		return cluster.Every(d.Seconds()), nil
+		return cluster.PausePerChange(d.Seconds()), nil
 	}
 	content, err := durable.Read(text, 1<<20)
 	if err != nil {
