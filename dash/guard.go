@@ -135,10 +135,10 @@ func newHostGuard(address string, next http.Handler) *hostGuard {
 	return g
 }
 
-// knows reports whether a Host of a request is a name of this server. Where others may come from
-// elsewhere, so is any address, of which no page elsewhere can dispose, and this machine's name
-// with any domain, which such a page would have to know.
-func (g *hostGuard) knows(host string) bool {
+// isOwnName reports whether a Host of a request is a name of this server. Where others may come
+// from elsewhere, so is any address, of which no page elsewhere can dispose, and this machine's
+// name with any domain, which such a page would have to know.
+func (g *hostGuard) isOwnName(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -155,7 +155,7 @@ func (g *hostGuard) knows(host string) bool {
 // ServeHTTP implements http.Handler: it refuses a request to another name, and leaves others to
 // next. It runs on the goroutine of the request.
 func (g *hostGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !g.knows(r.Host) {
+	if !g.isOwnName(r.Host) {
 		w.Header().Set("Connection", "close")
 		http.Error(w, "this server has another name: ask by the address that it has printed, or "+
 			"name it where you start it", http.StatusMisdirectedRequest)

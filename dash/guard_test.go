@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// ask sends a request, given as its lines, and returns the status and the body of the answer; 0 =
-// the connection was closed instead.
-func ask(t *testing.T, addr string, lines ...string) (status int, body string) {
+// sendRawRequest sends a request, given as its lines, and returns the status and the body of the
+// answer; 0 = the connection was closed instead.
+func sendRawRequest(t *testing.T, addr string, lines ...string) (status int, body string) {
 	t.Helper()
 	c := dial(t, addr)
 	_, _ = io.WriteString(c, strings.Join(lines, "\r\n")+"\r\n\r\n")
@@ -41,8 +41,8 @@ func dial(t *testing.T, addr string) net.Conn {
 	return c
 }
 
-// runFiles makes the directory of a run with these files.
-func runFiles(t *testing.T, files map[string]string) string {
+// writeRunDir makes the directory of a run with these files.
+func writeRunDir(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range files {
@@ -62,13 +62,13 @@ func TestMetrics(t *testing.T) {
 	}
 	defer m.Close()
 	host := "Host: " + m.Addr()
-	if status, _ := ask(t, m.Addr(), "GET /metrics HTTP/1.1", host); status != 503 {
+	if status, _ := sendRawRequest(t, m.Addr(), "GET /metrics HTTP/1.1", host); status != 503 {
 		t.Errorf("before the run: %d", status)
 	}
-	m.Show(runFiles(t, map[string]string{"job.json": "{}", "sense.jsonl": `{"time":` +
+	m.ShowRun(writeRunDir(t, map[string]string{"job.json": "{}", "sense.jsonl": `{"time":` +
 		`"2026-11-26T16:27:01Z","step":8,"steps":8,"size":1,"samples":64,"seconds":` +
 		`{"p10":1,"median":2,"p90":3}}` + "\n"}))
-	status, body := ask(t, m.Addr(), "GET /metrics HTTP/1.1", host)
+	status, body := sendRawRequest(t, m.Addr(), "GET /metrics HTTP/1.1", host)
 	if status != 200 || !strings.Contains(body, "shoal_samples_total 64\n") {
 		t.Errorf("%d:\n%s", status, body)
 	}
@@ -83,7 +83,7 @@ func TestMetrics(t *testing.T) {
 		{405, []string{"POST /metrics HTTP/1.1", host, "Content-Length: 0"}},
 		{431, []string{"GET /metrics HTTP/1.1", host, "X: " + strings.Repeat("x", 1<<20)}},
 	} {
-		if status, _ := ask(t, m.Addr(), test.lines...); status != test.want {
+		if status, _ := sendRawRequest(t, m.Addr(), test.lines...); status != test.want {
 			t.Errorf("%.60q: %d, want %d", test.lines, status, test.want)
 		}
 	}
@@ -177,7 +177,7 @@ func TestHostNames(t *testing.T) {
 		{":9", "localhost.evil.example", false}, {"train.lan:9", "TRAIN.lan:9", true},
 		{":9", "", false},
 	} {
-		if got := newHostGuard(test.address, nil).knows(test.host); got != test.want {
+		if got := newHostGuard(test.address, nil).isOwnName(test.host); got != test.want {
 			t.Errorf("a server at %s, asked as %q: %v", test.address, test.host, got)
 		}
 	}

@@ -54,8 +54,8 @@ func OpenMetrics(flag, address string) (*Metrics, error) {
 // Addr is the address at which it listens.
 func (m *Metrics) Addr() string { return m.addr }
 
-// Show says in which directory the run is. It does not wait for it to be read.
-func (m *Metrics) Show(dir string) {
+// ShowRun has the answers be about the run in a directory. It does not wait for it to be read.
+func (m *Metrics) ShowRun(dir string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dir = dir
@@ -69,7 +69,7 @@ func (m *Metrics) Close() {
 
 // answer answers GET /metrics.
 func (m *Metrics) answer(w http.ResponseWriter, r *http.Request) {
-	text, err := m.newest(r.Context())
+	text, err := m.newestText(r.Context())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -79,23 +79,23 @@ func (m *Metrics) answer(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text) // who has gone needs no answer
 }
 
-// newest returns the text of the newest numbers, which nobody changes any more.
-func (m *Metrics) newest(ctx context.Context) ([]byte, error) {
+// newestText returns the text of the newest numbers, which nobody changes any more.
+func (m *Metrics) newestText(ctx context.Context) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dir == "" {
 		return nil, errors.New("the run has not begun yet")
 	}
 	if now := time.Now(); m.text == nil || now.Sub(m.at) >= scrapePause {
-		if err := m.read(ctx, now); err != nil {
+		if err := m.readRun(ctx, now); err != nil {
 			return nil, err
 		}
 	}
 	return m.text, nil
 }
 
-// read reads what is new in the run. m.mu is held.
-func (m *Metrics) read(ctx context.Context, now time.Time) (err error) {
+// readRun reads what is new in the run. m.mu is held.
+func (m *Metrics) readRun(ctx context.Context, now time.Time) (err error) {
 	if m.run == nil {
 		live, err := control.Find(ctx, m.dir)
 		if err != nil {

@@ -79,8 +79,8 @@ func openPage(ctx context.Context, run *follow.Follower, flag, address string, t
 	if err != nil {
 		return nil, err
 	}
-	p := &Page{group: group.New(ctx), files: run, run: run.Rough(), token: secret(),
-		cookie: secret(), tick: tick, delay: delay, refusing: make(chan struct{}, maxRefusals),
+	p := &Page{group: group.New(ctx), files: run, run: run.RoughCopy(), token: newSecret(),
+		cookie: newSecret(), tick: tick, delay: delay, refusing: make(chan struct{}, maxRefusals),
 		turn: make(chan struct{}, 1), streams: make(chan struct{}, maxStreams)}
 	bound := l.Addr().(*net.TCPAddr)
 	p.port = strconv.Itoa(bound.Port)
@@ -104,7 +104,7 @@ func openPage(ctx context.Context, run *follow.Follower, flag, address string, t
 // readAll reads a run before the browser comes: roughly, which is soon done, and then, where that
 // has left something out, as run reads it, which the page has from then on.
 func (p *Page) readAll(ctx context.Context, run *follow.Follower) error {
-	if _, _, err := p.news(ctx, ""); err != nil {
+	if _, _, err := p.newsSince(ctx, ""); err != nil {
 		return err
 	}
 	p.mu.Lock()
@@ -123,8 +123,8 @@ func (p *Page) readAll(ctx context.Context, run *follow.Follower) error {
 	return nil
 }
 
-// secret returns 128 random bits as text. Any goroutine may call it.
-func secret() string {
+// newSecret returns 128 random bits as text. Any goroutine may call it.
+func newSecret() string {
 	b := make([]byte, 16)
 	_, _ = rand.Read(b) // it ends the program where it fails
 	return hex.EncodeToString(b)
@@ -271,7 +271,7 @@ func (p *Page) answerEvents(w http.ResponseWriter, r *http.Request) {
 	ticker := time.NewTicker(p.tick)
 	defer ticker.Stop()
 	for {
-		text, now, err := p.news(r.Context(), id)
+		text, now, err := p.newsSince(r.Context(), id)
 		if err != nil {
 			return
 		}
@@ -293,9 +293,9 @@ func (p *Page) answerEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// news reads what is new in the run, unless that was done just before, and returns what a page that
-// has what id names needs, as an event, and the name of what it has then.
-func (p *Page) news(ctx context.Context, id string) (text []byte, now string, err error) {
+// newsSince reads what is new in the run, unless that was done just before, and returns what a page
+// that has what id names needs, as an event, and the name of what it has then.
+func (p *Page) newsSince(ctx context.Context, id string) (text []byte, now string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t := time.Now(); t.Sub(p.read) >= p.tick/2 {

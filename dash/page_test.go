@@ -29,7 +29,7 @@ func evilRun(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return runFiles(t, map[string]string{
+	return writeRunDir(t, map[string]string{
 		"job.json": fmt.Sprintf(`{"spec":{"name":%s,"command":[%[1]s]},"version":%[1]s}`, name),
 		"events.jsonl": fmt.Sprintf(`{"time":"2026-11-26T16:27:01Z","what":"stop","step":3,`+
 			`"because":%s}`+"\n", name),
@@ -88,8 +88,8 @@ func login(t *testing.T, p *Page, browser *http.Client, base string) {
 	}
 }
 
-// get returns the status and the body of a page.
-func get(t *testing.T, browser *http.Client, url string) (int, string) {
+// getPage returns the status and the body of a page.
+func getPage(t *testing.T, browser *http.Client, url string) (int, string) {
 	t.Helper()
 	reply, err := browser.Get(url)
 	if err != nil {
@@ -128,9 +128,9 @@ func readEvent(t *testing.T, r *bufio.Reader) (e event) {
 	}
 }
 
-// events opens the stream of events, as who has what an ID names; "" = nothing. The test closes it
-// at its end.
-func events(t *testing.T, browser *http.Client, base, id string) *bufio.Reader {
+// openEvents opens the stream of events, as who has what an ID names; "" = nothing. The test closes
+// it at its end.
+func openEvents(t *testing.T, browser *http.Client, base, id string) *bufio.Reader {
 	t.Helper()
 	ask, err := http.NewRequest(http.MethodGet, base+"events", nil)
 	if err != nil {
@@ -176,21 +176,22 @@ func TestHostileRequests(t *testing.T) {
 		{"another method", 405, []string{"DELETE / HTTP/1.1", host}},
 		{"a change of the job", 404, []string{"POST /v2/stop HTTP/1.1", host, "Content-Length: 0"}},
 	} {
-		if status, _ := ask(t, addr, test.lines...); status != test.want {
+		if status, _ := sendRawRequest(t, addr, test.lines...); status != test.want {
 			t.Errorf("%s: %d, want %d", test.name, status, test.want)
 		}
 	}
 	login(t, p, browser, base)
-	if status, _ := get(t, browser, base+"log?worker=../../etc/passwd"); status != 400 {
+	if status, _ := getPage(t, browser, base+"log?worker=../../etc/passwd"); status != 400 {
 		t.Errorf("a log elsewhere, logged in: %d", status)
 	}
-	if status, text := get(t, browser, base+"log?worker=0"); status != 200 || text != evil+"\n" {
+	status, text := getPage(t, browser, base+"log?worker=0")
+	if status != 200 || text != evil+"\n" {
 		t.Errorf("the log of worker 0: %d, %s", status, text)
 	}
-	if status, _ := get(t, browser, base+"log?worker=1"); status != 404 {
+	if status, _ := getPage(t, browser, base+"log?worker=1"); status != 404 {
 		t.Errorf("the log of a worker that is none: %d", status)
 	}
-	if e := readEvent(t, events(t, browser, base, "")); e.kind != "view" ||
+	if e := readEvent(t, openEvents(t, browser, base, "")); e.kind != "view" ||
 		strings.Contains(e.data, "<") {
 		t.Errorf("the first event: %s, %.300s", e.kind, e.data)
 	}
@@ -204,10 +205,11 @@ func TestGuessesAreBounded(t *testing.T) {
 	}
 	addr := p.host + ":" + p.port
 	login := []string{"POST /login HTTP/1.1", "Host: " + addr, "Content-Length: 32", ""}
-	if status, _ := ask(t, addr, append(login, strings.Repeat("x", 32))...); status != 429 {
+	guess := append(login, strings.Repeat("x", 32))
+	if status, _ := sendRawRequest(t, addr, guess...); status != 429 {
 		t.Errorf("one guess too many: %d", status)
 	}
-	if status, _ := ask(t, addr, append(login, p.token)...); status != 204 {
+	if status, _ := sendRawRequest(t, addr, append(login, p.token)...); status != 204 {
 		t.Errorf("the token, while others guess: %d", status)
 	}
 }
@@ -240,7 +242,7 @@ func TestEvents(t *testing.T) {
 	dir := evilRun(t)
 	p, browser, base := startPage(t, dir)
 	login(t, p, browser, base)
-	stream := events(t, browser, base, "")
+	stream := openEvents(t, browser, base, "")
 	first := readEvent(t, stream)
 	file, err := os.OpenFile(filepath.Join(dir, "events.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -263,10 +265,10 @@ func TestEvents(t *testing.T) {
 	if len(update.Marks) != 1 || update.Marks[0].Kind != "loss" {
 		t.Errorf("the update has %+v", update.Marks)
 	}
-	if _, again := marks(events(t, browser, base, first.id)); len(again.Marks) != 1 {
+	if _, again := marks(openEvents(t, browser, base, first.id)); len(again.Marks) != 1 {
 		t.Errorf("after an interruption the update has %+v", again.Marks)
 	}
-	if e := readEvent(t, events(t, browser, base, "other-3")); e.kind != "view" {
+	if e := readEvent(t, openEvents(t, browser, base, "other-3")); e.kind != "view" {
 		t.Errorf("who has something else gets %s", e.kind)
 	}
 }

@@ -45,12 +45,12 @@ func WriteReport(w io.Writer, v watch.View) error {
 <script>%s</script>
 </body>
 </html>
-`, hash(script), hash(style), html.EscapeString("shoal: "+v.Job), style, data, script)
+`, contentHash(script), contentHash(style), html.EscapeString("shoal: "+v.Job), style, data, script)
 	return err
 }
 
-// hash names a script or a style sheet for a policy. It is pure.
-func hash(text []byte) string {
+// contentHash names a script or a style sheet for a policy. It is pure.
+func contentHash(text []byte) string {
 	sum := sha256.Sum256(text)
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }

@@ -47,8 +47,8 @@ func OpenStatus(flag, address, token string) (*Status, error) {
 		return serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			given := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 			if subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) != 1 {
-				refuse(w, http.StatusUnauthorized, errors.New("who asks here sends the header "+
-					"Authorization: Bearer, with the token of --status-token-file"))
+				sendRefusal(w, http.StatusUnauthorized, errors.New("who asks here sends the "+
+					"header Authorization: Bearer, with the token of --status-token-file"))
 				return
 			}
 			mux.ServeHTTP(w, r)
@@ -60,8 +60,8 @@ func OpenStatus(flag, address, token string) (*Status, error) {
 // Addr is the address at which it listens.
 func (s *Status) Addr() string { return s.addr }
 
-// Show says in which directory the run is.
-func (s *Status) Show(dir string) {
+// ShowRun has the answers be about the run in a directory.
+func (s *Status) ShowRun(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dir = dir
@@ -75,7 +75,7 @@ func (s *Status) Close() {
 
 // answerJob answers GET /v2/job.
 func (s *Status) answerJob(w http.ResponseWriter, r *http.Request) {
-	if j := s.find(w, r); j != nil {
+	if j := s.findJobOrRefuse(w, r); j != nil {
 		sendJob(w, j)
 	}
 }
@@ -85,7 +85,8 @@ func readBody(w http.ResponseWriter, r *http.Request, into any) bool {
 	const most = 4 << 10 // bytes, as on the control socket
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, most)).Decode(into)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, errors.New("the body is no such request: "+err.Error()))
+		sendRefusal(w, http.StatusBadRequest,
+			errors.New("the body is no such request: "+err.Error()))
 	}
 	return err == nil
 }
@@ -98,11 +99,11 @@ func (s *Status) answerLost(w http.ResponseWriter, r *http.Request) {
 	}
 	dir := s.runDir()
 	if dir == "" {
-		refuse(w, http.StatusNotFound, errWaits)
+		sendRefusal(w, http.StatusNotFound, errWaits)
 		return
 	}
 	if err := control.Lost(r.Context(), dir, ask.Host, ask.Who); err != nil {
-		refuse(w, http.StatusConflict, err)
+		sendRefusal(w, http.StatusConflict, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -115,12 +116,12 @@ func (s *Status) answerPark(w http.ResponseWriter, r *http.Request) {
 	if !readBody(w, r, &ask) {
 		return
 	}
-	j := s.find(w, r)
+	j := s.findJobOrRefuse(w, r)
 	if j == nil {
 		return
 	}
 	if err := j.Park(r.Context(), ask.Who); err != nil {
-		refuse(w, http.StatusConflict, err)
+		sendRefusal(w, http.StatusConflict, err)
 		return
 	}
 	sendJob(w, j)
@@ -136,16 +137,17 @@ func (s *Status) runDir() string {
 	return s.dir
 }
 
-// find returns the job if it is led from here; otherwise it says why not, and returns nil.
-func (s *Status) find(w http.ResponseWriter, r *http.Request) *control.Job {
+// findJobOrRefuse returns the job if it is led from here; otherwise it says why not, and returns
+// nil.
+func (s *Status) findJobOrRefuse(w http.ResponseWriter, r *http.Request) *control.Job {
 	dir := s.runDir()
 	if dir == "" {
-		refuse(w, http.StatusNotFound, errWaits)
+		sendRefusal(w, http.StatusNotFound, errWaits)
 		return nil
 	}
 	j, err := control.Find(r.Context(), dir)
 	if err != nil {
-		refuse(w, http.StatusServiceUnavailable, err)
+		sendRefusal(w, http.StatusServiceUnavailable, err)
 		return nil
 	}
 	return j
@@ -157,8 +159,8 @@ func sendJob(w http.ResponseWriter, j *control.Job) {
 	_ = json.NewEncoder(w).Encode(j.Job) // who has gone needs no answer
 }
 
-// refuse answers a request with an HTTP status and with why it is not carried out.
-func refuse(w http.ResponseWriter, code int, why error) {
+// sendRefusal answers a request with an HTTP status and with why it is not carried out.
+func sendRefusal(w http.ResponseWriter, code int, why error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(api.Error{Error: why.Error()})

@@ -37,27 +37,27 @@ type event struct {
 func (r *Run) AddEvent(line []byte) {
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil {
-		r.blame(fileEvents, err)
+		r.countBadLine(fileEvents, err)
 		return
 	}
 	if e.What == "" || e.Time.IsZero() {
-		r.blame(fileEvents, fmt.Errorf("an entry that does not say what or when"))
+		r.countBadLine(fileEvents, fmt.Errorf("an entry that does not say what or when"))
 		return
 	}
-	m := Mark{Time: Seconds(e.Time), Step: e.Step, OptimizerSteps: e.Optimizer, Kind: e.kind(),
-		Title: e.title(), Text: e.Because}
+	m := Mark{Time: Seconds(e.Time), Step: e.Step, OptimizerSteps: e.Optimizer, Kind: e.markKind(),
+		Title: e.markTitle(), Text: e.Because}
 	if e.Change != nil {
-		r.takeChange(*e.Change, m.Time)
-		m.Change, m.Text = e.Change.Name(), or(e.Change.Because, e.Change.Why)
+		r.recordChange(*e.Change, m.Time)
+		m.Change, m.Text = e.Change.Name(), firstNonEmpty(e.Change.Because, e.Change.Why)
 		if e.Change.Phase.IsEnd() {
-			m.Text = or(e.Change.Why, measuredText(*e.Change))
+			m.Text = firstNonEmpty(e.Change.Why, measuredText(*e.Change))
 		}
 	}
-	r.mark(m)
+	r.addMark(m)
 }
 
-// kind returns the kind of the mark of an event.
-func (e *event) kind() string {
+// markKind returns the kind of the mark of an event.
+func (e *event) markKind() string {
 	switch e.What {
 	case "generation":
 		switch {
@@ -77,15 +77,15 @@ func (e *event) kind() string {
 	return "other"
 }
 
-// title returns the event in a few words.
-func (e *event) title() string {
+// markTitle returns the event in a few words.
+func (e *event) markTitle() string {
 	if e.Change != nil {
 		return fmt.Sprintf("change %s %s: %s", e.Change.Name(), e.Change.Phase, e.Change.DiffText())
 	}
 	if e.What != "generation" {
 		if len(e.Awaited) > 0 {
 			return fmt.Sprintf("%s for %s %s", e.What,
-				plural.Verb(len(e.Awaited), "worker", "workers"), workers(e.Awaited))
+				plural.Verb(len(e.Awaited), "worker", "workers"), workersText(e.Awaited))
 		}
 		return e.What
 	}
@@ -96,7 +96,7 @@ func (e *event) title() string {
 	}{{"lost", e.Lost}, {"joined", e.Joined}, {"released", e.Released},
 		{"finished", e.Finished}} {
 		if len(part.list) > 0 {
-			text += fmt.Sprintf(", %s %s", part.what, workers(part.list))
+			text += fmt.Sprintf(", %s %s", part.what, workersText(part.list))
 		}
 	}
 	if e.Samples > 0 {
@@ -105,8 +105,8 @@ func (e *event) title() string {
 	return text
 }
 
-// workers returns the numbers of some workers, of many the first ones.
-func workers(list []int) string {
+// workersText returns the numbers of some workers, of many the first ones.
+func workersText(list []int) string {
 	const most = 12
 	var words []string
 	for _, w := range list[:min(len(list), most)] {
@@ -131,8 +131,8 @@ func measuredText(c setting.Change) string {
 	return fmt.Sprintf("%s, predicted %.3g to %.3g", text, c.Predicted.Low, c.Predicted.High)
 }
 
-// takeChange takes a change as an entry of the ledger at a time has it.
-func (r *Run) takeChange(c setting.Change, now float64) {
+// recordChange keeps a change as an entry of the ledger at a time has it.
+func (r *Run) recordChange(c setting.Change, now float64) {
 	name := c.Name()
 	i := slices.IndexFunc(r.changes, func(v ChangeView) bool { return v.Name == name })
 	if i < 0 {
@@ -143,20 +143,20 @@ func (r *Run) takeChange(c setting.Change, now float64) {
 	}
 	v := &r.changes[i]
 	if c.Phase.IsEnd() && v.Ended == 0 {
-		r.ends[changeEnd{or(c.Policy, "person"), c.Phase}]++
+		r.ends[changeEnd{firstNonEmpty(c.Policy, "person"), c.Phase}]++
 	}
 	v.Change, v.What, v.Inside = c, c.DiffText(), nil
 	if c.Phase.IsEnd() {
 		v.Ended = now
 		if c.Measured > 0 && c.Predicted.Mid > 0 {
-			r.ratios[or(c.Policy, "person")] = c.Measured / c.Predicted.Mid
+			r.ratios[firstNonEmpty(c.Policy, "person")] = c.Measured / c.Predicted.Mid
 		}
 	}
 	if c.Predicted.IsKnown() && c.Measured > 0 {
 		inside := c.Predicted.Contains(c.Measured)
 		v.Inside = &inside
 	}
-	r.keep(item{change: name})
+	r.keepRecent(item{change: name})
 }
 
 // coverage returns how often the bands of each policy held what was measured.

@@ -38,19 +38,19 @@ func (r *Run) AddMetrics(line []byte) {
 		Metrics api.Metrics `json:"metrics"`
 	}
 	if err := json.Unmarshal(line, &report); err != nil {
-		r.blame(fileMetrics, err)
+		r.countBadLine(fileMetrics, err)
 		return
 	}
 	t := Seconds(report.Time)
 	if t <= 0 {
-		r.blame(fileMetrics, fmt.Errorf("a report without a time"))
+		r.countBadLine(fileMetrics, fmt.Errorf("a report without a time"))
 		return
 	}
 	for name, x := range report.Metrics {
 		m := r.metrics[name]
 		if m == nil {
 			if len(r.metrics) >= maxMetrics || len(name) > maxName {
-				r.note("metrics", fmt.Sprintf("of the metrics that workers report, %d are shown",
+				r.setNote("metrics", fmt.Sprintf("of the metrics that workers report, %d are shown",
 					len(r.metrics)))
 				continue
 			}
@@ -60,21 +60,21 @@ func (r *Run) AddMetrics(line []byte) {
 			r.names = append(r.names, name)
 			slices.Sort(r.names)
 		}
-		if !m.follows(report.Rank, t) {
+		if !m.acceptReport(report.Rank, t) {
 			continue
 		}
 		if (math.IsNaN(x) || math.IsInf(x, 0)) && !m.wrong {
 			m.wrong = true
-			r.mark(Mark{Time: t, Kind: "other", Title: fmt.Sprintf("%s is %v", name, x),
+			r.addMark(Mark{Time: t, Kind: "other", Title: fmt.Sprintf("%s is %v", name, x),
 				Text: fmt.Sprintf("as worker %d has reported", report.Rank)})
 		}
-		r.point("metric "+name, m.series, t, []float64{x})
+		r.addPoint("metric "+name, m.series, t, []float64{x})
 	}
 }
 
-// follows reports whether a report of a worker at a time is shown. It may be the first one of the
-// worker that is followed from now on.
-func (m *metric) follows(worker int, t float64) bool {
+// acceptReport reports whether a report of a worker at a time is shown, and counts it. It may be
+// the first one of the worker that is followed from now on.
+func (m *metric) acceptReport(worker int, t float64) bool {
 	if worker != m.worker && (worker > m.worker || m.series.points > 1) {
 		if len(m.others) < maxRecent {
 			m.others[worker]++

@@ -22,19 +22,19 @@ import (
 func (r *Run) WriteMetrics(w io.Writer) error {
 	t := &exposition{}
 	r.writeSteps(t)
-	t.family("shoal_steps_total", "counter", "Steps that sense.jsonl has told of.")
-	t.sample("", float64(r.stepsTold))
-	t.family("shoal_samples_total", "counter", "Samples of these steps.")
-	t.sample("", float64(r.samples))
+	t.beginFamily("shoal_steps_total", "counter", "Steps that sense.jsonl has told of.")
+	t.addSample("", float64(r.stepsTold))
+	t.beginFamily("shoal_samples_total", "counter", "Samples of these steps.")
+	t.addSample("", float64(r.samples))
 	if j := r.live; j != nil {
-		t.family("shoal_workers", "gauge", "Members of the job.")
-		t.sample("", float64(j.Size))
-		t.family("shoal_workers_wanted", "gauge", "Members that the job should have.")
-		t.sample("", float64(j.Want))
-		t.family("shoal_generation", "gauge", "Number of the membership.")
-		t.sample("", float64(j.Generation))
-		t.family("shoal_committed_steps", "gauge", "Steps that are committed.")
-		t.sample("", float64(j.Steps))
+		t.beginFamily("shoal_workers", "gauge", "Members of the job.")
+		t.addSample("", float64(j.Size))
+		t.beginFamily("shoal_workers_wanted", "gauge", "Members that the job should have.")
+		t.addSample("", float64(j.Want))
+		t.beginFamily("shoal_generation", "gauge", "Number of the membership.")
+		t.addSample("", float64(j.Generation))
+		t.beginFamily("shoal_committed_steps", "gauge", "Steps that are committed.")
+		t.addSample("", float64(j.Steps))
 	}
 	r.writeChanges(t)
 	_, err := io.WriteString(w, t.text.String())
@@ -47,35 +47,35 @@ func (r *Run) writeSteps(t *exposition) {
 	if row == nil {
 		return
 	}
-	t.family("shoal_step_seconds", "gauge", "Seconds of a step, in the mean of the newest row of "+
-		"sense.jsonl, by part; whole is the median.")
+	t.beginFamily("shoal_step_seconds", "gauge", "Seconds of a step, in the mean of the newest "+
+		"row of sense.jsonl, by part; whole is the median.")
 	if s := row.Split; s != nil {
-		t.sample(label("part", "data"), s.Data)
-		t.sample(label("part", "compute"), s.Compute)
-		t.sample(label("part", "exposed"), s.Exposed)
-		t.sample(label("part", "optimizer"), s.Optimizer)
+		t.addSample(labelText("part", "data"), s.Data)
+		t.addSample(labelText("part", "compute"), s.Compute)
+		t.addSample(labelText("part", "exposed"), s.Exposed)
+		t.addSample(labelText("part", "optimizer"), s.Optimizer)
 	}
 	if q := row.Seconds; q != nil {
-		t.sample(label("part", "whole"), q.Median)
+		t.addSample(labelText("part", "whole"), q.Median)
 	}
 	if len(row.Slack) > 0 {
-		t.family("shoal_slack_seconds", "gauge", "Seconds a step that a worker waits for the "+
+		t.beginFamily("shoal_slack_seconds", "gauge", "Seconds a step that a worker waits for the "+
 			"slowest one.")
 		for rank, s := range row.Slack {
-			t.sample(label("rank", strconv.Itoa(rank)), s)
+			t.addSample(labelText("rank", strconv.Itoa(rank)), s)
 		}
 	}
 	if row.Batch > 0 {
-		t.family("shoal_batch_samples", "gauge", "Samples of a step, over all workers.")
-		t.sample("", float64(row.Batch))
+		t.beginFamily("shoal_batch_samples", "gauge", "Samples of a step, over all workers.")
+		t.addSample("", float64(row.Batch))
 	}
 	if row.Loss != nil {
-		t.family("shoal_loss", "gauge", "Mean of the losses that workers tell.")
-		t.sample("", *row.Loss)
+		t.beginFamily("shoal_loss", "gauge", "Mean of the losses that workers tell.")
+		t.addSample("", *row.Loss)
 	}
 	if n := row.Noise; n != nil && n.Scale != nil {
-		t.family("shoal_noise_scale_samples", "gauge", "The gradient noise scale.")
-		t.sample("", n.Scale.Mid)
+		t.beginFamily("shoal_noise_scale_samples", "gauge", "The gradient noise scale.")
+		t.addSample("", n.Scale.Mid)
 	}
 }
 
@@ -89,20 +89,21 @@ type changeEnd struct {
 // was.
 func (r *Run) writeChanges(t *exposition) {
 	if len(r.ends) > 0 {
-		t.family("shoal_changes_total", "counter", "Changes of the setting and of routes that "+
-			"have ended.")
+		t.beginFamily("shoal_changes_total", "counter", "Changes of the setting and of routes "+
+			"that have ended.")
 	}
 	for _, e := range slices.SortedFunc(maps.Keys(r.ends), func(a, b changeEnd) int {
 		return cmp.Or(cmp.Compare(a.policy, b.policy), cmp.Compare(a.phase, b.phase))
 	}) {
-		t.sample(label("policy", e.policy)+","+label("end", string(e.phase)), float64(r.ends[e]))
+		labels := labelText("policy", e.policy) + "," + labelText("end", string(e.phase))
+		t.addSample(labels, float64(r.ends[e]))
 	}
 	if len(r.ratios) > 0 {
-		t.family("shoal_prediction_ratio", "gauge", "What was measured of the newest change of a "+
-			"policy, over what was predicted.")
+		t.beginFamily("shoal_prediction_ratio", "gauge", "What was measured of the newest change "+
+			"of a policy, over what was predicted.")
 	}
 	for _, p := range slices.Sorted(maps.Keys(r.ratios)) {
-		t.sample(label("policy", p), r.ratios[p])
+		t.addSample(labelText("policy", p), r.ratios[p])
 	}
 }
 
@@ -112,14 +113,16 @@ type exposition struct {
 	name string // of the family
 }
 
-// family begins the samples of a metric: its name, what kind Prometheus takes it for, and the help.
-func (t *exposition) family(name, kind, help string) {
+// beginFamily begins the samples of a metric: its name, what kind Prometheus takes it for, and the
+// help.
+func (t *exposition) beginFamily(name, kind, help string) {
 	t.name = name
 	fmt.Fprintf(&t.text, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", name, help, kind)
 }
 
-// sample adds a sample of the metric that family has begun; labels are without braces, "" = none.
-func (t *exposition) sample(labels string, x float64) {
+// addSample adds a sample of the metric that beginFamily has begun; labels are without braces, "" =
+// none.
+func (t *exposition) addSample(labels string, x float64) {
 	t.text.WriteString(t.name)
 	if labels != "" {
 		t.text.WriteString("{" + labels + "}")
@@ -137,7 +140,7 @@ func (t *exposition) sample(labels string, x float64) {
 // escapes are what a label must not have as it is.
 var escapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// label returns a label; names of policies come from users.
-func label(name, value string) string {
+// labelText returns a label; names of policies come from users.
+func labelText(name, value string) string {
 	return name + `="` + escapes.Replace(strings.ToValidUTF8(value, "?")) + `"`
 }

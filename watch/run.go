@@ -151,33 +151,33 @@ func New(dir, version, epoch string) *Run {
 func (r *Run) ResetSense() {
 	r.steps = newSeries(false, stepColumns...)
 	r.split = newSeries(true, splitColumns...)
-	r.forget(fileSense)
+	r.resetFile(fileSense)
 }
 
 // ResetEvents forgets what events.jsonl had, because the file is another one.
 func (r *Run) ResetEvents() {
 	r.marks, r.changes, r.leftOut = nil, nil, 0
 	r.ends, r.ratios = map[changeEnd]int{}, map[string]float64{}
-	r.forget(fileEvents)
+	r.resetFile(fileEvents)
 }
 
 // ResetMetrics forgets what metrics.jsonl had, because the file is another one.
 func (r *Run) ResetMetrics() {
 	r.metrics, r.names = map[string]*metric{}, nil
-	r.forget(fileMetrics)
+	r.resetFile(fileMetrics)
 }
 
-// forget forgets what was wrong with a file, and has whoever asks for an update later be told that
-// a whole view is needed.
-func (r *Run) forget(file string) {
+// resetFile forgets what was wrong with a file, and has whoever asks for an update later be told
+// that a whole view is needed.
+func (r *Run) resetFile(file string) {
 	delete(r.faults, file)
 	delete(r.notes, "part of "+file)
 	r.seq += uint64(len(r.recent)) + 1
 	r.recent = nil
 }
 
-// note keeps what is to be said about a file, or about a part of one; "" = nothing any more.
-func (r *Run) note(file, text string) {
+// setNote keeps what is to be said about a file, or about a part of one; "" = nothing any more.
+func (r *Run) setNote(file, text string) {
 	if text == "" {
 		delete(r.notes, file)
 		return
@@ -185,9 +185,9 @@ func (r *Run) note(file, text string) {
 	r.notes[file] = text
 }
 
-// Missing says that a file is not there.
-func (r *Run) Missing(file string) {
-	r.note(file, map[string]string{
+// FileMissing says that a file is not there.
+func (r *Run) FileMissing(file string) {
+	r.setNote(file, map[string]string{
 		fileJob: "there is no job.json: what was run is not known",
 		fileSense: "there is no sense.jsonl: the job has taken no steps yet, or for less than " +
 			"ten seconds, or this host has not led it, or its version of shoal writes none",
@@ -196,32 +196,32 @@ func (r *Run) Missing(file string) {
 	}[file])
 }
 
-// Found says that a file of lines is there, and can be read.
-func (r *Run) Found(file string) { r.note(file, "") }
+// FileFound says that a file of lines is there, and can be read.
+func (r *Run) FileFound(file string) { r.setNote(file, "") }
 
-// Unreadable says that a file is there and cannot be read.
-func (r *Run) Unreadable(file string, err error) {
-	r.note(file, fmt.Sprintf("%s cannot be read: %v", file, err))
+// FileUnreadable says that a file is there and cannot be read.
+func (r *Run) FileUnreadable(file string, err error) {
+	r.setNote(file, fmt.Sprintf("%s cannot be read: %v", file, err))
 }
 
-// Partly says that only so many bytes of a file were read, as it is very long: parts in equal
-// distances, or its end.
-func (r *Run) Partly(file string, size, read int64, endOnly bool) {
+// FilePartlyRead says that only so many bytes of a file were read, as it is very long: parts in
+// equal distances, or its end.
+func (r *Run) FilePartlyRead(file string, size, read int64, endOnly bool) {
 	which := "in equal distances"
 	if endOnly {
 		which = "at its end"
 	}
-	r.note("part of "+file, fmt.Sprintf("%s has %.1f MB, of which %.1f MB %s were read", file,
+	r.setNote("part of "+file, fmt.Sprintf("%s has %.1f MB, of which %.1f MB %s were read", file,
 		float64(size)/1e6, float64(read)/1e6, which))
 }
 
-// Skipped says that a line of a file is too long to be one of its lines.
-func (r *Run) Skipped(file string, limit int) {
-	r.blame(file, fmt.Errorf("a line of more than %d MiB", limit>>20))
+// LineSkipped says that a line of a file is too long to be one of its lines.
+func (r *Run) LineSkipped(file string, limit int) {
+	r.countBadLine(file, fmt.Errorf("a line of more than %d MiB", limit>>20))
 }
 
-// Torn says whether the last line of a file has no end, and will get none.
-func (r *Run) Torn(file string, torn bool) {
+// LastLineTorn says whether the last line of a file has no end, and will get none.
+func (r *Run) LastLineTorn(file string, torn bool) {
 	if f := r.faults[file]; f != nil {
 		f.torn = torn
 	} else if torn {
@@ -229,8 +229,8 @@ func (r *Run) Torn(file string, torn bool) {
 	}
 }
 
-// blame counts a line of a file that cannot be read; err says why, and is kept of the first.
-func (r *Run) blame(file string, err error) {
+// countBadLine counts a line of a file that cannot be read; err says why, and is kept of the first.
+func (r *Run) countBadLine(file string, err error) {
 	f := r.faults[file]
 	if f == nil {
 		f = &fault{}
@@ -252,15 +252,16 @@ func (r *Run) SetJob(text []byte) {
 		Version string    `json:"version"`
 	}
 	if err := json.Unmarshal(text, &record); err != nil {
-		r.Unreadable(fileJob, err)
+		r.FileUnreadable(fileJob, err)
 		return
 	}
-	r.note(fileJob, "")
+	r.setNote(fileJob, "")
 	r.name, r.command, r.ranBy = record.Spec.Name, record.Spec.Command, record.Version
 	r.started = Seconds(record.Started)
 	if r.ranBy != r.version {
-		r.note(fileJob, fmt.Sprintf("the run is of shoal %s and this is %s: what only that one "+
-			"writes is not shown", or(r.ranBy, "of a version that it does not tell"), r.version))
+		ranBy := firstNonEmpty(r.ranBy, "of a version that it does not tell")
+		r.setNote(fileJob, fmt.Sprintf("the run is of shoal %s and this is %s: what only that one "+
+			"writes is not shown", ranBy, r.version))
 	}
 }
 
@@ -268,7 +269,7 @@ func (r *Run) SetJob(text []byte) {
 func (r *Run) SetResult(text []byte) {
 	var f resultFile
 	if err := json.Unmarshal(text, &f); err != nil {
-		r.Unreadable(fileResult, err)
+		r.FileUnreadable(fileResult, err)
 		return
 	}
 	r.result = &f
@@ -306,22 +307,22 @@ func (r *Run) SetLive(j *control.Job, why string, now float64) {
 		return
 	}
 	if r.paceTime > 0 && now > r.paceTime && j.Steps >= r.paceStep {
-		r.point("pace", r.pace, now,
+		r.addPoint("pace", r.pace, now,
 			[]float64{float64(j.Steps-r.paceStep) / (now - r.paceTime)})
 	}
 	r.paceStep, r.paceTime = j.Steps, now
 }
 
-// point adds a point to a series, and to what is recent.
-func (r *Run) point(name string, s *Series, t float64, values []float64) {
+// addPoint adds a point to a series, and to what is recent.
+func (r *Run) addPoint(name string, s *Series, t float64, values []float64) {
 	s.add(t, values)
 	r.latest = max(r.latest, t)
-	r.keep(item{series: name, time: t, values: values})
+	r.keepRecent(item{series: name, time: t, values: values})
 }
 
-// keep adds what has come to r.recent, which updates are made of, and drops the oldest where that
-// has become too much.
-func (r *Run) keep(i item) {
+// keepRecent adds what has come to r.recent, which updates are made of, and drops the oldest where
+// that has become too much.
+func (r *Run) keepRecent(i item) {
 	r.recent = append(r.recent, i)
 	if len(r.recent) > 2*maxRecent {
 		drop := len(r.recent) - maxRecent
@@ -335,12 +336,12 @@ func (r *Run) keep(i item) {
 func (r *Run) AddSense(line []byte) {
 	row, err := history.Parse(line)
 	if err != nil {
-		r.blame(fileSense, err)
+		r.countBadLine(fileSense, err)
 		return
 	}
 	t, err := time.Parse(time.RFC3339, row.Time)
 	if err != nil {
-		r.blame(fileSense, fmt.Errorf("a row without a time"))
+		r.countBadLine(fileSense, fmt.Errorf("a row without a time"))
 		return
 	}
 	if row.Step > r.upTo {
@@ -377,16 +378,16 @@ func (r *Run) AddSense(line []byte) {
 	if len(row.Slack) > 0 {
 		values[8] = slices.Max(row.Slack)
 	}
-	r.point("steps", r.steps, Seconds(t), values)
+	r.addPoint("steps", r.steps, Seconds(t), values)
 	if s := row.Split; s != nil {
 		rest := mean - s.Data - s.Compute - s.Exposed - s.Optimizer
-		r.point("split", r.split, Seconds(t),
+		r.addPoint("split", r.split, Seconds(t),
 			[]float64{s.Data, s.Compute, s.Exposed, s.Optimizer, max(rest, 0)})
 	}
 }
 
-// mark adds a mark to the time line.
-func (r *Run) mark(m Mark) {
+// addMark adds a mark to the time line.
+func (r *Run) addMark(m Mark) {
 	if len(r.marks) >= maxMarks {
 		drop := maxMarks / 8
 		r.leftOut += drop
@@ -394,7 +395,7 @@ func (r *Run) mark(m Mark) {
 	}
 	r.marks = append(r.marks, m)
 	r.latest = max(r.latest, m.Time)
-	r.keep(item{mark: &m})
+	r.keepRecent(item{mark: &m})
 }
 
 // allNotes returns what is missing, torn or foreign, in an order that stays.
@@ -430,8 +431,8 @@ func Seconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1e3
 }
 
-// or returns the first text, or the second where that is empty.
-func or(text, other string) string {
+// firstNonEmpty returns the first text, or the second where that is empty.
+func firstNonEmpty(text, other string) string {
 	if strings.TrimSpace(text) == "" {
 		return other
 	}

@@ -12,38 +12,39 @@ import (
 	"github.com/shoal-ml/shoal/api/control"
 )
 
-// sense is a row of sense.jsonl at a second of a minute.
-func sense(second int) []byte {
+// senseRow is a row of sense.jsonl at a second of a minute.
+func senseRow(second int) []byte {
 	return fmt.Appendf(nil, `{"time":"2026-11-26T16:27:%02dZ","step":%d,"steps":10,"span":2,`+
 		`"generation":1,"size":2,"batch":64,"samples":640,"loss":0.5,"seconds":{"p10":0.1,`+
 		`"median":0.2,"p90":0.3},"split":{"compute":0.15,"exposed":0.01},"slack":[0,0.05]}`,
 		second, 10*(second+1))
 }
 
-// change is an entry of the ledger about change 1.
-func change(phase, more string) []byte {
-	return fmt.Appendf(nil, `{"time":"2026-11-26T16:27:30Z","what":"change","generation":1,"size":2,`+
-		`"step":50,"because":"","change":{"number":1,"phase":%q,"policy":"batch","step":50,`+
-		`"from":"batch=64","to":"batch=128","because":"the noise is high"%s}}`, phase, more)
+// ledgerEntry is an entry of the ledger about change 1.
+func ledgerEntry(phase, more string) []byte {
+	return fmt.Appendf(nil, `{"time":"2026-11-26T16:27:30Z","what":"change","generation":1,`+
+		`"size":2,"step":50,"because":"","change":{"number":1,"phase":%q,"policy":"batch",`+
+		`"step":50,"from":"batch=64","to":"batch=128","because":"the noise is high"%s}}`,
+		phase, more)
 }
 
 // predicted is the band of that change.
 const predicted = `,"predicted":{"low":1.1,"mid":1.2,"high":1.4}`
 
-// full returns a run with something of each file.
-func full() *Run {
+// fullRun returns a run with something of each file.
+func fullRun() *Run {
 	r := New("/runs/train", "1.0", "e")
 	r.SetJob([]byte(`{"spec":{"name":"train","command":["python3","train.py"]},` +
 		`"started":"2026-11-26T16:27:00Z","version":"1.0"}`))
 	for i := range 20 {
-		r.AddSense(sense(i))
+		r.AddSense(senseRow(i))
 	}
 	r.AddEvent([]byte(`{"time":"2026-11-26T16:27:01Z","what":"generation","generation":2,` +
 		`"size":1,"lost":[1],"step":7,"because":"w1 was killed"}`))
 	r.AddEvent([]byte(`{"time":"2026-11-26T16:27:09Z","what":"waited","awaited":[0],"step":9,` +
 		`"because":"worker 0 computed for 9 s"}`))
-	r.AddEvent(change("entered", predicted))
-	r.AddEvent(change("kept", predicted+`,"measured":1.3,"steps":64`))
+	r.AddEvent(ledgerEntry("entered", predicted))
+	r.AddEvent(ledgerEntry("kept", predicted+`,"measured":1.3,"steps":64`))
 	r.AddMetrics([]byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"loss":"NaN"}}`))
 	return r
 }
@@ -56,7 +57,7 @@ func TestTrialOfARunThatIsOver(t *testing.T) {
 		{"/runs/train@h2", "this host left the job in its trial"},
 	} {
 		r := New(c.dir, "1.0", "e")
-		r.AddEvent(change("entered", predicted))
+		r.AddEvent(ledgerEntry("entered", predicted))
 		r.SetLive(&control.Job{Name: "train", State: "training"}, "", 1)
 		before := r.View(1)
 		if before.Changes[0].Phase != "entered" {
@@ -79,7 +80,7 @@ func TestTrialOfARunThatIsOver(t *testing.T) {
 
 // A view has what the files say, in the words of the ledger.
 func TestView(t *testing.T) {
-	v := full().View(1)
+	v := fullRun().View(1)
 	if v.Job != "train" || len(v.Notes) != 0 || len(v.Series) != 3 {
 		t.Errorf("job %q, notes %q, %d series", v.Job, v.Notes, len(v.Series))
 	}
@@ -130,9 +131,9 @@ func TestBadLines(t *testing.T) {
 		r.AddSense([]byte(line))
 		r.AddMetrics([]byte(line))
 	}
-	r.AddSense(sense(1))
-	r.Torn("sense.jsonl", true)
-	r.Skipped("events.jsonl", 4<<20)
+	r.AddSense(senseRow(1))
+	r.LastLineTorn("sense.jsonl", true)
+	r.LineSkipped("events.jsonl", 4<<20)
 	v := r.View(1)
 	if len(v.Marks) != 1 || v.Marks[0].Kind != "other" || len(v.Series) == 0 {
 		t.Errorf("%d marks, %d series", len(v.Marks), len(v.Series))
@@ -153,11 +154,11 @@ func TestBadLines(t *testing.T) {
 // What a view and the updates since then have is what a later view has. An ID of another run, or
 // from before a file was replaced, needs a view.
 func TestSince(t *testing.T) {
-	r := full()
+	r := fullRun()
 	before := r.View(1)
-	r.AddSense(sense(30))
+	r.AddSense(senseRow(30))
 	r.AddMetrics([]byte(`{"time":"2026-11-26T16:28:02Z","rank":0,"metrics":{"loss":1,"acc":2}}`))
-	r.AddEvent(change("reverted", predicted+`,"measured":0.8,"steps":64`))
+	r.AddEvent(ledgerEntry("reverted", predicted+`,"measured":0.8,"steps":64`))
 	u, ok := r.Since(before.ID, 2)
 	after := r.View(2)
 	if !ok || u.ID != after.ID || u.ID == before.ID {
@@ -213,7 +214,7 @@ func TestState(t *testing.T) {
 // A run without a result lasted until the newest time in its files, and one whose result cannot be
 // read is not said to have none.
 func TestStateOfTheKilled(t *testing.T) {
-	r := full()
+	r := fullRun()
 	if s := r.View(2e9).State; s.Word != "killed" || s.At != 1795710450 {
 		t.Errorf("%+v", s)
 	}
@@ -245,11 +246,11 @@ func TestBounds(t *testing.T) {
 // Metrics are in the text format of Prometheus, with the names of users escaped. What was counted
 // goes on from where it was when the file of rows becomes shorter.
 func TestWriteMetrics(t *testing.T) {
-	r := full()
+	r := fullRun()
 	r.SetLive(&control.Job{Size: 2, Want: 3, Generation: 4}, "", 1)
 	r.ResetSense() // the file has become smaller: its oldest rows are gone
 	for i := range 11 {
-		r.AddSense(sense(10 + i)) // the last of them is new
+		r.AddSense(senseRow(10 + i)) // the last of them is new
 	}
 	var b strings.Builder
 	if err := r.WriteMetrics(&b); err != nil {
@@ -269,7 +270,7 @@ func TestWriteMetrics(t *testing.T) {
 			t.Errorf("no line of the format: %q", line)
 		}
 	}
-	if got := label("p", "a\\\"}\n\xff"); got != `p="a\\\"}\n?"` {
+	if got := labelText("p", "a\\\"}\n\xff"); got != `p="a\\\"}\n?"` {
 		t.Errorf("a label is %s", got)
 	}
 }
@@ -308,12 +309,12 @@ var sampleLine = regexp.MustCompile(`^(# (HELP|TYPE) [a-z_]+ .*|[a-z_]+` +
 
 // Whatever lines the files of a run have, it is shown, and can be sent.
 func FuzzRun(f *testing.F) {
-	f.Add(sense(1))
-	f.Add(change("kept", predicted+`,"measured":1.3,"steps":64`))
+	f.Add(senseRow(1))
+	f.Add(ledgerEntry("kept", predicted+`,"measured":1.3,"steps":64`))
 	f.Add([]byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"loss":1e308,"x":"-Inf"}}`))
 	f.Add([]byte(`{"ok":true,"seconds":1e308,"started":"9999-12-31T23:59:59Z","workers":[{}]}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		r := full()
+		r := fullRun()
 		id := r.View(1).ID
 		for range 3 {
 			r.AddEvent(line)

@@ -147,7 +147,7 @@ func (s *Series) view(name string, worker int) SeriesView {
 			v.Times = append(v.Times, p.last)
 		}
 		for i := range p.cells {
-			a, b := p.cells[i].ends(s.means)
+			a, b := p.cells[i].endValues(s.means)
 			if !two && p.points > 1 {
 				a = p.cells[i].mean()
 			}
@@ -168,9 +168,9 @@ func (c *cell) mean() float64 {
 	return c.sum / float64(c.count)
 }
 
-// ends returns what stands for the first and the second point of a part: the least and the greatest
-// number in the order in which they came, or with means the mean, twice.
-func (c *cell) ends(means bool) (a, b float64) {
+// endValues returns what stands for the first and the second point of a part: the least and the
+// greatest number in the order in which they came, or with means the mean, twice.
+func (c *cell) endValues(means bool) (a, b float64) {
 	switch {
 	case c.count == 0 || means:
 		return c.mean(), c.mean()

@@ -20,17 +20,17 @@ func (r *Run) state() State {
 	switch f := r.result; {
 	case f != nil && f.GoesOn != "":
 		return State{"left", "this host has left the job, which goes on on host " + f.GoesOn, true,
-			r.end()}
+			r.endSeconds()}
 	case f != nil && f.OK:
 		by := ""
 		if f.StoppedBy != "" {
 			by = "was stopped by " + f.StoppedBy + " and "
 		}
-		return State{"ended", fmt.Sprintf("it %sended well after %s", by, duration(f.Seconds)),
-			true, r.end()}
+		return State{"ended", fmt.Sprintf("it %sended well after %s", by, durationText(f.Seconds)),
+			true, r.endSeconds()}
 	case f != nil:
-		return State{"failed", fmt.Sprintf("it failed after %s: %s", duration(f.Seconds),
-			or(f.Error, "its result does not say why")), true, r.end()}
+		return State{"failed", fmt.Sprintf("it failed after %s: %s", durationText(f.Seconds),
+			firstNonEmpty(f.Error, "its result does not say why")), true, r.endSeconds()}
 	case r.live != nil:
 		return State{string(r.live.State), "it is " + string(r.live.State), false, r.heard}
 	case strings.Contains(r.why, "led from host"):
@@ -55,16 +55,16 @@ func NoResult(dir string) State {
 	return State{Word: "killed", Over: true, Text: "it has no result: its launcher was killed"}
 }
 
-// end returns when the run has ended, as its result has it; 0 = not known.
-func (r *Run) end() float64 {
+// endSeconds returns when the run has ended, as its result has it; 0 = not known.
+func (r *Run) endSeconds() float64 {
 	if t := Seconds(r.result.Started); t > 0 {
 		return t + r.result.Seconds
 	}
 	return 0
 }
 
-// duration writes seconds for people.
-func duration(s float64) string {
+// durationText writes seconds for people.
+func durationText(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	if d < time.Minute {
 		return d.Round(10 * time.Millisecond).String()
@@ -72,16 +72,16 @@ func duration(s float64) string {
 	return d.Round(time.Second).String()
 }
 
-// ended returns how workers ended, as the result has it.
-func (r *Run) ended() []Ended {
+// endedWorkers returns how workers ended, as the result has it.
+func (r *Run) endedWorkers() []Ended {
 	if r.result == nil || r.result.Workers == nil {
 		return []Ended{}
 	}
 	return r.result.Workers
 }
 
-// id names what of the run is known now: Since takes it, and returns what has come later.
-func (r *Run) id() string {
+// updateID names what of the run is known now: Since takes it, and returns what has come later.
+func (r *Run) updateID() string {
 	return r.epoch + "-" + strconv.FormatUint(r.seq+uint64(len(r.recent)), 10)
 }
 
@@ -89,13 +89,13 @@ func (r *Run) id() string {
 // changes.
 func (r *Run) View(now float64) View {
 	state := r.state()
-	v := View{ID: r.id(), Made: now, Job: r.name, Dir: r.dir, Command: r.command,
+	v := View{ID: r.updateID(), Made: now, Job: r.name, Dir: r.dir, Command: r.command,
 		Version: r.ranBy, Started: r.started, State: state, Notes: r.allNotes(),
 		Series: []SeriesView{}, Marks: append([]Mark{}, r.marks...), LeftOut: r.leftOut,
 		Changes: append([]ChangeView{}, r.changes...), Coverage: r.coverage(), Newest: r.newest,
-		Hosts: r.allHosts(), Live: r.live, WhyNot: r.allWhyNot(), Ended: r.ended()}
+		Hosts: r.allHosts(), Live: r.live, WhyNot: r.allWhyNot(), Ended: r.endedWorkers()}
 	for i := range v.Changes {
-		v.Changes[i].cutShort(state)
+		v.Changes[i].endWithRun(state)
 	}
 	for _, name := range r.allSeries() {
 		s, worker := r.series(name)
@@ -148,50 +148,50 @@ func (r *Run) Since(id string, now float64) (u Update, ok bool) {
 	if err != nil || from < r.seq || from > r.seq+uint64(len(r.recent)) {
 		return u, false
 	}
-	u = Update{ID: r.id(), Made: now, State: r.state(), Notes: r.allNotes(),
+	u = Update{ID: r.updateID(), Made: now, State: r.state(), Notes: r.allNotes(),
 		Series: []SeriesView{}, Marks: []Mark{}, Changes: []ChangeView{},
 		Coverage: r.coverage(), Newest: r.newest, Hosts: r.allHosts(), Live: r.live,
-		WhyNot: r.allWhyNot(), Ended: r.ended()}
+		WhyNot: r.allWhyNot(), Ended: r.endedWorkers()}
 	for _, i := range r.recent[from-r.seq:] {
 		switch {
 		case i.mark != nil:
 			u.Marks = append(u.Marks, *i.mark)
 		case i.change != "":
-			u.takeChange(r.changes, i.change)
+			u.addChange(r.changes, i.change)
 		default:
 			s, worker := r.series(i.series)
-			u.takePoint(i, s.columns, worker)
+			u.addPoint(i, s.columns, worker)
 		}
 	}
 	for i := range r.changes {
 		if u.State.Over && !r.changes[i].Phase.IsEnd() {
-			u.takeChange(r.changes, r.changes[i].Name)
+			u.addChange(r.changes, r.changes[i].Name)
 		}
 	}
 	for i := range u.Changes {
-		u.Changes[i].cutShort(u.State)
+		u.Changes[i].endWithRun(u.State)
 	}
 	return u, true
 }
 
-// cutShort ends a change that was measured when a run ended whose ledger does not have that end.
-func (v *ChangeView) cutShort(s State) {
+// endWithRun ends a change that was measured when a run ended whose ledger does not have that end.
+func (v *ChangeView) endWithRun(s State) {
 	if s.Over && !v.Phase.IsEnd() {
 		v.Change = v.Change.EndWithJob(s.Word == "left")
 	}
 }
 
-// takeChange adds the change of a name, from all changes, unless the update has it.
-func (u *Update) takeChange(all []ChangeView, name string) {
+// addChange adds the change of a name, from all changes, unless the update has it.
+func (u *Update) addChange(all []ChangeView, name string) {
 	has := func(v ChangeView) bool { return v.Name == name }
 	if i := slices.IndexFunc(all, has); i >= 0 && !slices.ContainsFunc(u.Changes, has) {
 		u.Changes = append(u.Changes, all[i])
 	}
 }
 
-// takePoint adds a point to its series in the update, which it begins with these columns and this
+// addPoint adds a point to its series in the update, which it begins with these columns and this
 // worker where it is not there yet.
-func (u *Update) takePoint(p item, columns []string, worker int) {
+func (u *Update) addPoint(p item, columns []string, worker int) {
 	i := slices.IndexFunc(u.Series, func(v SeriesView) bool { return v.Name == p.series })
 	if i < 0 {
 		i = len(u.Series)

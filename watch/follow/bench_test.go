@@ -19,12 +19,12 @@ func BenchmarkOpen(b *testing.B) {
 			now.Add(time.Duration(i)*time.Minute).UTC().Format(time.RFC3339), 256*(i+1))
 	}
 	for i := 0; metrics.Len() < 64<<20; i++ {
-		metrics.WriteString(report(i, float64(i)))
+		metrics.WriteString(metricsLine(i, float64(i)))
 	}
-	write(b, dir, "sense.jsonl", sense.String())
-	write(b, dir, "metrics.jsonl", metrics.String())
+	writeRunFile(b, dir, "sense.jsonl", sense.String())
+	writeRunFile(b, dir, "metrics.jsonl", metrics.String())
 	for b.Loop() {
-		f := open(b, dir)
-		poll(b, f)
+		f := openRun(b, dir)
+		pollView(b, f)
 	}
 }

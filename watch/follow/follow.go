@@ -54,20 +54,20 @@ func Open(dir string, live *control.Job, silent error) (*Follower, error) {
 		return nil, err
 	}
 	if live == nil {
-		if err := Check(dir); err != nil {
+		if err := CheckRunDir(dir); err != nil {
 			return nil, err
 		}
 	}
-	f := follow(dir, live, math.MaxInt64)
+	f := newFollower(dir, live, math.MaxInt64)
 	if silent != nil {
 		f.why = silent.Error()
 	}
 	return f, nil
 }
 
-// follow returns a Follower of the run in a directory, which at first reads no more than so many
-// bytes of a file.
-func follow(dir string, live *control.Job, most int64) *Follower {
+// newFollower returns a Follower of the run in a directory, which at first reads no more than so
+// many bytes of a file.
+func newFollower(dir string, live *control.Job, most int64) *Follower {
 	return &Follower{dir: dir, live: live,
 		Run:   watch.New(dir, version.Version, strings.ToLower(rand.Text()[:8])),
 		sense: lines{path: filepath.Join(dir, "sense.jsonl"), whole: min(history.MaxFile, most)},
@@ -76,10 +76,10 @@ func follow(dir string, live *control.Job, most int64) *Follower {
 		metrics: lines{path: filepath.Join(dir, "metrics.jsonl"), whole: min(maxReports, most)}}
 }
 
-// Rough returns another Follower of the same run, which has read nothing yet and reads little of
-// long files: what it shows of a run of months is there at once, and coarse.
-func (f *Follower) Rough() *Follower {
-	r := follow(f.dir, nil, maxRough)
+// RoughCopy returns another Follower of the same run, which has read nothing yet and reads little
+// of long files: what it shows of a run of months is there at once, and coarse.
+func (f *Follower) RoughCopy() *Follower {
+	r := newFollower(f.dir, nil, maxRough)
 	r.why = f.why
 	if f.live != nil {
 		live := *f.live // one goroutine uses a job at a time
@@ -93,9 +93,9 @@ func (f *Follower) IsPartial() bool {
 	return f.sense.partly || f.events.partly || f.metrics.partly
 }
 
-// Check returns why a directory is none of a run; nil = it is, or was once, whatever of it is
+// CheckRunDir returns why a directory is none of a run; nil = it is, or was once, whatever of it is
 // damaged or missing.
-func Check(dir string) error {
+func CheckRunDir(dir string) error {
 	if info, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("%s is not the directory of a run: %w", dir, err)
 	} else if !info.IsDir() {
@@ -118,19 +118,19 @@ func (f *Follower) Dir() string { return f.dir }
 // Poll asks the launcher, which may take 5 s, and reads what is new in the files, at a time. The
 // error is the cause of ctx; all else becomes a note of the run.
 func (f *Follower) Poll(ctx context.Context, now time.Time) error {
-	if err := f.ask(ctx, now); err != nil {
+	if err := f.askLauncher(ctx, now); err != nil {
 		return err
 	}
 	f.readFiles()
 	return nil
 }
 
-// ask asks the launcher how the job is, and tells the run what it says, or why it says nothing. The
-// error is the cause of ctx.
-func (f *Follower) ask(ctx context.Context, now time.Time) error {
+// askLauncher asks the launcher how the job is, and tells the run what it says, or why it says
+// nothing. The error is the cause of ctx.
+func (f *Follower) askLauncher(ctx context.Context, now time.Time) error {
 	if f.live == nil && !f.Run.HasResult() && now.Sub(f.sought) >= seekPause {
 		f.sought = now
-		f.seek(ctx)
+		f.findLauncher(ctx)
 	}
 	if f.live == nil {
 		f.Run.SetLive(nil, f.why, watch.Seconds(now))
@@ -154,8 +154,8 @@ func (f *Follower) ask(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// seek looks for the launcher of a run that has no result, and sets f.live, or f.why.
-func (f *Follower) seek(ctx context.Context) {
+// findLauncher looks for the launcher of a run that has no result, and sets f.live, or f.why.
+func (f *Follower) findLauncher(ctx context.Context) {
 	live, err := control.Find(ctx, f.dir)
 	if err == nil {
 		f.live, f.why = live, ""
@@ -188,16 +188,16 @@ func (f *Follower) readFiles() {
 			f.job = true
 			r.SetJob(text)
 		case errors.Is(err, fs.ErrNotExist):
-			r.Missing("job.json")
+			r.FileMissing("job.json")
 		default:
-			r.Unreadable("job.json", err)
+			r.FileUnreadable("job.json", err)
 		}
 	}
 	if !r.HasResult() {
 		if text, err := readSmall(filepath.Join(f.dir, "result.json")); err == nil {
 			r.SetResult(text)
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			r.Unreadable("result.json", err)
+			r.FileUnreadable("result.json", err)
 		}
 	}
 	if text, err := readSmall(filepath.Join(f.dir, "why_not.json")); err == nil {
@@ -212,18 +212,18 @@ func (f *Follower) readFiles() {
 // the file is another one. It tells the run what is wrong with the file.
 func (f *Follower) readLines(name string, l *lines, add func(line []byte), reset func()) {
 	r := f.Run
-	err := l.read(taker{line: add, reset: reset,
-		tooLong: func() { r.Skipped(name, maxLine) },
-		partly:  func(size, read int64) { r.Partly(name, size, read, l.endOnly) }})
+	err := l.readNew(taker{line: add, reset: reset,
+		tooLong: func() { r.LineSkipped(name, maxLine) },
+		partly:  func(size, read int64) { r.FilePartlyRead(name, size, read, l.endOnly) }})
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		r.Missing(name)
+		r.FileMissing(name)
 	case err != nil:
-		r.Unreadable(name, err)
+		r.FileUnreadable(name, err)
 	default:
-		r.Found(name)
+		r.FileFound(name)
 	}
-	r.Torn(name, l.isTorn() && (r.HasResult() || f.live == nil))
+	r.LastLineTorn(name, l.isTorn() && (r.HasResult() || f.live == nil))
 }
 
 // readSmall returns the bytes of a file that is one object.

@@ -74,15 +74,15 @@ func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// read passes what is new in the file. It waits for the disk alone. The error wraps
+// readNew passes what is new in the file. It waits for the disk alone. The error wraps
 // fs.ErrNotExist where there is no file.
-func (l *lines) read(take taker) error {
+func (l *lines) readNew(take taker) error {
 	f, info, err := openRegular(l.path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if l.file != nil && !l.goesOn(f, info) {
+	if l.file != nil && !l.continuesFile(f, info) {
 		*l = lines{path: l.path, whole: l.whole, endOnly: l.endOnly}
 		take.reset()
 	}
@@ -93,12 +93,12 @@ func (l *lines) read(take taker) error {
 			return err
 		}
 	}
-	return l.readOn(f, take)
+	return l.readFromOffset(f, take)
 }
 
-// goesOn reports whether a file is the one that was read, with nothing or more after that. One that
-// replaces it may have its number of an inode, and be longer.
-func (l *lines) goesOn(f io.ReaderAt, info fs.FileInfo) bool {
+// continuesFile reports whether a file is the one that was read, with nothing or more after that.
+// One that replaces it may have its number of an inode, and be longer.
+func (l *lines) continuesFile(f io.ReaderAt, info fs.FileInfo) bool {
 	if !os.SameFile(l.file, info) || info.Size() < l.offset {
 		return false
 	}
@@ -107,15 +107,15 @@ func (l *lines) goesOn(f io.ReaderAt, info fs.FileInfo) bool {
 	return (err == nil || errors.Is(err, io.EOF)) && bytes.Equal(now, l.before)
 }
 
-// readOn reads from the offset to the end of the file.
-func (l *lines) readOn(f io.ReaderAt, take taker) error {
+// readFromOffset reads from the offset to the end of the file.
+func (l *lines) readFromOffset(f io.ReaderAt, take taker) error {
 	buf := make([]byte, pieceSize)
 	for {
 		n, err := f.ReadAt(buf, l.offset)
 		l.offset += int64(n)
 		l.before = append(l.before, buf[max(n-checkSize, 0):n]...)
 		l.before = l.before[max(len(l.before)-checkSize, 0):]
-		l.cut(buf[:n], take)
+		l.cutIntoLines(buf[:n], take)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -125,9 +125,9 @@ func (l *lines) readOn(f io.ReaderAt, take taker) error {
 	}
 }
 
-// cut cuts what was read, which follows what was read before, into lines, and gives take those that
-// are whole and not empty.
-func (l *lines) cut(piece []byte, take taker) {
+// cutIntoLines cuts what was read, which follows what was read before, into lines, and gives take
+// those that are whole and not empty.
+func (l *lines) cutIntoLines(piece []byte, take taker) {
 	for len(piece) > 0 {
 		line, rest, ended := bytes.Cut(piece, []byte("\n"))
 		piece = rest
@@ -154,7 +154,7 @@ func (l *lines) skipTo(f io.ReaderAt, size int64, take taker) error {
 	end := l.whole // bytes at the end of the file
 	if !l.endOnly {
 		end /= 4
-		if err := sample(f, size-end, (l.whole-end)/sampleSize, take); err != nil {
+		if err := sampleLines(f, size-end, (l.whole-end)/sampleSize, take); err != nil {
 			return err
 		}
 	}
@@ -164,8 +164,8 @@ func (l *lines) skipTo(f io.ReaderAt, size int64, take taker) error {
 	return nil
 }
 
-// sample passes the lines that are whole in some parts of the first bytes of a file.
-func sample(f io.ReaderAt, size, parts int64, take taker) error {
+// sampleLines passes the lines that are whole in some parts of the first bytes of a file.
+func sampleLines(f io.ReaderAt, size, parts int64, take taker) error {
 	buf := make([]byte, sampleSize)
 	for i := range parts {
 		n, err := f.ReadAt(buf, size/parts*i)

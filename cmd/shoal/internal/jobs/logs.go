@@ -94,7 +94,7 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 			}
 			return "", nil, nil, err
 		}
-	} else if err := follow.Check(dir); err != nil {
+	} else if err := follow.CheckRunDir(dir); err != nil {
 		return "", nil, nil, err
 	}
 	if hasResult(dir) {

@@ -38,7 +38,7 @@ func openMetrics(cmd *cobra.Command, address string) (*exporter, error) {
 // begin says in which directory the run is, from any goroutine. It does not wait.
 func (e *exporter) begin(dir string) {
 	if e != nil {
-		e.metrics.Show(dir)
+		e.metrics.ShowRun(dir)
 	}
 }
 

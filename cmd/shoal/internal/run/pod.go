@@ -95,7 +95,7 @@ func (f *podFlags) openStatus(cmd *cobra.Command, p *pod) error {
 func (p *pod) begin(dir string) {
 	p.metrics.begin(dir)
 	if p.server != nil {
-		p.server.Show(dir)
+		p.server.ShowRun(dir)
 	}
 }
 
