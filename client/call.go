@@ -74,7 +74,7 @@ func (c *call) submit(g *Group, h *Handle) error {
 			return err
 		}
 	}
-	h.finish = c.finisher(m, staged)
+	h.finish = c.newFinisher(m, staged)
 	return k.submit(&d, h)
 }
 
@@ -132,10 +132,10 @@ func (c *call) stageSplits(m *memory, staged *[]byte) (arena.Ref, error) {
 	return arena.Ref{Segment: segment, Offset: off, Count: uint64(len(c.splits))}, nil
 }
 
-// finisher returns what has to be done when the call is complete: it copies a staged result out,
+// newFinisher returns what has to be done when the call is complete: it copies a staged result out,
 // and gives the staging buffers back; nil if there are none. Staged has the buffers of the input,
-// the output and the splits. What it returns is called once, by Handle.takeResult.
-func (c *call) finisher(m *memory, staged [3][]byte) func() {
+// the output and the splits. What it returns is called once, by Handle.copyResultOut.
+func (c *call) newFinisher(m *memory, staged [3][]byte) func() {
 	if staged[0] == nil && staged[1] == nil && staged[2] == nil {
 		return nil
 	}

@@ -207,9 +207,9 @@ func (k *calls) waitAtBell(ctx context.Context, h *Handle) {
 	k.woken.Broadcast()
 }
 
-// takeChanged reports whether the view has changed since it was last called. The goroutine of the
-// loop calls it; it takes k.mu.
-func (k *calls) takeChanged() bool {
+// changedSinceLastCall reports whether the view has changed since it was last called. The goroutine
+// of the loop calls it; it takes k.mu.
+func (k *calls) changedSinceLastCall() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	changed := k.changed
@@ -243,13 +243,13 @@ func (h *Handle) Wait(ctx context.Context) error {
 	if err := h.calls.await(ctx, h); err != nil {
 		return err
 	}
-	h.once.Do(h.takeResult)
+	h.once.Do(h.copyResultOut)
 	return h.err
 }
 
-// takeResult copies the result out and gives staging memory back, the first time it is called.
+// copyResultOut copies the result out and gives staging memory back, the first time it is called.
 // h.once calls it, so that it runs once and other waiters block meanwhile.
-func (h *Handle) takeResult() {
+func (h *Handle) copyResultOut() {
 	if h.finish != nil {
 		h.finish()
 		h.finish = nil

@@ -115,9 +115,9 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 	return nil
 }
 
-// follow has a checkpoint follow each so many steps after the one before, as the setting of the job
-// says; 0 = it says nothing of that. Where the program says when, nothing changes.
-func (c *checkpoints) follow(steps uint64) {
+// setStepsBetween has a checkpoint follow each so many steps after the one before, as the setting
+// of the job says; 0 = it says nothing of that. Where the program says when, nothing changes.
+func (c *checkpoints) setStepsBetween(steps uint64) {
 	if !c.auto || steps == c.steps {
 		return
 	}
@@ -311,7 +311,7 @@ func (c *checkpoints) writeShare(t *Trainer, workers int) error {
 	if err != nil {
 		return err
 	}
-	own, err := json.Marshal(c.notes())
+	own, err := json.Marshal(c.scheduleNotes())
 	if err != nil {
 		return err
 	}
@@ -320,10 +320,10 @@ func (c *checkpoints) writeShare(t *Trainer, workers int) error {
 			Body: body})
 }
 
-// notes returns what a checkpoint says of the checkpoints of its job, under scheduleNote: before
-// which step the workers next ask each other, the step of the newest, and how many steps the job
-// has chosen to have between two, if it has.
-func (c *checkpoints) notes() map[string]any {
+// scheduleNotes returns what a checkpoint says of the checkpoints of its job, under scheduleNote:
+// before which step the workers next ask each other, the step of the newest, and how many steps the
+// job has chosen to have between two, if it has.
+func (c *checkpoints) scheduleNotes() map[string]any {
 	list := []int64{int64(c.next), int64(c.last)}
 	if c.auto && c.steps > 0 {
 		list = append(list, int64(c.steps))
@@ -331,9 +331,9 @@ func (c *checkpoints) notes() map[string]any {
 	return map[string]any{scheduleNote: list}
 }
 
-// takeSteps takes over how many steps are between two checkpoints from what notes has returned, if
-// this program leaves that to the job, and returns the rest.
-func (c *checkpoints) takeSteps(notes map[string]json.RawMessage) (schedule [3]int64, err error) {
+// adoptSteps takes over how many steps are between two checkpoints from what scheduleNotes has
+// returned, if this program leaves that to the job, and returns the rest.
+func (c *checkpoints) adoptSteps(notes map[string]json.RawMessage) (schedule [3]int64, err error) {
 	if err = json.Unmarshal(notes[scheduleNote], &schedule); err == nil && c.auto {
 		c.steps = uint64(max(schedule[2], 0))
 	}
@@ -342,15 +342,15 @@ func (c *checkpoints) takeSteps(notes map[string]json.RawMessage) (schedule [3]i
 
 // joinerNotes returns what a worker that joins must know of the checkpoints.
 func (c *checkpoints) joinerNotes() map[string]any {
-	notes := c.notes()
+	notes := c.scheduleNotes()
 	notes[seedNote] = c.shared
 	return notes
 }
 
-// takeNotes sets when the next checkpoint is due from the notes of another worker. An error means
+// adoptNotes sets when the next checkpoint is due from the notes of another worker. An error means
 // that the other worker runs another program.
-func (c *checkpoints) takeNotes(notes map[string]json.RawMessage) error {
-	schedule, err := c.takeSteps(notes)
+func (c *checkpoints) adoptNotes(notes map[string]json.RawMessage) error {
+	schedule, err := c.adoptSteps(notes)
 	if err != nil {
 		return fmt.Errorf("client: the others write no checkpoints, or in another way: run the "+
 			"same program everywhere: %w", err)

@@ -109,7 +109,7 @@ func TestFollowTheSetting(t *testing.T) {
 		{checkpoints{last: 20, steps: 50, next: 70}, 7, 70},
 	} {
 		c := x.c
-		if c.follow(x.save); c.next != x.next {
+		if c.setStepsBetween(x.save); c.next != x.next {
 			t.Errorf("%+v follows %d: the next one is at %d, expected %d", x.c, x.save, c.next,
 				x.next)
 		}

@@ -58,7 +58,7 @@ func TestCloseWhileOthersWait(t *testing.T) {
 			j, _ := newSilentJob(t, spin)
 			waits := group.New(context.Background())
 			for range 3 {
-				h := start[uint8](j, collective.Barrier, collective.None, 0, nil, nil, nil)
+				h := startCall[uint8](j, collective.Barrier, collective.None, 0, nil, nil, nil)
 				waits.Go("wait", func(ctx context.Context) error {
 					if err := h.Wait(ctx); !errors.Is(err, ErrClosed) {
 						t.Errorf("Wait: %v, want ErrClosed", err)

@@ -38,7 +38,7 @@ var ErrClosed = errors.New("client: the job was closed")
 var errFreed = errors.New("client: this group was freed")
 
 // Job is this worker's part in a job, and the group of all ranks. Any goroutine may use its methods
-// but Rank, Size and Ranks, which are those of Group, and takeView. Fields without a word on that
+// but Rank, Size and Ranks, which are those of Group, and adoptView. Fields without a word on that
 // are set by Join and not changed.
 type Job struct {
 	*Group
@@ -199,7 +199,7 @@ func (j *Job) Report(metrics map[string]float64) error {
 	if j.solo {
 		return nil
 	}
-	return j.send(&api.ReportRequest{Metrics: metrics})
+	return j.sendWithoutReply(&api.ReportRequest{Metrics: metrics})
 }
 
 // Goal tells how many optimizer steps the whole training has, for a program that does not train by
@@ -213,11 +213,11 @@ func (j *Job) Goal(steps uint64) error {
 	if j.solo {
 		return nil
 	}
-	return j.send(&api.GoalRequest{Steps: steps})
+	return j.sendWithoutReply(&api.GoalRequest{Steps: steps})
 }
 
-// send sends the agent a request that has no reply. It holds j.ask meanwhile.
-func (j *Job) send(r api.Message) error {
+// sendWithoutReply sends the agent a request that has no reply. It holds j.ask meanwhile.
+func (j *Job) sendWithoutReply(r api.Message) error {
 	j.ask.Lock()
 	defer j.ask.Unlock()
 	if j.closed {
@@ -261,9 +261,9 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 		ranks: list}, nil
 }
 
-// takeView reads the view that the agent wrote, and sets the generation, rank, size and ranks of j
-// from it. Only the goroutine of the loop calls it, through Trainer.takeView; it does not block.
-func (j *Job) takeView() (arena.View, error) {
+// adoptView reads the view that the agent wrote, and sets the generation, rank, size and ranks of j
+// from it. Only the goroutine of the loop calls it, through Trainer.adoptView; it does not block.
+func (j *Job) adoptView() (arena.View, error) {
 	v, err := j.calls.view()
 	if err != nil {
 		return v, err
@@ -335,7 +335,7 @@ func (g *Group) Free() error {
 		return nil
 	}
 	return errors.Join(j.mem.closeShared(g.id),
-		j.send(&api.UngroupRequest{ID: uint32(g.id)}))
+		j.sendWithoutReply(&api.UngroupRequest{ID: uint32(g.id)}))
 }
 
 // Rank returns this worker's number in the group.

@@ -37,7 +37,7 @@ func (t *Trainer) parkIfAsked(ctx context.Context) error {
 		r.Problem = fmt.Sprintf("the checkpoint of step %d in %s is not whole; what the workers "+
 			"print says why", t.cursor.Step, t.checkpoints.folder.Root)
 	}
-	if err := t.job.send(r); err != nil || r.Problem != "" {
+	if err := t.job.sendWithoutReply(r); err != nil || r.Problem != "" {
 		return err
 	}
 	return fmt.Errorf("%w (%w)", ErrParked, t.job.calls.awaitEnd(ctx))

@@ -279,7 +279,7 @@ func (t *Trainer) continueFrom(s *snapshot.Sealed) error {
 	c := t.checkpoints
 	var own map[string]json.RawMessage
 	if json.Unmarshal(s.Own[0], &own) == nil {
-		_, _ = c.takeSteps(own) // some programs say nothing of it
+		_, _ = c.adoptSteps(own) // some programs say nothing of it
 	}
 	t.cursor, c.next, c.last, c.lookedAt = place, place.Step+max(c.steps, 1), place.Step, place.Step
 	c.begun = time.Now()

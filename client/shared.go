@@ -196,5 +196,5 @@ func AllReduceInto[T Element](ctx context.Context, r Ranks, out, in []T, op coll
 // alone until Wait returns.
 func AllReduceIntoAsync[T Element](r Ranks, out, in []T, op collective.Reduction,
 	opts ...Option) *Handle {
-	return start(r, collective.AllReduce, op, 0, in, out, opts)
+	return startCall(r, collective.AllReduce, op, 0, in, out, opts)
 }

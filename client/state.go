@@ -45,9 +45,9 @@ type stateHeader struct {
 	Notes any         `json:"notes"` // what checkpoints.joinerNotes returns, or empty
 }
 
-// header returns this worker's stateHeader in JSON. All methods of Trainer here are for the
+// encodeHeader returns this worker's stateHeader in JSON. All methods of Trainer here are for the
 // goroutine of the loop, in Next.
-func (t *Trainer) header() []byte {
+func (t *Trainer) encodeHeader() []byte {
 	h := stateHeader{Step: t.cursor.Step, Notes: struct{}{}}
 	if t.checkpoints != nil {
 		h.Notes = t.checkpoints.joinerNotes()
@@ -65,10 +65,10 @@ func (t *Trainer) header() []byte {
 // errNoState means that a member is gone that had to give a part of the state.
 var errNoState = errors.New("client: a member was lost while it gave the state of the job")
 
-// enter makes a late worker a member, which blocks until the job admits it, and receives the state.
-// It asks again when a member is lost that gives a part of it. It is nil also where the worker is
-// released before it is a member.
-func (t *Trainer) enter(ctx context.Context) error {
+// enterJob makes a late worker a member, which blocks until the job admits it, and receives the
+// state. It asks again when a member is lost that gives a part of it. It is nil also where the
+// worker is released before it is a member.
+func (t *Trainer) enterJob(ctx context.Context) error {
 	for {
 		h := &Handle{}
 		if err := t.askToEnter(h); err != nil {
@@ -77,8 +77,8 @@ func (t *Trainer) enter(ctx context.Context) error {
 		if err := h.Wait(ctx); err != nil {
 			return err
 		}
-		t.job.calls.takeChanged()
-		if err := t.takeView(); err != nil || t.released {
+		t.job.calls.changedSinceLastCall()
+		if err := t.adoptView(); err != nil || t.released {
 			return err
 		}
 		err := t.receiveState(ctx)
@@ -110,7 +110,7 @@ func (t *Trainer) askToEnter(h *Handle) error {
 // of each. It blocks until all is there. The error is errNoState or wraps a CallError with Lost
 // when a member was lost that had to give a part.
 func (t *Trainer) receiveState(ctx context.Context) error {
-	mine := t.header()
+	mine := t.encodeHeader()
 	theirs, err := t.shareHeader(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("client: entering the job: %w", err)
@@ -118,12 +118,12 @@ func (t *Trainer) receiveState(ctx context.Context) error {
 	if len(bytes.Trim(theirs, "\x00")) == 0 { // of a member that had none
 		return errNoState
 	}
-	if err := t.takeHeader(theirs, mine); err != nil {
+	if err := t.adoptHeader(theirs, mine); err != nil {
 		return err
 	}
 	err = t.transferState(func(int) bool { return true }, func(p *piece) {
 		p.calls = append(p.calls,
-			start(t.job, collective.Recv, collective.None, p.giver, nil, p.staged,
+			startCall(t.job, collective.Recv, collective.None, p.giver, nil, p.staged,
 				[]Option{Tag(stateTag)}))
 	}, func(p *piece) error {
 		if err := p.calls[0].Wait(ctx); err != nil {
@@ -139,9 +139,9 @@ func (t *Trainer) receiveState(ctx context.Context) error {
 	return nil
 }
 
-// takeHeader returns an error if the header of the others' state differs from this worker's own,
+// adoptHeader returns an error if the header of the others' state differs from this worker's own,
 // and takes over the notes.
-func (t *Trainer) takeHeader(theirs, mine []byte) error {
+func (t *Trainer) adoptHeader(theirs, mine []byte) error {
 	var notes map[string]json.RawMessage
 	a, b := stateHeader{Notes: &notes}, stateHeader{}
 	if err := json.Unmarshal(theirs, &a); err != nil {
@@ -155,7 +155,7 @@ func (t *Trainer) takeHeader(theirs, mine []byte) error {
 			"worker must run the same program", a.Items, b.Items)
 	}
 	if t.checkpoints != nil {
-		return t.checkpoints.takeNotes(notes)
+		return t.checkpoints.adoptNotes(notes)
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (t *Trainer) takeHeader(theirs, mine []byte) error {
 // giveState hands this rank's pieces of the state to the new members. It blocks until they have
 // them: the state may change then, and no step could end without them anyway.
 func (t *Trainer) giveState(ctx context.Context) error {
-	if _, err := t.shareHeader(ctx, t.header()); err != nil {
+	if _, err := t.shareHeader(ctx, t.encodeHeader()); err != nil {
 		return err
 	}
 	return t.transferState(func(giver int) bool { return giver == t.job.rank }, func(p *piece) {
@@ -171,7 +171,7 @@ func (t *Trainer) giveState(ctx context.Context) error {
 		t.forEachItem(p, func(memory []byte) { rest = rest[copy(rest, memory):] })
 		for joiner := t.job.size - t.joined; joiner < t.job.size; joiner++ {
 			p.calls = append(p.calls,
-				start(t.job, collective.Send, collective.None, joiner, p.staged, nil,
+				startCall(t.job, collective.Send, collective.None, joiner, p.staged, nil,
 					[]Option{Tag(stateTag)}))
 		}
 	}, func(p *piece) error {

@@ -173,7 +173,7 @@ func (t *Trainer) tellGoal() error {
 		return nil
 	}
 	t.toldBatch = t.cursor.Batch
-	return t.job.send(&api.GoalRequest{Steps: t.goal()})
+	return t.job.sendWithoutReply(&api.GoalRequest{Steps: t.goal()})
 }
 
 // goal returns how many steps the training has that is not over, as long as no worker is lost and
@@ -202,13 +202,13 @@ func (t *Trainer) saveIfDue(ctx context.Context) error {
 }
 
 // prepareStep does what comes before a step: the first time it enters or resumes, later it hands
-// the state to new members. It may wait for other workers, as enter, resume and giveState do.
+// the state to new members. It may wait for other workers, as enterJob, resume and giveState do.
 func (t *Trainer) prepareStep(ctx context.Context) error {
 	switch {
 	case !t.begun:
 		t.begun = true
 		if t.job.aside.Load() && !t.job.solo {
-			return t.enter(ctx)
+			return t.enterJob(ctx)
 		}
 		if t.checkpoints != nil {
 			return t.resumeOrBegin(ctx)
@@ -302,17 +302,17 @@ func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []
 // changed.
 func (t *Trainer) advance() error {
 	t.committed, t.joined = true, 0
-	if t.job.solo || !t.job.calls.takeChanged() {
+	if t.job.solo || !t.job.calls.changedSinceLastCall() {
 		t.cursor = t.cursor.Commit(1, []bool{true}) // all of the batch, whoever took it
 		return nil
 	}
-	return t.takeView()
+	return t.adoptView()
 }
 
-// takeView reads the view that the agent wrote, and sets the members and the place in the data from
-// it, and from the setting of the job, for which it asks the agent, when checkpoints are made.
-func (t *Trainer) takeView() error {
-	v, err := t.job.takeView()
+// adoptView reads the view that the agent wrote, and sets the members and the place in the data
+// from it, and from the setting of the job, for which it asks the agent, when checkpoints are made.
+func (t *Trainer) adoptView() error {
+	v, err := t.job.adoptView()
 	if err != nil {
 		return err
 	}
@@ -330,6 +330,6 @@ func (t *Trainer) takeView() error {
 	if _, err := t.job.request(&api.SettingRequest{}, now, 0); err != nil {
 		return err
 	}
-	t.checkpoints.follow(now.Save)
+	t.checkpoints.setStepsBetween(now.Save)
 	return nil
 }

@@ -43,16 +43,16 @@ func TestDropLastLeavesOutOthersInEachEpoch(t *testing.T) {
 
 // With DropLast, fewer samples than a batch leave nothing to train on, and Train says so.
 func TestDropLastOfLessThanABatchIsRefused(t *testing.T) {
-	_, err := Train(alone(t), Data{Samples: 5, Batch: 6, DropLast: true})
+	_, err := Train(joinAlone(t), Data{Samples: 5, Batch: 6, DropLast: true})
 	if err == nil || !strings.Contains(err.Error(), "5 samples") {
 		t.Errorf("5 samples in batches of 6: %v", err)
 	}
 }
 
-// alone joins the job of a program that was started without the launcher; the end of the test
+// joinAlone joins the job of a program that was started without the launcher; the end of the test
 // closes it. It sets the environment, so the test must not be parallel. A failure to join ends the
 // test.
-func alone(t *testing.T) *Job {
+func joinAlone(t *testing.T) *Job {
 	t.Helper()
 	t.Setenv(api.EnvSocket, "")
 	job, err := Join(t.Context())
@@ -71,7 +71,7 @@ func alone(t *testing.T) *Job {
 // epoch, as they came. An error ends the test.
 func samplesOfEpochs(t *testing.T, data Data) [][]int64 {
 	t.Helper()
-	trainer, err := Train(alone(t), data)
+	trainer, err := Train(joinAlone(t), data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func leftOut(taken []int64, n int64) (left []int64) {
 
 // What the program says of the length of the training holds, and what is no length is refused.
 func TestGoalIsStated(t *testing.T) {
-	job := alone(t)
+	job := joinAlone(t)
 	for _, steps := range []uint64{0, 1 << 53} {
 		if err := job.Goal(steps); err == nil || job.goal.Load() != 0 {
 			t.Errorf("%d steps: %v", steps, err)

@@ -102,7 +102,7 @@ func (s *Status) answerLost(w http.ResponseWriter, r *http.Request) {
 		sendRefusal(w, http.StatusNotFound, errWaits)
 		return
 	}
-	if err := control.Lost(r.Context(), dir, ask.Host, ask.Who); err != nil {
+	if err := control.ReportLostHost(r.Context(), dir, ask.Host, ask.Who); err != nil {
 		sendRefusal(w, http.StatusConflict, err)
 		return
 	}

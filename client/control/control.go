@@ -49,20 +49,21 @@ type Job struct {
 	socket  string // path of the launcher's socket
 }
 
-// At returns the job whose launcher answers on a socket, without asking it; Refresh fills it in.
-func At(socket string) *Job { return &Job{socket: socket} }
+// AtSocket returns the job whose launcher answers on a socket, without asking it; Refresh fills it
+// in.
+func AtSocket(socket string) *Job { return &Job{socket: socket} }
 
 // List asks all launchers of this user on this host, and returns the running jobs, oldest first. An
 // error beside them is about launchers that do not answer, or speak another protocol. It blocks
 // for the patience of 5 s at most.
 func List(ctx context.Context) ([]*Job, error) {
-	jobs, _, err := Look(ctx)
+	jobs, _, err := ListWithRefusals(ctx)
 	return jobs, err
 }
 
-// Look is List, and returns also in refused what launchers say that answer for no job: it ends, or
-// is led from another host.
-func Look(ctx context.Context) (jobs []*Job, refused []string, err error) {
+// ListWithRefusals is List, and returns also in refused what launchers say that answer for no job:
+// it ends, or is led from another host.
+func ListWithRefusals(ctx context.Context) (jobs []*Job, refused []string, err error) {
 	dir, err := rundir.Path()
 	if err != nil {
 		return nil, nil, err
@@ -74,7 +75,7 @@ func Look(ctx context.Context) (jobs []*Job, refused []string, err error) {
 	asked, answers := make([]*Job, len(sockets)), make([]error, len(sockets))
 	g := group.New(ctx) // all at once, since one that does not answer takes the patience
 	for i, socket := range sockets {
-		asked[i] = At(socket)
+		asked[i] = AtSocket(socket)
 		g.Go("ask a launcher", func(ctx context.Context) error {
 			answers[i] = asked[i].Refresh(ctx)
 			return nil
@@ -140,7 +141,7 @@ func (e *Unknown) Error() string {
 // NAME-2, say, because an earlier run has the name; or else the job of a script of that name. It
 // asks as List does; the error is an *Unknown, or the cause of ctx.
 func Find(ctx context.Context, name string) (*Job, error) {
-	jobs, refused, err := Look(ctx)
+	jobs, refused, err := ListWithRefusals(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -223,9 +224,9 @@ func (j *Job) Park(ctx context.Context, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathPark, api.Park{Who: who})
 }
 
-// Lost tells the launcher on this host whose run has a directory that another host of its job is
-// gone, as who knows. It may be led from any host.
-func Lost(ctx context.Context, dir, host, who string) error {
+// ReportLostHost tells the launcher on this host whose run has a directory that another host of its
+// job is gone, as who knows. It may be led from any host.
+func ReportLostHost(ctx context.Context, dir, host, who string) error {
 	place, err := rundir.Path()
 	if err != nil {
 		return err
@@ -236,7 +237,7 @@ func Lost(ctx context.Context, dir, host, who string) error {
 	}
 	last := ErrEnded
 	for _, socket := range sockets {
-		last = At(socket).askFor(ctx, http.MethodPost, api.PathLost,
+		last = AtSocket(socket).askFor(ctx, http.MethodPost, api.PathLost,
 			api.Lost{Host: host, Dir: dir, Who: who}, new(struct{}))
 		if last == nil {
 			return nil

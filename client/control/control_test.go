@@ -88,14 +88,14 @@ func TestOtherProtocolsAreRefused(t *testing.T) {
 	old := filepath.Join(dir, "old.ctl")
 	serveText(t, old, 404,
 		`{"error":"GET /v2/job is no request of this version; there are GET /v1/job and others"}`)
-	err := control.At(old).Refresh(t.Context())
+	err := control.AtSocket(old).Refresh(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "speaks protocol 1 of control sockets") ||
 		!strings.Contains(err.Error(), "protocol 2: use the version of shoal") {
 		t.Errorf("%v", err)
 	}
 	mixed := filepath.Join(dir, "mixed.ctl")
 	serveText(t, mixed, 200, `{"job":"train","back":"it went back to step 8"}`)
-	if err := control.At(mixed).Refresh(t.Context()); err == nil ||
+	if err := control.AtSocket(mixed).Refresh(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), `it is called "last_rollback" since protocol 2`) {
 		t.Errorf("%v", err)
 	}
@@ -214,7 +214,7 @@ func TestRefusal(t *testing.T) {
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("who looks for the job is told %v", err)
 			}
-			j := control.At(socket)
+			j := control.AtSocket(socket)
 			var refusal *control.Refusal
 			if err := j.Resize(t.Context(), 3, "me"); !errors.As(err, &refusal) ||
 				!strings.Contains(err.Error(), want) {
@@ -228,7 +228,7 @@ func TestRefusal(t *testing.T) {
 // A launcher that is gone is ErrEnded, and a context that has ended its cause.
 func TestLauncherThatIsGone(t *testing.T) {
 	dir := socketDir(t)
-	j := control.At(filepath.Join(dir, "gone.ctl"))
+	j := control.AtSocket(filepath.Join(dir, "gone.ctl"))
 	if err := j.Refresh(t.Context()); !errors.Is(err, control.ErrEnded) {
 		t.Errorf("%v", err)
 	}

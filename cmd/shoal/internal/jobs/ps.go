@@ -56,7 +56,7 @@ JOB is the name of a running job, or the directory of its run.
 				}
 				return showWorkers(cmd.OutOrStdout(), j.Job, asJSON)
 			}
-			jobs, refused, err := control.Look(cmd.Context())
+			jobs, refused, err := control.ListWithRefusals(cmd.Context())
 			if len(jobs) == 0 && err == nil {
 				if len(refused) == 0 && !asJSON {
 					refused = []string{"no job runs here under this user; shoal run starts one"}

@@ -109,7 +109,7 @@ func TestSetWhenSomethingHappensMeanwhile(t *testing.T) {
 			server := &http.Server{Handler: fake}
 			g := group.New(t.Context())
 			g.Go("launcher", func(context.Context) error { return server.Serve(l) })
-			j := control.At(socket)
+			j := control.AtSocket(socket)
 			if err := j.Refresh(t.Context()); err != nil {
 				t.Fatal(err)
 			}
