@@ -84,7 +84,8 @@ func describeCluster(m agent.Machines, memory int64) *cluster.Cluster {
 		Curve: cluster.Curve{Latency: insideLatency, Rate: insideRate}}}
 	for _, l := range append(m.Links, m.Others) {
 		link := cluster.Link{Measured: &l.Measured,
-			Curve: cluster.Curve{Latency: rounded(l.Latency), Rate: rounded(l.Rate)}}
+			Curve: cluster.Curve{Latency: roundToThreeDigits(l.Latency),
+				Rate: roundToThreeDigits(l.Rate)}}
 		link.Shared = &link.Curve // what was measured is of the whole cable of a host
 		if l.From != "" {
 			link.Between = []string{names[l.From], names[l.To]}
@@ -114,8 +115,8 @@ func hostNames(c *cluster.Cluster) map[string]string {
 	return names
 }
 
-// rounded returns a number with three digits, which is more than measurements have.
-func rounded(x float64) float64 {
+// roundToThreeDigits returns a number with three digits, which is more than measurements have.
+func roundToThreeDigits(x float64) float64 {
 	y, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 3, 64), 64)
 	return y
 }

@@ -46,10 +46,10 @@ type position struct {
 	port       int // MASTER_PORT
 }
 
-// common returns what the environments of all workers of the host have: a worker that begins with
-// so many others on the host, at such an address and port. Of two entries for a key the later one
-// counts.
-func (e environment) common(here int, addr string, port int) []string {
+// hostVariables returns what the environments of all workers of the host have: a worker that begins
+// with so many others on the host, at such an address and port. Of two entries for a key the later
+// one counts.
+func (e environment) hostVariables(here int, addr string, port int) []string {
 	env := slices.Clone(e.base)
 	env = append(env, defaultVariables(e.base, e.cores, max(here, e.here))...)
 	env = append(env, "MASTER_ADDR="+addr, "MASTER_PORT="+strconv.Itoa(port))
@@ -63,11 +63,12 @@ func (e environment) common(here int, addr string, port int) []string {
 	)
 }
 
-// variables returns the environment of a worker. Of two entries for a key the later one counts.
-func (e environment) variables(p position) []string {
+// workerVariables returns the environment of a worker. Of two entries for a key the later one
+// counts.
+func (e environment) workerVariables(p position) []string {
 	here := max(p.here, 1)
 	size := strconv.Itoa(p.size)
-	return append(e.common(here, e.addr, p.port),
+	return append(e.hostVariables(here, e.addr, p.port),
 		api.EnvRank+"="+strconv.Itoa(p.worker),
 		api.EnvSize+"="+size,
 		api.EnvToken+"="+p.token,

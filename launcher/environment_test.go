@@ -23,7 +23,7 @@ func TestEnvironment(t *testing.T) {
 		"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
 		"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
 	}
-	env := s.variables(
+	env := s.workerVariables(
 		position{worker: 1, token: "t1", rank: 1, size: 3, local: 1, here: 3, port: 4242})
 	for key, value := range want {
 		if got, _ := lookupVariable(env, key); got != value {
@@ -40,7 +40,7 @@ func TestEnvironment(t *testing.T) {
 func TestLateEnvironment(t *testing.T) {
 	s := environment{spec: job.Spec{Name: "digits", Workers: 3}, socket: "/run/s", cores: 8,
 		port: 4242}
-	env := s.variables(position{worker: 5, token: "t5", size: 1, port: 4343})
+	env := s.workerVariables(position{worker: 5, token: "t5", size: 1, port: 4343})
 	for key, value := range map[string]string{"SHOAL_RANK": "5", "SHOAL_TOKEN": "t5", "RANK": "0",
 		"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "4343"} {
 		if got, _ := lookupVariable(env, key); got != value {
@@ -53,7 +53,7 @@ func TestLateEnvironment(t *testing.T) {
 func TestEnvironmentLeavesChoices(t *testing.T) {
 	s := environment{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED="},
 		spec: job.Spec{Workers: 1}, cores: 8, port: 4242}
-	env := s.variables(position{token: "t", size: 1, port: 4242})
+	env := s.workerVariables(position{token: "t", size: 1, port: 4242})
 	for key, value := range map[string]string{"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": "",
 		"MASTER_PORT": "4242"} {
 		if got, set := lookupVariable(env, key); got != value || !set {

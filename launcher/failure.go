@@ -81,8 +81,8 @@ func (f *Failure) advice() string {
 	case f.Early:
 		return "does the script call shoal.join() on every rank, before it ends?"
 	case f.Trial != nil:
-		return "if they had too little memory, " + f.smaller() + ". Started again by the same " +
-			"command, a program with job.checkpoint goes on from its newest checkpoint"
+		return "if they had too little memory, " + f.lessMemoryAdvice() + ". Started again by " +
+			"the same command, a program with job.checkpoint goes on from its newest checkpoint"
 	case f.Because != "":
 		return "why does the one end before the others? Every rank has to make the same calls, " +
 			"as many steps, and none may end in between"
@@ -106,8 +106,8 @@ func (f *Failure) advice() string {
 	return "its output says why; the workers that shoal stopped because of it are not at fault"
 }
 
-// smaller says how the job needs less memory than in its trial.
-func (f *Failure) smaller() string {
+// lessMemoryAdvice says how the job needs less memory than in its trial.
+func (f *Failure) lessMemoryAdvice() string {
 	change := func(part string) (from, to uint64) {
 		from, _ = strconv.ParseUint(setting.PartOf(f.Trial.From, part), 10, 64)
 		to, _ = strconv.ParseUint(setting.PartOf(f.Trial.To, part), 10, 64)

@@ -56,8 +56,8 @@ func TestFailuresOfBefore(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", text, err)
 			}
-			head.receive("a", m)
-			head.receive("a", m) // once more, after another link: it is known
+			head.handleMessage("a", m)
+			head.handleMessage("a", m) // once more, after another link: it is known
 			expected := []string{"worker 7 ended with code 1"}
 			if leader == "c" {
 				expected = want

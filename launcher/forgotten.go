@@ -15,11 +15,11 @@ type forgotten struct {
 	peak    int  // most workers that have run at once, of those that are forgotten or not
 }
 
-// forgetOld forgets the workers that ended first, but for as many as have ever run at once and
-// mostEnded more: with these result.json has all workers of a job that ends. It keeps those whose
-// end can be the fault of the job, and forgets nobody once the launcher ends the workers. r.mu is
-// held.
-func (r *registry) forgetOld() {
+// forgetOldWorkers forgets the workers that ended first, but for as many as have ever run at once
+// and mostEnded more: with these result.json has all workers of a job that ends. It keeps those
+// whose end can be the fault of the job, and forgets nobody once the launcher ends the workers.
+// r.mu is held.
+func (r *registry) forgetOldWorkers() {
 	excess := len(r.endings) - max(r.old.peak, r.initial) - mostEnded
 	if excess <= 0 || r.stopping >= 0 {
 		return

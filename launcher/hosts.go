@@ -71,14 +71,14 @@ func (l *launcher) forwardLine(worker int, stderr bool, line string) {
 func (l *launcher) onMessage(from string, b []byte) error {
 	m, err := decodeMessage(b)
 	if err == nil {
-		l.tasks.add(func() { l.receive(from, m) })
+		l.tasks.add(func() { l.handleMessage(from, m) })
 	}
 	return err
 }
 
-// receive carries out a message of another host, as a task. If neither host leads, the message is
-// from before another host led, and is ignored.
-func (l *launcher) receive(from string, m *message) {
+// handleMessage carries out a message of another host, as a task. If neither host leads, the
+// message is from before another host led, and is ignored.
+func (l *launcher) handleMessage(from string, m *message) {
 	leader, leads := l.registry.whoLeads()
 	heeds := leader == from
 	switch {
@@ -91,9 +91,9 @@ func (l *launcher) receive(from string, m *message) {
 		}
 	case m.Over != nil && heeds:
 		l.reporter.endJob(l.agent.Status(), true)
-		l.leaveJob(failedElsewhere(l.registry.jobName(), m.Over.Why))
+		l.leaveJob(failedElsewhereError(l.registry.jobName(), m.Over.Why))
 	case m.WhyNot != nil && heeds:
-		_ = l.takeWhyNots(m.WhyNot.List) // as with events
+		_ = l.storeWhyNotsOfLeader(m.WhyNot.List) // as with events
 	case m.Limit != nil && heeds:
 		_ = l.applyLimit(m.Limit.Bytes, "host "+from) // a host with others has a network
 	case m.Stays != nil && heeds:
@@ -103,7 +103,7 @@ func (l *launcher) receive(from string, m *message) {
 		l.acceptOffer(from, *m.Offer)
 	case m.Leaving != nil:
 		if err := l.agent.Drain(from, from); errors.Is(err, head.ErrNotHead) {
-			l.retryLater(func() { l.receive(from, m) })
+			l.retryLater(func() { l.handleMessage(from, m) })
 		} else if err != nil {
 			l.console.Note(fmt.Sprintf(
 				"host %s asks to leave (%s), but its workers cannot be released: %v", from,
@@ -112,8 +112,8 @@ func (l *launcher) receive(from string, m *message) {
 			l.sendTo(from, &message{Stays: &reasonMessage{err.Error()}})
 		}
 	case m.Line != nil:
-		if l.registry.answersFor(from, m.Line.Worker) {
-			l.reporter.showLine(m.Line.Worker, m.Line.Error, m.Line.Text)
+		if l.registry.registerAndCheckHost(from, m.Line.Worker) {
+			l.reporter.showWorkerLine(m.Line.Worker, m.Line.Error, m.Line.Text)
 		}
 	default:
 		l.registerMessage(from, m)
@@ -138,7 +138,7 @@ func (l *launcher) beginJob(j jobMessage) {
 		l.agent.FixRoutes()
 	}
 	l.agent.LearnMeshes(j.Spec.Redundant, j.Spec.Schedule.MeshesBySize())
-	l.drive(j.Spec)
+	l.startPolicyLoop(j.Spec)
 	l.agent.CountGenerationsFrom(j.After)
 	if l.record != nil && j.Record != nil {
 		l.record.setRecord(*j.Record, j.After, l.stores(j.Record.URL))
@@ -146,7 +146,7 @@ func (l *launcher) beginJob(j jobMessage) {
 	if l.cfg.OnStart != nil {
 		l.cfg.OnStart(j.Spec.Name, l.reporter.directoryPath())
 	}
-	for _, o := range l.supervisor.takePostponed() {
+	for _, o := range l.supervisor.popPostponed() {
 		l.starts.add(func() { l.startOrdered(o) })
 	}
 }
@@ -166,7 +166,7 @@ func (l *launcher) acceptOffer(host string, o offerMessage) {
 		l.sendTo(host, &message{Limit: &limitMessage{bytes}})
 	}
 	l.reportMissingRoom()
-	l.drainDenied()
+	l.drainNeededHosts()
 	l.registry.signalChange()
 }
 
@@ -185,8 +185,8 @@ func (l *launcher) reportMissingRoom() {
 	f.Need(s.Short)
 }
 
-// onLead has a task follow the host that leads the job now. It runs on the engine's thread.
-func (l *launcher) onLead(host string) { l.tasks.add(func() { l.followLeader(host) }) }
+// onLeaderChange has a task follow the host that leads the job now. It runs on the engine's thread.
+func (l *launcher) onLeaderChange(host string) { l.tasks.add(func() { l.followLeader(host) }) }
 
 // followLeader makes a host the one that leads, and tells it what it must know of this host. It is
 // a task.
@@ -237,9 +237,9 @@ func (l *launcher) introduceWorker(leader string, w workerRecord) {
 	}
 }
 
-// onGone has a task register that a host is lost, or has left: its workers have ended. It runs on
-// the engine's thread.
-func (l *launcher) onGone(host, how string) {
+// onHostGone has a task register that a host is lost, or has left: its workers have ended. It runs
+// on the engine's thread.
+func (l *launcher) onHostGone(host, how string) {
 	l.tasks.add(func() {
 		workers, led := l.registry.forgetHost(host)
 		over, elastic := l.reporter.isJobOver(), l.agent.Status().Elastic
@@ -253,29 +253,29 @@ func (l *launcher) onGone(host, how string) {
 			l.console.Note(fmt.Sprintf("host %s, which led the job, %s", host, how))
 		}
 		if !over {
-			l.noteStuck()
+			l.reportStuckOnce()
 			l.reportMissingRoom()
 		}
 		l.registry.signalChange()
 	})
 }
 
-// noteStuck notes on the console, once, that nobody can lead the job after the host that did. This
-// may turn out only when further hosts are lost. It is part of a task.
-func (l *launcher) noteStuck() {
+// reportStuckOnce notes on the console, once, that nobody can lead the job after the host that did.
+// This may turn out only when further hosts are lost. It is part of a task.
+func (l *launcher) reportStuckOnce() {
 	if s := l.agent.Status(); !s.Stuck || s.Generation == 0 {
 		return
 	}
-	if host := l.registry.takeLostLeader(); host != "" {
+	if host := l.registry.popLostLeader(); host != "" {
 		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if "+
 			"you know that %s is gone for good, say so: shoal recover %s --force", host,
 			l.registry.jobName()))
 	}
 }
 
-// onLeave has a task end this host's part in the job, which goes on without it. It runs on the
-// engine's thread.
-func (l *launcher) onLeave(why string, drained bool) {
+// onThisHostLeft has a task end this host's part in the job, which goes on without it. It runs on
+// the engine's thread.
+func (l *launcher) onThisHostLeft(why string, drained bool) {
 	l.tasks.add(func() {
 		if drained {
 			l.registry.setDrained()
@@ -288,9 +288,9 @@ func (l *launcher) onLeave(why string, drained bool) {
 	})
 }
 
-// failedElsewhere is the error with which this host's part in the failed job called name ends; nil
-// if why is "", since the job has not failed.
-func failedElsewhere(name, why string) error {
+// failedElsewhereError is the error with which this host's part in the failed job called name ends;
+// nil if why is "", since the job has not failed.
+func failedElsewhereError(name, why string) error {
 	if why == "" {
 		return nil
 	}
@@ -300,13 +300,13 @@ func failedElsewhere(name, why string) error {
 // leaveJob has run end this host's part in the job: with an error if there is one, else when its
 // workers have ended. It does not wait, and any goroutine may call it.
 func (l *launcher) leaveJob(err error) {
-	l.registry.setOver(err)
+	l.registry.setHostNotNeeded(err)
 	l.registry.signalChange()
 }
 
-// onEnd registers that no worker is left to carry on, and wakes awaitVerdict; ok says that they
+// onJobEnd registers that no worker is left to carry on, and wakes awaitVerdict; ok says that they
 // have finished their work. It runs on the engine's thread.
-func (l *launcher) onEnd(ok bool, why string) {
+func (l *launcher) onJobEnd(ok bool, why string) {
 	if follows := l.registry.setJobEnd(ok); follows {
 		// that the head goes now is no news
 		l.reporter.endJob(l.agent.Status(), true)
@@ -314,7 +314,7 @@ func (l *launcher) onEnd(ok bool, why string) {
 			l.group.Go("last words", func(ctx context.Context) error {
 				select {
 				case <-time.After(leaveWait):
-					l.leaveJob(failedElsewhere(l.registry.jobName(), why))
+					l.leaveJob(failedElsewhereError(l.registry.jobName(), why))
 				case <-ctx.Done():
 				}
 				return nil
@@ -350,10 +350,10 @@ func (l *launcher) askToLeave() {
 	}
 }
 
-// drainDenied drains the hosts that were asked to leave and were needed, as far as the job can do
-// without them now: it has other members, or another host. A new head is asked by the hosts. It is
-// a task, where this host leads.
-func (l *launcher) drainDenied() {
+// drainNeededHosts drains the hosts that were asked to leave and were needed, as far as the job can
+// do without them now: it has other members, or another host. A new head is asked by the hosts. It
+// is a task, where this host leads.
+func (l *launcher) drainNeededHosts() {
 	for _, host := range l.registry.neededHosts() {
 		if l.agent.Drain(host, host) != nil {
 			continue
@@ -412,7 +412,7 @@ func (l *launcher) endJob(why string) {
 	}
 	hosts := l.registry.offeringHosts()
 	l.reportMissingRoom()
-	_ = l.keepWhyNots() // as with events
+	_ = l.publishWhyNots() // as with events
 	for _, host := range hosts {
 		l.sendTo(host, &message{Over: &reasonMessage{why}})
 	}

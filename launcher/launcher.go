@@ -192,7 +192,7 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 		l.console.Forward = l.forwardLine
 	}
 	if j := l.registry.knownJob(); j != nil {
-		l.drive(j.Spec)
+		l.startPolicyLoop(j.Spec)
 	}
 	l.openRecord()
 	if line := memoryLimitText(os.DirFS("/")); line != "" {
@@ -225,7 +225,7 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 	l.awaitOutput()
 	l.endJob(l.failureLine(ctx, v, err))
 	services.Stop(nil)
-	err = errors.Join(err, services.Wait(), l.place.Clear(), l.drainOutput(), l.place.Close())
+	err = errors.Join(err, services.Wait(), l.place.Clear(), l.awaitReaders(), l.place.Close())
 	if v.fault != noFault {
 		err = errors.Join(l.failureReport(v), err)
 	}
@@ -237,12 +237,12 @@ func (l *launcher) agentConfig() agent.Config {
 	cfg := agent.Config{Job: "joining", Socket: l.place.Socket(), Linger: lingering,
 		Kind:  l.cfg.Kind,
 		Nodes: l.supervisor.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)),
-		OnJoin: l.onJoin, OnReport: l.onReport, OnPark: l.onPark,
-		OnSave:     l.onSave,
+		OnJoin: l.onWorkerJoined, OnReport: l.onMetrics, OnPark: l.onWorkerParked,
+		OnSave:     l.onCheckpointLine,
 		OnLostPeer: l.registry.setLostPeer,
-		Orders: agent.Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd,
-			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Message: l.onMessage,
-			Row: l.onRow}}
+		Orders: agent.Orders{Start: l.onStartOrder, Stop: l.onStopOrder, Event: l.onEvent,
+			End: l.onJobEnd, Leave: l.onThisHostLeft, Lead: l.onLeaderChange, Gone: l.onHostGone,
+			Message: l.onMessage, Row: l.onHistoryRow}}
 	if l.record != nil {
 		cfg.Orders.Decided = l.record.AddGeneration
 	}
@@ -289,12 +289,12 @@ func (l *launcher) awaitVerdict(ctx context.Context, services *group.Group,
 			if done, err := l.registry.mayLeave(); done || err != nil {
 				return verdict{}, err
 			}
-			if v := l.registry.judge(); v.done {
+			if v := l.registry.verdict(); v.done {
 				return v, nil
 			}
 		case <-leave:
 			leave = nil
-			l.leave(services)
+			l.startLeaving(services)
 		case <-l.registry.shutdown.asked:
 			return verdict{}, l.endOnRequest(ctx, services)
 		case <-ctx.Done():

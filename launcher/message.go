@@ -180,15 +180,15 @@ func decodeMessage(b []byte) (*message, error) {
 			return nil, errors.New("a record that is nowhere")
 		}
 	}
-	if worker, is := m.workerOf(); is && worker < 0 {
+	if worker, is := m.aboutWorker(); is && worker < 0 {
 		return nil, fmt.Errorf("worker %d", worker)
 	}
 	m.sanitize()
 	return &m, nil
 }
 
-// workerOf is the number of the worker that a message is about; false if it is about none.
-func (m *message) workerOf() (worker int, is bool) {
+// aboutWorker is the number of the worker that a message is about; false if it is about none.
+func (m *message) aboutWorker() (worker int, is bool) {
 	switch {
 	case m.Started != nil:
 		return m.Started.Worker, true

@@ -101,7 +101,7 @@ func TestLinesOfOtherHosts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.receive(line.from, m)
+		l.handleMessage(line.from, m)
 	}
 	if err := dir.close(); err != nil {
 		t.Fatal(err)

@@ -60,9 +60,9 @@ func (r *registry) requestPark(who string) (refuse func()) {
 	}
 }
 
-// takeParkOutcome returns, once, what has become of the wish to park the job; false = it was taken,
+// popParkOutcome returns, once, what has become of the wish to park the job; false = it was taken,
 // or there is none.
-func (r *registry) takeParkOutcome() (p parking, is bool) {
+func (r *registry) popParkOutcome() (p parking, is bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kept := &r.shutdown.park
@@ -96,10 +96,10 @@ func (r *registry) isParked() bool {
 	return false
 }
 
-// onPark ends a worker of this host whose checkpoint is sealed, and tells the host that leads what
-// has come of it. It runs on the goroutine of the worker's session, and waits for the engine's
-// thread.
-func (l *launcher) onPark(worker int, step uint64, problem string) {
+// onWorkerParked ends a worker of this host whose checkpoint is sealed, and tells the host that
+// leads what has come of it. It runs on the goroutine of the worker's session, and waits for the
+// engine's thread.
+func (l *launcher) onWorkerParked(worker int, step uint64, problem string) {
 	l.reportWorker(&message{Park: &parkMessage{worker, step, problem}})
 	if problem != "" {
 		return
@@ -124,7 +124,7 @@ func (l *launcher) onPark(worker int, step uint64, problem string) {
 // reportPark tells people what has become of the wish to park the job, once, where the job is led.
 // Any goroutine may call it.
 func (l *launcher) reportPark() {
-	p, is := l.registry.takeParkOutcome()
+	p, is := l.registry.popParkOutcome()
 	if !is || !l.registry.leads() {
 		return
 	}
@@ -146,9 +146,9 @@ func (l *launcher) reportPark() {
 // host that leads: mostly that is asked too, and parks the job.
 const graceManaged = 5 * time.Second
 
-// leave does what this host has to do that was asked to leave, and does not wait: a goroutine of
-// services does.
-func (l *launcher) leave(services *group.Group) {
+// startLeaving does what this host has to do that was asked to leave, and does not wait: a
+// goroutine of services does.
+func (l *launcher) startLeaving(services *group.Group) {
 	if l.cfg.Manager == "" || l.registry.leads() {
 		l.tasks.add(l.askToLeave)
 		return

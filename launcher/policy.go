@@ -17,9 +17,9 @@ import (
 // The policies that decide about the job of a launcher. run calls drive where the job begins here,
 // and a task where this host joins; the agent has the policies started when it comes to lead.
 
-// drive has policies decide about the job while this host leads it, if the spec says so. It is
-// called once, and does not wait.
-func (l *launcher) drive(spec job.Spec) {
+// startPolicyLoop has policies decide about the job while this host leads it, if the spec says so.
+// It is called once, and does not wait.
+func (l *launcher) startPolicyLoop(spec job.Spec) {
 	modes := map[job.Auto]act.Mode{job.AutoAct: act.Auto, job.AutoWatch: act.Watch}
 	mode, is := modes[spec.Auto]
 	if !is {

@@ -103,9 +103,9 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	}
 }
 
-// claimWith begins the job "train" as a head on host a with a store, as far as claimJob does: url
-// and takeOver are those of RecordConfig. It returns the error of claimJob; nothing is closed.
-func claimWith(t *testing.T, s store.Store, run, url string, takeOver bool) (*launcher, error) {
+// claimTestJob begins the job "train" as a head on host a with a store, as far as claimJob does:
+// url and takeOver are those of RecordConfig. It returns the error of claimJob; nothing is closed.
+func claimTestJob(t *testing.T, s store.Store, run, url string, takeOver bool) (*launcher, error) {
 	t.Helper()
 	l := &launcher{registry: newRegistry("a", 1), place: &proc.Place{Run: run},
 		cfg: RunConfig{Record: &RecordConfig{Store: s, URL: url, TakeOver: takeOver}}}
@@ -158,7 +158,7 @@ func TestWhoMayLeadAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			l, err := claimWith(t, s, "r2", c.url, c.takeOver)
+			l, err := claimTestJob(t, s, "r2", c.url, c.takeOver)
 			if c.refused != "" {
 				var taken *store.TakenError
 				var elsewhere *record.ElsewhereError
@@ -192,7 +192,7 @@ func TestRecordOfTooManyGenerations(t *testing.T) {
 			store.Owner{Job: "train", Run: "r1", Host: "a", Generation: after}, false); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := claimWith(t, s, "r2", "", false); (err != nil) != refused ||
+		if _, err := claimTestJob(t, s, "r2", "", false); (err != nil) != refused ||
 			refused && !strings.Contains(err.Error(), "give the job another name") {
 			t.Errorf("after %d: %v", after, err)
 		}

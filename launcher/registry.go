@@ -149,9 +149,9 @@ func (r *registry) jobSpec() job.Spec {
 	return job.Spec{}
 }
 
-// recordOf returns the record of a worker itself, not a copy, and makes it at the first mention of
-// the worker, as one of the host. r.mu is held.
-func (r *registry) recordOf(worker int, host string) *workerRecord {
+// findOrAddRecord returns the record of a worker itself, not a copy, and makes it at the first
+// mention of the worker, as one of the host. r.mu is held.
+func (r *registry) findOrAddRecord(worker int, host string) *workerRecord {
 	w := r.workers[worker]
 	if w == nil {
 		w = &workerRecord{worker: worker, host: host}
@@ -164,7 +164,7 @@ func (r *registry) recordOf(worker int, host string) *workerRecord {
 // message that it does not heed: about a worker of another host, one that is forgotten, an end that
 // is known, or metrics of a job that is not.
 func (r *registry) register(host string, m *message) (heeded bool) {
-	worker, is := m.workerOf()
+	worker, is := m.aboutWorker()
 	if !is {
 		return false
 	}
@@ -173,7 +173,7 @@ func (r *registry) register(host string, m *message) (heeded bool) {
 	if r.old.numbers.has(worker) {
 		return false
 	}
-	w := r.recordOf(worker, host)
+	w := r.findOrAddRecord(worker, host)
 	switch {
 	case w.host != host || m.Ended != nil && w.exit != nil:
 		return false // a message from before the worker was lost
@@ -198,23 +198,23 @@ func (r *registry) register(host string, m *message) (heeded bool) {
 		}
 		r.old.peak = max(r.old.peak, len(r.workers)-len(r.endings))
 		r.endings = append(r.endings, ending{worker, e, m.Ended.Survived})
-		r.forgetOld()
+		r.forgetOldWorkers()
 	}
 	r.signalChange()
 	return true
 }
 
-// answersFor reports whether a worker runs on a host, and is not forgotten. A worker that is not
-// known yet is registered as one of that host.
-func (r *registry) answersFor(host string, worker int) bool {
+// registerAndCheckHost registers a worker that is not known yet as one of a host, and reports
+// whether a worker runs on that host, and is not forgotten.
+func (r *registry) registerAndCheckHost(host string, worker int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.old.numbers.has(worker) && r.recordOf(worker, host).host == host
+	return !r.old.numbers.has(worker) && r.findOrAddRecord(worker, host).host == host
 }
 
-// countOrdered adds n, which may be negative, to the number of workers that are to be started on
+// addOrdered adds n, which may be negative, to the number of workers that are to be started on
 // this host.
-func (r *registry) countOrdered(n int) {
+func (r *registry) addOrdered(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ordered += n
@@ -227,7 +227,7 @@ func (r *registry) setRunning(worker, pid int, late bool) (stopping bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ordered--
-	r.recordOf(worker, r.host).pid = pid
+	r.findOrAddRecord(worker, r.host).pid = pid
 	stopping = r.stopping >= 0
 	if stopping && late {
 		r.shutdown.dismissed = append(r.shutdown.dismissed, worker)
@@ -251,7 +251,7 @@ func (r *registry) beginExit(worker int) (w workerRecord, leads bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.telling++
-	w = *r.recordOf(worker, r.host)
+	w = *r.findOrAddRecord(worker, r.host)
 	w.dismissed = slices.Contains(r.shutdown.dismissed, worker)
 	return w, r.leader == r.host
 }
@@ -321,10 +321,10 @@ func (r *registry) countWorkers() int {
 	return max(known, r.initial)
 }
 
-// judge decides by the rules of the function judge about the job from the workers that have ended,
-// where the job is led; elsewhere, and as long as something is missing, the verdict is empty. So it
-// is on a new head until all hosts have told what they know.
-func (r *registry) judge() verdict {
+// verdict decides by the rules of the function judge about the job from the workers that have
+// ended, where the job is led; elsewhere, and as long as something is missing, the verdict is
+// empty. So it is on a new head until all hosts have told what they know.
+func (r *registry) verdict() verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.leader != r.host || r.job == nil || r.telling > 0 || len(r.expected) > 0 {

@@ -123,8 +123,8 @@ func (r *registry) forgetHost(host string) (workers []workerRecord, led bool) {
 	return workers, led
 }
 
-// takeLostLeader returns the host that led and is lost, once; "" = there is none.
-func (r *registry) takeLostLeader() string {
+// popLostLeader returns the host that led and is lost, once; "" = there is none.
+func (r *registry) popLostLeader() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	host := r.lostLeader
@@ -132,9 +132,9 @@ func (r *registry) takeLostLeader() string {
 	return host
 }
 
-// setOver registers that this host is not needed any more, and at the same moment why the job
-// cannot go on here; nil = that is no failure.
-func (r *registry) setOver(err error) {
+// setHostNotNeeded registers that this host is not needed any more, and at the same moment why the
+// job cannot go on here; nil = that is no failure.
+func (r *registry) setHostNotNeeded(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true

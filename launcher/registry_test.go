@@ -71,16 +71,16 @@ func TestLostWorkersAreForgotten(t *testing.T) {
 	if n := len(r.old.numbers); n != 1 {
 		t.Errorf("the numbers of forgotten workers are %d ranges, want 1", n)
 	}
-	if r.answersFor("b", 1) || r.register("a", &message{Report: &reportMessage{Worker: 1}}) ||
-		r.workers[1] != nil {
+	report := &message{Report: &reportMessage{Worker: 1}}
+	if r.registerAndCheckHost("b", 1) || r.register("a", report) || r.workers[1] != nil {
 		t.Error("a forgotten worker is known again")
 	}
-	if v := r.judge(); v.done {
+	if v := r.verdict(); v.done {
 		t.Errorf("two workers run, and the job is over: %+v", v)
 	}
 	end(0, endedMessage{})
 	end(lost+1, endedMessage{})
-	if v := r.judge(); !v.done || v.fault != noFault {
+	if v := r.verdict(); !v.done || v.fault != noFault {
 		t.Errorf("all workers have ended, and two of them well: %+v", v)
 	}
 	if n := len(r.runResult().Workers); n != most {
@@ -103,7 +103,7 @@ func TestFaultsAreNotForgotten(t *testing.T) {
 		}
 		r.register("a", &message{Ended: &m})
 	}
-	if v := r.judge(); !v.done || v.fault != noFault {
+	if v := r.verdict(); !v.done || v.fault != noFault {
 		t.Errorf("200 workers have ended well, and %d of them are forgotten: %+v", r.old.well, v)
 	}
 	r.register("a", &message{Started: &startedMessage{500, 1500}})
@@ -112,7 +112,7 @@ func TestFaultsAreNotForgotten(t *testing.T) {
 		r.register("a", &message{Started: &startedMessage{worker, 1000 + worker}})
 		r.register("a", &message{Ended: &endedMessage{Worker: worker, Signal: 9, Survived: true}})
 	}
-	v := r.judge()
+	v := r.verdict()
 	if v.fault != badExit || v.culprit.worker != 500 {
 		t.Fatalf("worker 500 has failed, and the verdict is %+v", v)
 	}
@@ -147,11 +147,11 @@ func TestLeadingOnceMore(t *testing.T) {
 		r.register("b", &message{Joined: &workerMessage{worker}})
 	}
 	r.register("b", lost)
-	if v := r.judge(); v.done || len(r.endings) != 2 {
+	if v := r.verdict(); v.done || len(r.endings) != 2 {
 		t.Errorf("worker 2 runs, and the verdict is %+v of %+v", v, r.endings)
 	}
 	r.register("b", &message{Ended: &endedMessage{Worker: 2}})
-	if v := r.judge(); !v.done || v.fault != noFault {
+	if v := r.verdict(); !v.done || v.fault != noFault {
 		t.Errorf("all workers have ended, and the verdict is %+v of %+v", v, r.endings)
 	}
 }
@@ -169,7 +169,7 @@ func TestJudgingOnANewHead(t *testing.T) {
 	r := newRegistry("b", 0)
 	r.setJob(&jobMessage{})
 	r.setLeader("b", []string{"b"})
-	if v := r.judge(); v.done {
+	if v := r.verdict(); v.done {
 		t.Errorf("without a worker the verdict is %+v", v)
 	}
 
@@ -179,11 +179,11 @@ func TestJudgingOnANewHead(t *testing.T) {
 	ended(r, 1)
 	r.setLeader("b", []string{"b", "c"})
 	r.register("c", &message{Started: &startedMessage{2, 1002}})
-	if v := r.judge(); v.done {
+	if v := r.verdict(); v.done {
 		t.Errorf("before c has told all the verdict is %+v", v)
 	}
 	r.addOffer("c", offerMessage{Known: true})
-	if v := r.judge(); v.done {
+	if v := r.verdict(); v.done {
 		t.Errorf("while worker 2 runs the verdict is %+v", v)
 	}
 
@@ -195,7 +195,7 @@ func TestJudgingOnANewHead(t *testing.T) {
 	r.forgetHost("b")
 	ended(r, 0)
 	r.setLeader("a", []string{"a"})
-	if v := r.judge(); !v.done || v.fault != noFault {
+	if v := r.verdict(); !v.done || v.fault != noFault {
 		t.Errorf("worker 1 went with its host, and the verdict is %+v", v)
 	}
 }
@@ -216,7 +216,7 @@ func TestStateIsLostWithTheHead(t *testing.T) {
 		r.register("a", &message{Joined: &workerMessage{1}})
 		r.register("a", &message{Ended: &endedMessage{Worker: 1}})
 		r.setJobEnd(false)
-		v, want := r.judge(), ""
+		v, want := r.verdict(), ""
 		if lost {
 			want = "was let go: the state of the job was lost with host b"
 		}
@@ -265,7 +265,7 @@ func TestAllEndInATrial(t *testing.T) {
 			r.register("a", &message{Ended: &end})
 		}
 		r.setJobEnd(false)
-		v := r.judge()
+		v := r.verdict()
 		f := r.failureReport(v, time.Now(), told.changeOnTrial())
 		if v.fault != allLost || f.Trial != x.want {
 			t.Errorf("%s: fault %d, trial %v", name, v.fault, f.Trial)

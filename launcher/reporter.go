@@ -94,7 +94,7 @@ func (r *reporter) reportEvent(e agent.Event) {
 			r.queueLines(e)
 		}
 		if e.Change != nil {
-			r.noteChange(e.Change)
+			r.trackMeasuredChange(e.Change)
 		}
 	}
 	r.mu.Unlock()
@@ -104,8 +104,8 @@ func (r *reporter) reportEvent(e agent.Event) {
 	r.writeEvent(dir, e)
 }
 
-// noteChange keeps which changes are measured. r.mu is held.
-func (r *reporter) noteChange(c *setting.Change) {
+// trackMeasuredChange keeps which changes are measured. r.mu is held.
+func (r *reporter) trackMeasuredChange(c *setting.Change) {
 	r.open = slices.DeleteFunc(r.open, func(o *setting.Change) bool {
 		return o.Name() == c.Name()
 	})
@@ -224,16 +224,16 @@ func (r *reporter) appendMetrics(worker int, metrics map[string]float64) {
 	}
 }
 
-// onRow writes what is kept of some steps of the job, and why policies have left things as they
-// are, and tells people once if it cannot write the former. It runs on the goroutine on which the
-// agent gives rows to the launcher, and waits for policies that decide.
-func (l *launcher) onRow(row history.Row, now time.Time) {
+// onHistoryRow writes what is kept of some steps of the job, and why policies have left things as
+// they are, and tells people once if it cannot write the former. It runs on the goroutine on which
+// the agent gives rows to the launcher, and waits for policies that decide.
+func (l *launcher) onHistoryRow(row history.Row, now time.Time) {
 	if dir := l.reporter.directory(); dir != nil {
 		if err := dir.sense.Append(row, now); err != nil {
 			l.console.Note(err.Error())
 		}
 	}
-	_ = l.keepWhyNots() // as with events
+	_ = l.publishWhyNots() // as with events
 }
 
 // closeLog closes the log of a worker of another host that has ended.
@@ -243,18 +243,18 @@ func (r *reporter) closeLog(worker int) {
 	}
 }
 
-// showNote shows a line of this host about a worker on the terminal, which may block, and writes it
-// into the worker's log.
-func (r *reporter) showNote(worker int, text string) {
+// showHostLine shows a line of this host about a worker on the terminal, which may block, and
+// writes it into the worker's log.
+func (r *reporter) showHostLine(worker int, text string) {
 	r.console.WorkerLine(worker, true, text)
 	if dir := r.directory(); dir != nil {
-		_ = dir.appendNote(worker, text) // as with events
+		_ = dir.appendHostLine(worker, text) // as with events
 	}
 }
 
-// showLine shows a line of a worker whose output is not read here on the terminal, which may block,
-// and writes it into the worker's log.
-func (r *reporter) showLine(worker int, stderr bool, text string) {
+// showWorkerLine shows a line of a worker whose output is not read here on the terminal, which may
+// block, and writes it into the worker's log.
+func (r *reporter) showWorkerLine(worker int, stderr bool, text string) {
 	r.console.WorkerLine(worker, stderr, text)
 	if dir := r.directory(); dir != nil {
 		_ = dir.appendLine(worker, text) // as with events

@@ -76,7 +76,7 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}
-		_ = endKilled(filepath.Join(parent, name)) // what reads that run says the same
+		_ = endChangesOfKilledRun(filepath.Join(parent, name)) // what reads that run says the same
 		name = want + "-" + strconv.Itoa(i)
 	}
 	if err != nil {
@@ -97,7 +97,8 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 			return nil, "", fmt.Errorf("launcher: %w", err)
 		}
 	}
-	// see endKilled, which may hold this lock for a moment; a disk without locks is no error
+	// see endChangesOfKilledRun, which may hold this lock for a moment; a disk without locks is no
+	// error
 	_ = proc.Flock(d.events, syscall.LOCK_EX)
 	return d, name, nil
 }
@@ -166,9 +167,9 @@ const mostLogs = 256
 // templateLog is the path of the log of the process from which workers are forked.
 func (d *runDir) templateLog() string { return filepath.Join(d.path, "template.log") }
 
-// appendNote appends a line of this host about a worker to the worker's log. The log is open for
-// this one line: such lines are few, and nobody would close it. Any goroutine may call it.
-func (d *runDir) appendNote(worker int, text string) error {
+// appendHostLine appends a line of this host about a worker to the worker's log. The log is open
+// for this one line: such lines are few, and nobody would close it. Any goroutine may call it.
+func (d *runDir) appendHostLine(worker int, text string) error {
 	log, err := d.openLog(worker)
 	if err != nil {
 		return err

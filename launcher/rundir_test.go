@@ -57,7 +57,7 @@ func TestNotesLeaveNoLogOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"a", "b"} {
-		if err := d.appendNote(3, text); err != nil {
+		if err := d.appendHostLine(3, text); err != nil {
 			t.Fatal(err)
 		}
 	}

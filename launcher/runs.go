@@ -96,10 +96,10 @@ func Changes(entries []Entry) (list []ChangeResult) {
 	return list
 }
 
-// CutShort returns what the ledger of a run that is over lacks: the end of each change that was
-// measured when its launcher was killed, or when this host left the job. The time and the step are
-// those of the last entry. dir is the directory of the run.
-func CutShort(dir string, entries []Entry) (ends []Entry) {
+// MissingChangeEnds returns what the ledger of a run that is over lacks: the end of each change
+// that was measured when its launcher was killed, or when this host left the job. The time and the
+// step are those of the last entry. dir is the directory of the run.
+func MissingChangeEnds(dir string, entries []Entry) (ends []Entry) {
 	for _, c := range Changes(entries) {
 		if c.Phase.IsEnd() {
 			continue
@@ -114,10 +114,10 @@ func CutShort(dir string, entries []Entry) (ends []Entry) {
 	return ends
 }
 
-// endKilled writes what CutShort returns into the ledger of an earlier run. It does nothing where
-// the run has a result, where its launcher lives, which has locked the ledger, and where the last
-// line is torn. It keeps the file open and locked only while it runs.
-func endKilled(dir string) error {
+// endChangesOfKilledRun writes what MissingChangeEnds returns into the ledger of an earlier run. It
+// does nothing where the run has a result, where its launcher lives, which has locked the ledger,
+// and where the last line is torn. It keeps the file open and locked only while it runs.
+func endChangesOfKilledRun(dir string) error {
 	if _, err := ReadResult(dir); !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -137,7 +137,7 @@ func endKilled(dir string) error {
 	if whole < len(text) {
 		return nil
 	}
-	for _, e := range CutShort(dir, entries) {
+	for _, e := range MissingChangeEnds(dir, entries) {
 		line, err := json.Marshal(e)
 		if err != nil {
 			return err

@@ -79,8 +79,8 @@ func (r *registry) stoppedBy() string {
 	return r.shutdown.who
 }
 
-// isHurried reports whether somebody asked for the job to end at once.
-func (r *registry) isHurried() bool {
+// mustEndAtOnce reports whether somebody asked for the job to end at once.
+func (r *registry) mustEndAtOnce() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shutdown.hurried
@@ -137,7 +137,7 @@ func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) erro
 	s := l.agent.Status()
 	l.registry.expectEnd(s.Members)
 	switch {
-	case l.registry.isHurried():
+	case l.registry.mustEndAtOnce():
 		l.reportStop(s, why+", now")
 		return nil
 	case l.agent.ReleaseWorkers(why):

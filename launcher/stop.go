@@ -62,7 +62,7 @@ func (r *registry) isStopping() bool {
 // failure late on purpose: most have ended by then, and the output shows one exception and not one
 // for each rank.
 func (l *launcher) reportFaults() {
-	for _, e := range l.supervisor.takeFaults(l.registry.isStopping()) {
+	for _, e := range l.supervisor.popFaults(l.registry.isStopping()) {
 		l.agent.WorkerLost(e.worker, e.exit.String())
 	}
 }
@@ -97,9 +97,9 @@ func (l *launcher) awaitOutput() {
 	}
 }
 
-// drainOutput blocks until the last output is read and all goroutines of the workers have ended,
+// awaitReaders blocks until the last output is read and all goroutines of the workers have ended,
 // after every process that could write was killed. Its error is the first one of these goroutines.
-func (l *launcher) drainOutput() error {
+func (l *launcher) awaitReaders() error {
 	for _, p := range l.supervisor.allProcesses() {
 		p.StopReadingAfter(outputWait)
 	}

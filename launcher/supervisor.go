@@ -84,7 +84,8 @@ func (s *supervisor) startTemplate(g *group.Group, log string, ended func(why st
 		strings.Join(spec.Prefork, ","))
 	var err error
 	s.template, err = proc.StartTemplate(g, proc.Command{Path: s.program,
-		Args: append(command, words...), Env: s.env.common(s.env.here, s.env.addr, s.env.port),
+		Args:   append(command, words...),
+		Env:    s.env.hostVariables(s.env.here, s.env.addr, s.env.port),
 		Shield: s.shield},
 		log, ended)
 	return err
@@ -113,8 +114,8 @@ func (s *supervisor) postponeOrder(o agent.StartOrder) bool {
 	return true
 }
 
-// takePostponed removes the orders that postponeOrder has kept, and returns them.
-func (s *supervisor) takePostponed() []agent.StartOrder {
+// popPostponed removes the orders that postponeOrder has kept, and returns them.
+func (s *supervisor) popPostponed() []agent.StartOrder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	orders := s.orders
@@ -146,7 +147,7 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 		return nil, err
 	}
 	p := &process{worker: worker, output: out}
-	command := proc.Command{Path: program, Args: env.spec.Command, Env: env.variables(at),
+	command := proc.Command{Path: program, Args: env.spec.Command, Env: env.workerVariables(at),
 		Template: template, Shield: s.shield}
 	if home != nil {
 		command.CPUs = home.CPUs
@@ -175,12 +176,12 @@ func (s *supervisor) setSilent(p *process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.silent = true
-	s.forgetOldest(p)
+	s.forgetOldestProcess(p)
 }
 
-// forgetOldest forgets the process that ended first, if more than mostEnded have ended by the end
-// of p: a job that goes on for months loses any number of workers. s.mu is held.
-func (s *supervisor) forgetOldest(p *process) {
+// forgetOldestProcess forgets the process that ended first, if more than mostEnded have ended by
+// the end of p: a job that goes on for months loses any number of workers. s.mu is held.
+func (s *supervisor) forgetOldestProcess(p *process) {
 	if !p.ended || !p.silent || p.fault {
 		return
 	}
@@ -211,21 +212,21 @@ func (s *supervisor) allProcesses() (list []*process) {
 }
 
 // setEnded records that a process has ended. It returns whether the membership hears of the end at
-// once: a fault is kept for takeFaults otherwise.
+// once: a fault is kept for popFaults otherwise.
 func (s *supervisor) setEnded(p *process, e ending) (atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.ended, p.fault = true, !e.exit.OK() && !e.survived
-	s.forgetOldest(p)
+	s.forgetOldestProcess(p)
 	if p.fault && !s.reportFaultsAtOnce {
 		s.faults = append(s.faults, e)
 	}
 	return s.reportFaultsAtOnce
 }
 
-// takeFaults removes the faults of which the membership has not heard, and returns them. Once the
+// popFaults removes the faults of which the membership has not heard, and returns them. Once the
 // launcher stops the workers, the membership hears of later faults at once.
-func (s *supervisor) takeFaults(stopping bool) []ending {
+func (s *supervisor) popFaults(stopping bool) []ending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	faults := s.faults

@@ -64,10 +64,10 @@ func (l *launcher) whyNots() []api.WhyNot {
 	return newestWhyNots(l.reasons.before, own)
 }
 
-// keepWhyNots writes into the directory of the run why policies have left things as they are, and
-// tells the other hosts, whichever leads next. It is called where this host leads, and waits for
-// policies that decide and for the engine's thread.
-func (l *launcher) keepWhyNots() error {
+// publishWhyNots writes into the directory of the run why policies have left things as they are,
+// and tells the other hosts, whichever leads next. It is called where this host leads, and waits
+// for policies that decide and for the engine's thread.
+func (l *launcher) publishWhyNots() error {
 	list := l.whyNots()
 	if len(list) == 0 {
 		return nil
@@ -78,9 +78,9 @@ func (l *launcher) keepWhyNots() error {
 	return l.writeWhyNots(list)
 }
 
-// takeWhyNots takes in what the host that leads says of its policies, and writes it into the
-// directory of the run. receive calls it, on the goroutine of the queue l.tasks.
-func (l *launcher) takeWhyNots(list []api.WhyNot) error {
+// storeWhyNotsOfLeader keeps what the host that leads says of its policies, and writes it into
+// the directory of the run. handleMessage calls it, on the goroutine of the queue l.tasks.
+func (l *launcher) storeWhyNotsOfLeader(list []api.WhyNot) error {
 	l.reasons.mu.Lock()
 	l.reasons.before = newestWhyNots(nil, list)
 	l.reasons.mu.Unlock()

@@ -34,17 +34,17 @@ func newDeciding(t *testing.T, host string, list ...act.WhyNot) (*launcher, *dec
 	return l, a, d.path
 }
 
-// kept returns the reasons in the directory of a run, one a word.
-func kept(t *testing.T, dir string) string {
+// storedReasons returns the reasons in the directory of a run, one a word.
+func storedReasons(t *testing.T, dir string) string {
 	list, err := ReadWhyNots(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return words(list)
+	return reasonTexts(list)
 }
 
-// words returns what reasons say, one a word.
-func words(list []api.WhyNot) string {
+// reasonTexts returns what reasons say, one a word.
+func reasonTexts(list []api.WhyNot) string {
 	var all []string
 	for _, w := range list {
 		all = append(all, w.Policy+":"+w.Why)
@@ -65,7 +65,7 @@ func TestWhyNotsAreKept(t *testing.T) {
 	a.registry.setLeader("a", nil)
 	a.registry.addOffer("b", offerMessage{})
 	b.registry.setLeader("a", nil)
-	if err := a.keepWhyNots(); err != nil {
+	if err := a.publishWhyNots(); err != nil {
 		t.Fatal(err)
 	}
 	const first = "size:few batch:two batch:three batch:four"
@@ -73,17 +73,17 @@ func TestWhyNotsAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.receive("c", m) // which does not lead
-	if got := kept(t, dirB); got != "" {
+	b.handleMessage("c", m) // which does not lead
+	if got := storedReasons(t, dirB); got != "" {
 		t.Errorf("of a host that does not lead b keeps %s", got)
 	}
-	b.receive("a", m)
-	got := []string{kept(t, dirA), kept(t, dirB), words(b.whyNots())}
+	b.handleMessage("a", m)
+	got := []string{storedReasons(t, dirA), storedReasons(t, dirB), reasonTexts(b.whyNots())}
 	b.registry.setLeader("b", nil)
-	if err := b.keepWhyNots(); err != nil {
+	if err := b.publishWhyNots(); err != nil {
 		t.Fatal(err)
 	}
-	got = append(got, kept(t, dirB))
+	got = append(got, storedReasons(t, dirB))
 	const second = "size:few batch:three batch:four batch:five"
 	if diff := cmp.Diff([]string{first, first, first, second}, got); diff != "" {
 		t.Errorf("reasons (-want +got): %s", diff)
@@ -91,7 +91,7 @@ func TestWhyNotsAreKept(t *testing.T) {
 	agentB.list[0].Why = "six"
 	b.reasons.before = b.whyNots() // as if a had led once more
 	agentB.list[0].Why = "seven"
-	if got := words(b.whyNots()); got != "size:few batch:three batch:four batch:seven" {
+	if got := reasonTexts(b.whyNots()); got != "size:few batch:three batch:four batch:seven" {
 		t.Errorf("a head that leads again has %s", got)
 	}
 	b.registry.job.Spec.Auto = ""

@@ -15,10 +15,10 @@ import (
 // them. The functions in the queue l.starts run one after the other on one goroutine, which may
 // wait for the engine's thread.
 
-// onStart counts the workers that the membership orders, and has them started, in the queue of
+// onStartOrder counts the workers that the membership orders, and has them started, in the queue of
 // starts. It runs on the engine's thread.
-func (l *launcher) onStart(o agent.StartOrder) {
-	l.registry.countOrdered(o.Count)
+func (l *launcher) onStartOrder(o agent.StartOrder) {
+	l.registry.addOrdered(o.Count)
 	l.starts.add(func() { l.startOrdered(o) })
 }
 
@@ -71,7 +71,7 @@ func (l *launcher) startWorker(worker int) error {
 	stopping := l.registry.setRunning(worker, p.PID(), late)
 	l.reportWorker(&message{Started: &startedMessage{worker, p.PID()}})
 	l.group.Go(fmt.Sprintf("wait for worker %d", worker), func(context.Context) error {
-		l.onExit(p, p.Wait())
+		l.onProcessExit(p, p.Wait())
 		p.ReapGroup()
 		return nil
 	})
@@ -90,7 +90,7 @@ func (l *launcher) cannotStart(worker int, err error) {
 		l.failJob(err)
 		return
 	}
-	l.registry.countOrdered(-1)
+	l.registry.addOrdered(-1)
 	l.reportWorker(&message{Ended: &endedMessage{Worker: worker, Code: 127, Survived: survived,
 		Tail: []string{err.Error()}}})
 	if survived {
@@ -99,9 +99,9 @@ func (l *launcher) cannotStart(worker int, err error) {
 	}
 }
 
-// onStop ends a worker that is no member, as the membership orders, in the queue of starts: not
-// before it has started. It runs on the engine's thread.
-func (l *launcher) onStop(worker int, _ string) {
+// onStopOrder ends a worker that is no member, as the membership orders, in the queue of starts:
+// not before it has started. It runs on the engine's thread.
+func (l *launcher) onStopOrder(worker int, _ string) {
 	l.starts.add(func() {
 		w, _ := l.registry.worker(worker)
 		p := l.supervisor.processOf(worker)
@@ -122,30 +122,30 @@ func (l *launcher) onStop(worker int, _ string) {
 	})
 }
 
-// onJoin registers that a worker of this host has joined, and tells the host that leads. It runs on
-// the goroutine of the worker's session.
-func (l *launcher) onJoin(worker int, client string) {
+// onWorkerJoined registers that a worker of this host has joined, and tells the host that leads. It
+// runs on the goroutine of the worker's session.
+func (l *launcher) onWorkerJoined(worker int, client string) {
 	l.reportWorker(&message{Joined: &workerMessage{worker}})
 	if l.cfg.OnJoin != nil {
 		l.cfg.OnJoin(worker, client)
 	}
 }
 
-// onReport keeps what a worker of this host reports, and tells the host that leads. It runs on the
+// onMetrics keeps what a worker of this host reports, and tells the host that leads. It runs on the
 // goroutine of the worker's session.
-func (l *launcher) onReport(worker int, metrics map[string]float64) {
+func (l *launcher) onMetrics(worker int, metrics map[string]float64) {
 	l.reportWorker(&message{Report: &reportMessage{worker, metrics}})
 	if l.cfg.OnReport != nil {
 		l.cfg.OnReport(worker, metrics)
 	}
 }
 
-// onSave shows a line about a checkpoint among the output of the worker whose part of the
+// onCheckpointLine shows a line about a checkpoint among the output of the worker whose part of the
 // checkpoint it is about, even if the worker is gone, here and on the host that leads. It runs on
 // the agent's goroutines that write checkpoints, and may block on the terminal.
-func (l *launcher) onSave(worker int, line string) {
+func (l *launcher) onCheckpointLine(worker int, line string) {
 	line = "shoal: " + line
-	l.reporter.showNote(worker, line)
+	l.reporter.showHostLine(worker, line)
 	l.forwardLine(worker, true, line)
 }
 
@@ -153,17 +153,17 @@ func (l *launcher) onSave(worker int, line string) {
 // that or for the terminal.
 func (l *launcher) onEvent(e agent.Event) {
 	if e.What == "generation" && len(l.registry.neededHosts()) > 0 {
-		l.tasks.add(l.drainDenied)
+		l.tasks.add(l.drainNeededHosts)
 	}
 	l.reporter.reportEvent(e)
 }
 
-// onExit registers the end of a worker of this host, and tells the agent and the host that leads.
-// It runs on the goroutine that has waited for the process, and waits for the engine's thread.
-// Where the job is led the registry has the end first, so that endings are in their order: the
-// membership can end other workers because of it. On other hosts the membership hears of the end
-// first, since the registry that counts is on the host that leads.
-func (l *launcher) onExit(p *process, e proc.Exit) {
+// onProcessExit registers the end of a worker of this host, and tells the agent and the host that
+// leads. It runs on the goroutine that has waited for the process, and waits for the engine's
+// thread. Where the job is led the registry has the end first, so that endings are in their order:
+// the membership can end other workers because of it. On other hosts the membership hears of the
+// end first, since the registry that counts is on the host that leads.
+func (l *launcher) onProcessExit(p *process, e proc.Exit) {
 	// in an elastic job, which survives losses, a lost peer is not why a worker ends
 	status := l.agent.Status()
 	elastic := status.Elastic

@@ -49,7 +49,7 @@ func TestLateAnswer(t *testing.T) {
 		var d decide.Decision
 		var err error
 		for n := 0; d.To == nil && n < 200; n++ { // a busy machine may not come to it in time
-			d, _, err = p.ask(o, nil)
+			d, _, err = p.requestDecision(o, nil)
 		}
 		if d.To == nil {
 			t.Errorf("%s: no answer to any of 200 requests, the last: %v", name, err)
@@ -74,7 +74,7 @@ func TestRequestInTime(t *testing.T) {
 	for taken, want := range map[full]string{0: "could not be asked", 5: "was ended"} {
 		ended := false
 		p := &Program{in: taken, kill: func() { ended = true }}
-		_, _, err := p.ask(sense.Observation{}, nil)
+		_, _, err := p.requestDecision(sense.Observation{}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || ended != (taken > 0) || p.pending {
 			t.Errorf("after %d bytes: error %v, ended %v, pending %v", taken, err, ended, p.pending)
 		}

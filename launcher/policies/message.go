@@ -110,14 +110,14 @@ func newRequest(tick uint64, o sense.Observation, state []byte) request {
 		x.Levers.Size = &o.Levers.Size
 	}
 	x.Levers.Save, x.Levers.Sync = o.Levers.Save, o.Levers.Auto
-	if s := o.Saves; s.Count > 0 && finite(s.Cost, s.Writing) {
+	if s := o.Saves; s.Count > 0 && allFinite(s.Cost, s.Writing) {
 		x.Saves = &savesNow{s.Cost, s.Writing}
 	}
 	rate, n := sense.Rate(o.Steps.Between(o.Step-min(o.Step, recentSteps), o.Step))
-	if n > 0 && finite(rate.Low, rate.Mid, rate.High) {
+	if n > 0 && allFinite(rate.Low, rate.Mid, rate.High) {
 		x.Rate = &rate
 	}
-	if s := o.Noise.Scale; o.Noise.Known && finite(s.Low, s.Mid, s.High) {
+	if s := o.Noise.Scale; o.Noise.Known && allFinite(s.Low, s.Mid, s.High) {
 		x.Noise = &noiseNow{Scale: s.Mid, Low: s.Low, High: s.High, Above: o.Noise.Above}
 	}
 	x.Machines = history.NewMachines(o.Machines[:min(len(o.Machines), maxMachines)])
@@ -130,18 +130,18 @@ func newRequest(tick uint64, o sense.Observation, state []byte) request {
 // finiteSplit returns a split without what is no finite number, as if nobody had told it.
 func finiteSplit(s sense.Split) sense.Split {
 	for _, x := range []*float64{&s.Data, &s.Compute, &s.Exposed, &s.Optimizer, &s.Seconds} {
-		if !finite(*x) {
+		if !allFinite(*x) {
 			*x = 0
 		}
 	}
-	if !finite(s.Slack...) {
+	if !allFinite(s.Slack...) {
 		s.Slack = nil
 	}
 	return s
 }
 
-// finite reports whether all of the numbers are finite.
-func finite(list ...float64) bool {
+// allFinite reports whether all of the numbers are finite.
+func allFinite(list ...float64) bool {
 	for _, x := range list {
 		if math.IsNaN(x) || math.IsInf(x, 0) {
 			return false

@@ -30,14 +30,14 @@ const behaviourVariable = "TEST_POLICY"
 // TestMain runs the tests, or a policy.
 func TestMain(m *testing.M) {
 	if how := os.Getenv(behaviourVariable); how != "" {
-		behave(how)
+		runTestPolicy(how)
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// behave is a policy that doubles the batch, or does something wrong where how says so.
-func behave(how string) {
+// runTestPolicy is a policy that doubles the batch, or does something wrong where how says so.
+func runTestPolicy(how string) {
 	fmt.Println(map[string]string{
 		"newer":    `{"protocol":9,"name":"double","levers":["batch"]}`,
 		"nameless": `{"protocol":1,"name":"","levers":["batch"]}`,
@@ -92,8 +92,8 @@ func behave(how string) {
 	}
 }
 
-// start starts a policy that behaves in a way; the end of the test ends it.
-func start(t *testing.T, how string) (*policies.Program, error) {
+// startPolicy starts a policy that behaves in a way; the end of the test ends it.
+func startPolicy(t *testing.T, how string) (*policies.Program, error) {
 	t.Helper()
 	g := group.New(context.Background())
 	t.Cleanup(func() {
@@ -114,14 +114,14 @@ var observed = sense.Observation{Step: 10, Size: 2, Setting: setting.Setting{Bat
 
 // A program is asked, keeps what it returns as its state, and decides.
 func TestProgramDecides(t *testing.T) {
-	p, err := start(t, "good")
+	p, err := startPolicy(t, "good")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var state []byte
 	for n := 1; n <= 3; n++ {
 		var got decide.Decision
-		answered(t, func() { got, state = p.Decide(observed, nil, state) })
+		untilAnswered(t, func() { got, state = p.Decide(observed, nil, state) })
 		to := decide.Target{Setting: setting.Setting{Batch: 256, Save: 7, Size: 3}}
 		want := decide.Decision{To: &to, Because: fmt.Sprintf("asked %d times", n)}
 		if diff := cmp.Diff(want, got); diff != "" || string(state) != fmt.Sprint(n) {
@@ -133,8 +133,8 @@ func TestProgramDecides(t *testing.T) {
 	}
 }
 
-// panics returns what f panics with; nil = it does not.
-func panics(f func()) (with any) {
+// panicValue returns what f panics with; nil = it does not.
+func panicValue(f func()) (with any) {
 	defer func() { with = recover() }()
 	f()
 	return nil
@@ -143,13 +143,13 @@ func panics(f func()) (with any) {
 // attempts is how often a test asks a program whose answers a busy machine may make late.
 const attempts = 200
 
-// answered calls f, which asks a program, until it does not panic; the test ends where it does
+// untilAnswered calls f, which asks a program, until it does not panic; the test ends where it does
 // attempts times.
-func answered(t *testing.T, f func()) {
+func untilAnswered(t *testing.T, f func()) {
 	t.Helper()
 	var last any
 	for range attempts {
-		if last = panics(f); last == nil {
+		if last = panicValue(f); last == nil {
 			return
 		}
 	}
@@ -168,7 +168,7 @@ func TestProgramMisbehaves(t *testing.T) {
 		"then looks ahead":       "was asked request 1",
 		"then raises":            "it failed: ZeroDivisionError",
 	} {
-		p, err := start(t, how)
+		p, err := startPolicy(t, how)
 		if err != nil {
 			t.Errorf("%s: %v", how, err)
 			continue
@@ -176,7 +176,7 @@ func TestProgramMisbehaves(t *testing.T) {
 		// a busy machine may make an answer late, which is what a second question then waits for
 		seen := ""
 		for range attempts {
-			seen = fmt.Sprint(panics(func() { p.Decide(observed, nil, nil) }))
+			seen = fmt.Sprint(panicValue(func() { p.Decide(observed, nil, nil) }))
 			if strings.Contains(seen, want) {
 				break
 			}
@@ -191,7 +191,7 @@ func TestProgramMisbehaves(t *testing.T) {
 func TestNoPolicyStarts(t *testing.T) {
 	for how, want := range map[string]string{"newer": "protocol 9", "nameless": "its name",
 		"chatty": "its first line", "painter": `no lever is called "colour"`} {
-		if _, err := start(t, how); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := startPolicy(t, how); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, expected one with %q", how, err, want)
 		}
 	}
@@ -207,7 +207,7 @@ func TestNoPolicyStarts(t *testing.T) {
 
 // A program that does not read its requests holds nobody up, and is ended.
 func TestDeafProgramIsEnded(t *testing.T) {
-	p, err := start(t, "then is deaf")
+	p, err := startPolicy(t, "then is deaf")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestDeafProgramIsEnded(t *testing.T) {
 	for _, want := range []string{"does not read", "it has ended"} {
 		seen := ""
 		for range attempts {
-			seen = fmt.Sprint(panics(func() { p.Decide(observed, nil, more) }))
+			seen = fmt.Sprint(panicValue(func() { p.Decide(observed, nil, more) }))
 			if !strings.Contains(seen, "could not be asked") { // a busy machine may not come to it
 				break
 			}
@@ -231,7 +231,7 @@ func TestDeafProgramIsEnded(t *testing.T) {
 // What a program has started that ends by itself ends with it.
 func TestNoChildOfProgramStays(t *testing.T) {
 	for range 5 { // what is wrong here may go well by chance
-		p, err := start(t, "then leaves a child")
+		p, err := startPolicy(t, "then leaves a child")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +265,7 @@ func TestSessionOfProgramHoldsNobodyUp(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
-	p, err := start(t, "then leaves a session") // whose cleanup comes first, and waits
+	p, err := startPolicy(t, "then leaves a session") // whose cleanup comes first, and waits
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestSessionOfProgramHoldsNobodyUp(t *testing.T) {
 func childOf(t *testing.T, p *policies.Program) int {
 	t.Helper()
 	var state []byte
-	answered(t, func() { _, state = p.Decide(observed, nil, nil) })
+	untilAnswered(t, func() { _, state = p.Decide(observed, nil, nil) })
 	pid, err := strconv.Atoi(string(state))
 	if err != nil {
 		t.Fatal(err)
@@ -286,11 +286,11 @@ func childOf(t *testing.T, p *policies.Program) int {
 
 // The end of the group ends a program that hears nothing, with all that it has started.
 func TestGroupEndsProgram(t *testing.T) {
-	p, err := start(t, "then hangs")
+	p, err := startPolicy(t, "then hangs")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = panics(func() { p.Decide(observed, nil, nil) })
+	_ = panicValue(func() { p.Decide(observed, nil, nil) })
 	// the cleanup of start waits for the program
 }
 

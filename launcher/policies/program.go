@@ -109,7 +109,7 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 	}
 	ctx, cancel := context.WithCancel(g.Context())
 	c := exec.CommandContext(ctx, command[0], command[1:]...)
-	c.Env = withoutWorkers(env)
+	c.Env = withoutWorkerVariables(env)
 	c.Stderr = stderr
 	c.WaitDelay = time.Second
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -144,7 +144,7 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 		_ = c.Wait() // how it ended was said by its last line, or by none
 		return nil
 	})
-	first, err := p.next(time.Now().Add(startTime), startTime)
+	first, err := p.awaitLine(time.Now().Add(startTime), startTime)
 	if err == nil {
 		p.hello, err = readHello(first)
 	}
@@ -155,9 +155,9 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 	return p, nil
 }
 
-// withoutWorkers returns the variables of an environment that do not tell a worker who it is: but
-// for the mark of the run none of shoal.
-func withoutWorkers(env []string) (list []string) {
+// withoutWorkerVariables returns the variables of an environment that do not tell a worker who it
+// is: but for the mark of the run none of shoal.
+func withoutWorkerVariables(env []string) (list []string) {
 	for _, pair := range env {
 		if !strings.HasPrefix(pair, "SHOAL_") || strings.HasPrefix(pair, proc.RunVariable+"=") {
 			list = append(list, pair)
@@ -191,9 +191,9 @@ func readLines(ctx context.Context, out io.Reader, lines chan line) {
 	}
 }
 
-// next returns the next line of the program, which it waits for until a time; limit says for the
-// error how long that is in all.
-func (p *Program) next(until time.Time, limit time.Duration) ([]byte, error) {
+// awaitLine returns the next line of the program, which it waits for until a time; limit says for
+// the error how long that is in all.
+func (p *Program) awaitLine(until time.Time, limit time.Duration) ([]byte, error) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
@@ -219,17 +219,17 @@ func (p *Program) Levers() []string { return p.hello.Levers }
 // requests is ended. The twin is not at hand for programs.
 func (p *Program) Decide(o sense.Observation, _ decide.Twin, state []byte) (decide.Decision,
 	[]byte) {
-	d, next, err := p.ask(o, state)
+	d, next, err := p.requestDecision(o, state)
 	if err != nil {
 		panic(fmt.Errorf("the policy %s: %w", p.path, err))
 	}
 	return d, next
 }
 
-// ask sends a request, unless the one before is not answered, and returns the answer to it. Where
-// that was about another setting or size, it is dropped, and the program asked anew.
-func (p *Program) ask(o sense.Observation, state []byte) (d decide.Decision, next []byte,
-	err error) {
+// requestDecision sends a request, unless the one before is not answered, and returns the answer to
+// it. Where that was about another setting or size, it is dropped, and the program asked anew.
+func (p *Program) requestDecision(o sense.Observation, state []byte) (d decide.Decision,
+	next []byte, err error) {
 	until := time.Now().Add(p.within)
 	now := basis{o.Setting.Number, o.Size}
 	for {
@@ -239,7 +239,7 @@ func (p *Program) ask(o sense.Observation, state []byte) (d decide.Decision, nex
 			}
 			p.pending, p.about = true, now
 		}
-		text, err := p.next(until, p.within)
+		text, err := p.awaitLine(until, p.within)
 		if err != nil {
 			return d, nil, err
 		}

@@ -175,7 +175,7 @@ func eachEntry(dir string, over bool, show func(e launcher.Entry) error) (damage
 	if err != nil || !over {
 		return ledger.damaged, err
 	}
-	for _, e := range launcher.CutShort(dir, all) {
+	for _, e := range launcher.MissingChangeEnds(dir, all) {
 		if err := show(e); err != nil {
 			return ledger.damaged, err
 		}
