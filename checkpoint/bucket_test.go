@@ -19,7 +19,7 @@ func TestCheckpointInABucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, memory := snapshottest.Small(5, 2)
+	s, memory := snapshottest.SmallState(5, 2)
 	snapshottest.Write(t,
 		snapshot.Folder{Root: b.String(), Keep: 1, Store: b, Log: func(line string) {
 			t.Log(line)

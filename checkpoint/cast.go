@@ -90,7 +90,7 @@ func (c *Checkpoint) Cast(rules []Cast) (r CastReport, err error) {
 		if to == t.DType {
 			continue
 		}
-		f, err := folder.add(i, t, to)
+		f, err := folder.addFile(i, t, to)
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", c.path, err)
 		}
@@ -117,9 +117,9 @@ func (c *Checkpoint) Cast(rules []Cast) (r CastReport, err error) {
 	return r, err
 }
 
-// stored returns the tensor that lies in the files, where t is one that is rounded when it is read;
-// else t.
-func (c *Checkpoint) stored(t *format.Tensor) *format.Tensor {
+// asStored returns the tensor that lies in the files, where t is one that is rounded when it is
+// read; else t.
+func (c *Checkpoint) asStored(t *format.Tensor) *format.Tensor {
 	if c.cast != nil && len(t.Pieces) == 1 {
 		if f := c.cast.files[t.Pieces[0].File]; f != nil {
 			return &f.from
@@ -165,9 +165,9 @@ type castFolder struct {
 	source *reader              // reads the stored elements; Checkpoint.Close closes it
 }
 
-// add adds the file of the i-th tensor of the checkpoint, which is rounded to another type. Cast
-// alone calls it.
-func (f *castFolder) add(i int, t format.Tensor, to tensor.DType) (*castFile, error) {
+// addFile adds the file of the i-th tensor of the checkpoint, which is rounded to another type.
+// Cast alone calls it.
+func (f *castFolder) addFile(i int, t format.Tensor, to tensor.DType) (*castFile, error) {
 	n, err := t.Shape.Elements()
 	if err != nil {
 		return nil, err

@@ -62,7 +62,7 @@ type stamp struct {
 // Open reads the headers of a checkpoint: path is its folder, or a file, or the URL of a folder in
 // a bucket. The caller closes it. Errors name files as they stand below path.
 func Open(path string) (*Checkpoint, error) {
-	c, err := locate(path)
+	c, err := newFromPath(path)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func Open(path string) (*Checkpoint, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	if c.sealed != nil {
-		c.unlistedNames, c.missing = c.unlisted(c.sealed)
+		c.unlistedNames, c.missing = c.diffManifest(c.sealed)
 	}
 	c.stamps, c.renamed = map[string]stamp{}, map[string]string{}
 	for _, name := range c.tensorFiles() {
@@ -89,10 +89,10 @@ func Open(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// unlisted returns the set of names of the tensors that a manifest does not list with the same
+// diffManifest returns the set of names of the tensors that a manifest does not list with the same
 // name, place, type and shape (strange), and whether the manifest lists tensors that the checkpoint
 // lacks.
-func (c *Checkpoint) unlisted(m *manifest.Manifest) (strange map[string]bool, lacking bool) {
+func (c *Checkpoint) diffManifest(m *manifest.Manifest) (strange map[string]bool, lacking bool) {
 	text := func(name, place string, d tensor.DType, s tensor.Shape) string {
 		return fmt.Sprintf("%q %s %v %v", name, place, d, s)
 	}
@@ -123,11 +123,11 @@ func (c *Checkpoint) hasUnlisted() bool {
 	})
 }
 
-// locate returns a Checkpoint that knows its folder and file, from a path or URL, and whose headers
-// are not read yet.
-func locate(path string) (*Checkpoint, error) {
+// newFromPath returns a Checkpoint that knows its folder and file, from a path or URL, and whose
+// headers are not read yet.
+func newFromPath(path string) (*Checkpoint, error) {
 	if snapshot.IsURL(path) {
-		return locateURL(path)
+		return newFromURL(path)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -142,9 +142,9 @@ func locate(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// locateURL is locate for a URL. It asks the store, and fails when the checkpoint there is not
-// complete.
-func locateURL(url string) (*Checkpoint, error) {
+// newFromURL is newFromPath for a URL. It asks the store, and fails when the checkpoint there is
+// not complete.
+func newFromURL(url string) (*Checkpoint, error) {
 	ctx := context.Background()
 	b, parent, name, err := openURL(url)
 	if err != nil {

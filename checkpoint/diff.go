@@ -131,7 +131,7 @@ func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 		x := &items[i]
 		return 2 * int64(x.to-x.from) * int64(pairs[x.pair].a.DType.Size())
 	}
-	err := share(ctx, "comparing", workers, len(items), bytes, func() func(int) error {
+	err := shareItems(ctx, "comparing", workers, len(items), bytes, func() func(int) error {
 		var x, y []byte
 		return func(i int) error {
 			p, size := pairs[items[i].pair], pairs[items[i].pair].a.DType.Size()

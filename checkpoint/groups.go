@@ -150,7 +150,7 @@ func (c *Checkpoint) joinOptimizers(to string) error {
 	if !several || DefaultPreset(to) == "megatron-core" || to == "universal" {
 		return nil
 	}
-	renamed, err := megatron.ChainOptimizers(c.Checkpoint, (&TargetFormat{}).spec())
+	renamed, err := megatron.ChainOptimizers(c.Checkpoint, (&TargetFormat{}).specOrWhole())
 	c.recordRenames(renamed)
 	return err
 }

@@ -85,9 +85,10 @@ func (p *fsdp) addGroups(flat bool) {
 	}
 }
 
-// files returns, by name, the files of a distributed checkpoint as torch writes it over some ranks:
-// rows of each tensor are dealt out, and each rank lists what it has in the order of the program.
-func (p *fsdp) files(r *rapid.T, ranks int) map[string][]byte {
+// makeFiles returns, by name, the files of a distributed checkpoint as torch writes it over some
+// ranks: rows of each tensor are dealt out, and each rank lists what it has in the order of the
+// program.
+func (p *fsdp) makeFiles(r *rapid.T, ranks int) map[string][]byte {
 	content := dcp.Content{Ranks: make([][]format.Shard, ranks), Values: p.values}
 	for _, x := range p.tensors {
 		rows := (x.Shape[0] + ranks - 1) / ranks
@@ -107,8 +108,9 @@ func (p *fsdp) files(r *rapid.T, ranks int) map[string][]byte {
 	return scatterFiles(out, p.tensors)
 }
 
-// elements returns the bytes of the tensor of a name, as scatterFiles has put them into the files.
-func (p *fsdp) elements(name string) []byte { return wholeBytes(p.tensors)[name] }
+// elementsOf returns the bytes of the tensor of a name, as scatterFiles has put them into the
+// files.
+func (p *fsdp) elementsOf(name string) []byte { return wholeBytes(p.tensors)[name] }
 
 // TestAdoptFSDP writes what FSDP has saved, over any number of ranks, as ZeRO over any other, and
 // compares the flat buffers with those that DeepSpeed has of parameters in the order of the
@@ -117,7 +119,7 @@ func TestAdoptFSDP(t *testing.T) {
 	runRandomCases(t, 60, func(r *rapid.T, at func(string) string) {
 		p := drawFSDP(r)
 		p.addGroups(rapid.Bool().Draw(r, "flattened"))
-		writeFiles(r, at("from"), p.files(r, rapid.IntRange(1, 4).Draw(r, "ranks")))
+		writeFiles(r, at("from"), p.makeFiles(r, rapid.IntRange(1, 4).Draw(r, "ranks")))
 		stage, ranks := rapid.IntRange(1, 3).Draw(r, "stage"),
 			rapid.IntRange(1, 4).Draw(r, "data parallel ranks")
 		last := at("from")
@@ -144,7 +146,7 @@ func TestAdoptFSDP(t *testing.T) {
 				}
 				b := make([]byte, c.Tensors[i].Bytes())
 				if err := c.Files.Read(&c.Tensors[i], b); err != nil ||
-					!bytes.Equal(b, p.elements(was)) {
+					!bytes.Equal(b, p.elementsOf(was)) {
 					r.Fatalf("%s of %s is another: %v", kind, name, err)
 				}
 			}
@@ -178,7 +180,7 @@ func (p *fsdp) compareFlat(r *rapid.T, dir string, ranks int) {
 	for g, names := range p.groups {
 		var want, got []byte
 		for _, name := range names {
-			want = append(want, p.elements("model."+name)...)
+			want = append(want, p.elementsOf("model."+name)...)
 		}
 		for rank := range ranks {
 			f, err := torchzip.Open(files,

@@ -90,7 +90,7 @@ func jobValues(s *snapshot.State) ([]format.Value, error) {
 		if err := d.Decode(&note); err != nil {
 			return nil, err
 		}
-		if err := n.add(name.(string), note, 0); err != nil {
+		if err := n.addNested(name.(string), note, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -106,14 +106,14 @@ type notes struct {
 // maxNesting bounds the depth of a note.
 const maxNesting = 100
 
-// add adds what is in a note, as encoding/json has decoded it, under a path; depth is the number of
-// notes around it.
-func (n *notes) add(path string, note any, depth int) error {
+// addNested adds what is in a note, as encoding/json has decoded it, under a path; depth is the
+// number of notes around it.
+func (n *notes) addNested(path string, note any, depth int) error {
 	if depth > maxNesting {
 		return fmt.Errorf("%.200q is nested more than %d deep", path, maxNesting)
 	}
 	list, isList := note.([]any)
-	kind, inner := encoded(note)
+	kind, inner := unwrapEncoded(note)
 	switch kind {
 	case "item":
 		return n.addArray(path, note.(map[string]any))
@@ -129,7 +129,7 @@ func (n *notes) add(path string, note any, depth int) error {
 				return fmt.Errorf("%.200q: %w", path, err)
 			}
 			name := path + "/" + strings.ReplaceAll(fmt.Sprint(key.data), " ", ",")
-			if err := n.add(name, pair[1], depth+1); err != nil {
+			if err := n.addNested(name, pair[1], depth+1); err != nil {
 				return err
 			}
 		}
@@ -142,7 +142,7 @@ func (n *notes) add(path string, note any, depth int) error {
 	}
 	if isList && containsArrays(list, depth) {
 		for i, x := range list {
-			if err := n.add(path+"/"+strconv.Itoa(i), x, depth+1); err != nil {
+			if err := n.addNested(path+"/"+strconv.Itoa(i), x, depth+1); err != nil {
 				return err
 			}
 		}
@@ -173,9 +173,10 @@ func (n *notes) addArray(path string, note map[string]any) error {
 	return nil
 }
 
-// encoded returns the kind of a value that JSON lacks ("item", "dict", "tuple", "bytes", "float"),
-// and what is in it; "unknown" for an object of another form, and "" for what is no object.
-func encoded(note any) (kind string, inner any) {
+// unwrapEncoded returns the kind of a value that JSON lacks ("item", "dict", "tuple", "bytes",
+// "float"), and what is in it; "unknown" for an object of another form, and "" for what is no
+// object.
+func unwrapEncoded(note any) (kind string, inner any) {
 	m, ok := note.(map[string]any)
 	if !ok {
 		return "", nil
@@ -198,7 +199,7 @@ func containsArrays(list []any, depth int) bool {
 		return false
 	}
 	for _, x := range list {
-		kind, inner := encoded(x)
+		kind, inner := unwrapEncoded(x)
 		in, _ := x.([]any)
 		if kind == "tuple" {
 			in, _ = inner.([]any)
@@ -220,13 +221,13 @@ func plainNote(note any, depth int) (v plainValue, err error) {
 	if depth > maxNesting {
 		return v, fmt.Errorf("nested more than %d deep", maxNesting)
 	}
-	kind, inner := encoded(note)
+	kind, inner := unwrapEncoded(note)
 	text, isText := inner.(string)
 	switch note := note.(type) {
 	case nil, bool, string:
 		return plainValue{data: note}, nil
 	case json.Number:
-		v.data, err = number(note)
+		v.data, err = parsePythonNumber(note)
 		return v, err
 	case []any:
 		return plainList(note, false, depth)
@@ -269,9 +270,9 @@ func plainList(notes []any, isTuple bool, depth int) (v plainValue, err error) {
 	return v, nil
 }
 
-// number returns a number of Python: an int64, or a *big.Int for a whole number beyond that, or a
-// float64.
-func number(n json.Number) (any, error) {
+// parsePythonNumber returns a number of Python: an int64, or a *big.Int for a whole number beyond
+// that, or a float64.
+func parsePythonNumber(n json.Number) (any, error) {
 	if strings.ContainsAny(n.String(), ".eE") {
 		return n.Float64()
 	}

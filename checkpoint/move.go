@@ -80,7 +80,7 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 		void, err = t.commit(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, to.fail(ctx, void))
+		return nil, errors.Join(err, to.cleanUpFailed(ctx, void))
 	}
 	return report, nil
 }

@@ -96,7 +96,7 @@ var outputFormats = []outputFormat{
 		}},
 	{name: "dcp", description: "torch's distributed checkpoint", ranks: true,
 		output: func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
-			shards, err := c.shards(f.Spec)
+			shards, err := c.resolveShards(f.Spec)
 			if err != nil {
 				return nil, err
 			}
@@ -105,11 +105,11 @@ var outputFormats = []outputFormat{
 	{name: "shards", description: "safetensors with parts of tensors, as torch's distributed " +
 		"checkpoint writes and reads them", ranks: true, textOnly: true,
 		output: func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
-			shards, err := c.shards(f.Spec)
+			shards, err := c.resolveShards(f.Spec)
 			if err != nil {
 				return nil, err
 			}
-			texts, kept := c.texts()
+			texts, kept := c.headerTexts()
 			out, err := hf.LayoutShards(shards, texts)
 			if err == nil {
 				out.Values = kept
@@ -119,26 +119,26 @@ var outputFormats = []outputFormat{
 	{name: "ranks",
 		description: "shoal's own: a safetensors file for each rank with what lies in its memory",
 		ranks:       true, output: func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
-			return ranks.Layout(f.spec(), c.Tensors, c.Values)
+			return ranks.Layout(f.specOrWhole(), c.Tensors, c.Values)
 		}},
 	{name: "megatron",
 		description: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each " +
 			"rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, groups: true,
 		preset: "megatron-core",
 		output: outputFolders(func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
-			return megatron.Layout(f.spec(), c.Tensors, c.Values)
+			return megatron.Layout(f.specOrWhole(), c.Tensors, c.Values)
 		})},
 	{name: "megatron-distributed", description: "the same, with the state of the optimizer in " +
 		"distrib_optim.pt, as its distributed form looks for it", ranks: true, groups: true,
 		preset: "megatron-core",
 		output: outputFolders(func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
-			return megatron.LayoutDistributed(f.spec(), c.Tensors, c.Values, c.Files.Read)
+			return megatron.LayoutDistributed(f.specOrWhole(), c.Tensors, c.Values, c.Files.Read)
 		})},
 	{name: "torch_dist", description: "Megatron-Core's torch_dist, for any number of ranks",
 		groups: true,
 		preset: "megatron-core",
 		output: func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
-			return megatron.LayoutDist(f.spec(), c.Tensors, c.Values, c.Files.Read)
+			return megatron.LayoutDist(f.specOrWhole(), c.Tensors, c.Values, c.Files.Read)
 		}},
 	{name: "universal", description: "DeepSpeed's universal checkpoint, for any number of ranks",
 		groups: true, output: func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
@@ -216,8 +216,9 @@ func (c *Checkpoint) checkComplete(out *format.Output) error {
 	return nil
 }
 
-// spec returns the given spec, which is not to be changed, or that of one rank with everything.
-func (f *TargetFormat) spec() *layout.Spec {
+// specOrWhole returns the given spec, which is not to be changed, or that of one rank with
+// everything.
+func (f *TargetFormat) specOrWhole() *layout.Spec {
 	if f.Spec != nil {
 		return f.Spec
 	}
@@ -229,7 +230,7 @@ func (f *TargetFormat) spec() *layout.Spec {
 func outputFolders(lay func(*Checkpoint, TargetFormat) (*format.Output, error)) func(*Checkpoint,
 	TargetFormat) (*format.Output, error) {
 	return func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
-		renamed, err := megatron.ChainOptimizers(c.Checkpoint, f.spec())
+		renamed, err := megatron.ChainOptimizers(c.Checkpoint, f.specOrWhole())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.path, err)
 		}
@@ -296,7 +297,7 @@ func outputHF(c *Checkpoint, f TargetFormat) (*format.Output, error) {
 	if f.MaxFileBytes == 0 {
 		f.MaxFileBytes = math.MaxInt64
 	}
-	texts, kept := c.texts()
+	texts, kept := c.headerTexts()
 	if c.derived && texts["format"] == "" { // versions of transformers load nothing without it
 		if texts == nil {
 			texts = map[string]string{}
@@ -333,9 +334,9 @@ func renameFile(out *format.Output, name string) error {
 	return nil
 }
 
-// texts returns the texts that a header of safetensors can hold, by key, and the values that they
-// come from; nil if there are none.
-func (c *Checkpoint) texts() (texts map[string]string, kept []format.Value) {
+// headerTexts returns the texts that a header of safetensors can hold, by key, and the values that
+// they come from; nil if there are none.
+func (c *Checkpoint) headerTexts() (texts map[string]string, kept []format.Value) {
 	for _, v := range c.Values {
 		key, ok := strings.CutPrefix(v.Path, metadata)
 		text, is := v.Data.(string)
@@ -360,10 +361,10 @@ func (c *Checkpoint) shardsOnOneRank() [][]format.Shard {
 	return [][]format.Shard{shards}
 }
 
-// shards resolves a spec and returns, for each rank, what that writes: each box goes to the rank
-// among its owners that has the fewest bytes to write so far. Without a spec one rank holds
+// resolveShards resolves a spec and returns, for each rank, what that writes: each box goes to the
+// rank among its owners that has the fewest bytes to write so far. Without a spec one rank holds
 // everything.
-func (c *Checkpoint) shards(spec *layout.Spec) ([][]format.Shard, error) {
+func (c *Checkpoint) resolveShards(spec *layout.Spec) ([][]format.Shard, error) {
 	if spec == nil {
 		return c.shardsOnOneRank(), nil
 	}

@@ -49,7 +49,7 @@ func newPartWriter(ctx context.Context, b *s3.Bucket, o *format.Output) (*partWr
 	p := &partWriter{ctx: ctx, bucket: b}
 	index := map[string]*uploadingFile{}
 	for _, x := range o.Files {
-		f := newUploadingFile(x, int64(b.Unit(int(x.Size))))
+		f := newUploadingFile(x, int64(b.PartBytes(int(x.Size))))
 		if f.partSize > maxPartSize {
 			return nil, fmt.Errorf("%s/%s would have %d bytes, and shoal writes files of up to "+
 				"%d to a bucket: have more files, with more ranks, or with --max-file-bytes", b,
@@ -78,9 +78,11 @@ func newPartWriter(ctx context.Context, b *s3.Bucket, o *format.Output) (*partWr
 	return p, nil
 }
 
-// workers returns the number of blocks that may be in flight while the parts in memory stay below
-// maxPartBytes.
-func (p *partWriter) workers() int { return min(max((maxPartBytes/p.partSize-1)/6, 1), maxUploads) }
+// maxBlocksInFlight returns the number of blocks that may be in flight while the parts in memory
+// stay below maxPartBytes.
+func (p *partWriter) maxBlocksInFlight() int {
+	return min(max((maxPartBytes/p.partSize-1)/6, 1), maxUploads)
+}
 
 // countBlocks records all blocks that will be moved, before the first is: no other goroutine uses p
 // yet.
@@ -179,7 +181,7 @@ func (p *partWriter) sendRest() error {
 	files := slices.DeleteFunc(slices.Clone(p.files), func(f *uploadingFile) bool {
 		return len(f.partsWithoutBlocks()) < len(f.blocks)
 	})
-	return group.Share(p.ctx, "upload", p.workers(), len(files), func() func(int) error {
+	return group.Share(p.ctx, "upload", p.maxBlocksInFlight(), len(files), func() func(int) error {
 		return func(i int) error { return p.sendWhole(files[i], files[i].partsWithoutBlocks()) }
 	})
 }

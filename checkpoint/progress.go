@@ -32,10 +32,10 @@ func progressOf(ctx context.Context) Progress {
 	return func(string, int64, int64) {}
 }
 
-// share is group.Share for n items of which each stands for some bytes: it calls what make returns
-// for items, on as many goroutines as workers says, and waits for them. It tells the Progress of
-// ctx, under the name what, after each item.
-func share(ctx context.Context, what string, workers, n int, bytes func(i int) int64,
+// shareItems is group.Share for n items of which each stands for some bytes: it calls what make
+// returns for items, on as many goroutines as workers says, and waits for them. It tells the
+// Progress of ctx, under the name what, after each item.
+func shareItems(ctx context.Context, what string, workers, n int, bytes func(i int) int64,
 	make func() func(i int) error) error {
 	var mu sync.Mutex // guards done, and is held while Progress is told
 	var done, all int64

@@ -35,7 +35,7 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 		x := &items[i]
 		return int64(x.to-x.from) * int64(4+x.proof.Model.DType.Size())
 	}
-	err := share(ctx, "checking names", workers, len(items), bytes, func() func(int) error {
+	err := shareItems(ctx, "checking names", workers, len(items), bytes, func() func(int) error {
 		var main, model []byte
 		return func(i int) error {
 			x := &items[i]

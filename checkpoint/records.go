@@ -130,7 +130,7 @@ func sumRecords(ctx context.Context, workers int, files *reader, records []forma
 	}
 	parts, failed := make([]uint32, len(blocks)), make([]error, len(blocks))
 	bytes := func(i int) int64 { return blocks[i].to - blocks[i].from }
-	err := share(ctx, "checking sums", workers, len(blocks), bytes, func() func(int) error {
+	err := shareItems(ctx, "checking sums", workers, len(blocks), bytes, func() func(int) error {
 		buffer := make([]byte, move.BlockBytes)
 		return func(i int) error {
 			x := &blocks[i]
@@ -178,7 +178,7 @@ func (c *Checkpoint) allPieces() iter.Seq2[*format.Tensor, *format.Piece] {
 			return true
 		}
 		for i := range c.Tensors {
-			if t := c.stored(&c.Tensors[i]); !each(t, t.Pieces) || !each(t, t.Replicas) {
+			if t := c.asStored(&c.Tensors[i]); !each(t, t.Pieces) || !each(t, t.Replicas) {
 				return
 			}
 		}

@@ -25,7 +25,7 @@ func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 	}
 	var items []item
 	for i := range c.Tensors {
-		t := c.stored(&c.Tensors[i])
+		t := c.asStored(&c.Tensors[i])
 		most := move.BlockBytes / max(t.DType.Size(), 1) // elements of an item
 		for k := range t.Replicas {
 			p := &t.Replicas[k]
@@ -38,7 +38,7 @@ func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 	size := func(i int) int64 {
 		return 2 * int64(items[i].to-items[i].from) * int64(items[i].t.DType.Size())
 	}
-	err := share(ctx, "comparing replicas", workers, len(items), size, func() func(int) error {
+	err := shareItems(ctx, "comparing replicas", workers, len(items), size, func() func(int) error {
 		var x, y []byte
 		return func(i int) error {
 			t, p := items[i].t, items[i].p

@@ -96,7 +96,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	var seed [8]byte
 	rand.Read(seed[:])
 	key := digest.NewKey(binary.LittleEndian.Uint64(seed[:]))
-	tensors, shown, err := fingerprints(ctx, c, key, workers)
+	tensors, shown, err := computeFingerprints(ctx, c, key, workers)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 		return min(manifest.BlockBytes,
 			files[items[i].file].Size-int64(items[i].block)*manifest.BlockBytes)
 	}
-	err := share(ctx, "hashing files", workers, len(items), size, func() func(int) error {
+	err := shareItems(ctx, "hashing files", workers, len(items), size, func() func(int) error {
 		buffer := make([]byte, manifest.BlockBytes)
 		return func(i int) error {
 			f := &files[items[i].file]
@@ -185,10 +185,10 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 	return files, errors.Join(err, m.Close())
 }
 
-// fingerprints reads a checkpoint and returns the fingerprint of each tensor, and of the part of
-// each rank where the parts are not joined, under key; and as shown that of all of them under
-// digest.ShownSeed, which people see.
-func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
+// computeFingerprints reads a checkpoint and returns the fingerprint of each tensor, and of the
+// part of each rank where the parts are not joined, under key; and as shown that of all of them
+// under digest.ShownSeed, which people see.
+func computeFingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 	workers int) (list []manifest.Tensor, shown digest.Sum, err error) {
 	keys := [2]*digest.Key{key, digest.NewKey(digest.ShownSeed)}
 	list = make([]manifest.Tensor, len(c.Tensors))
@@ -197,7 +197,7 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 		list[i] = manifest.Tensor{Name: t.Name, Place: t.Coords.String(), DType: t.DType,
 			Shape: t.Shape}
 	}
-	work, names := chunks(c), c.tensorFiles()
+	work, names := splitIntoChunks(c), c.tensorFiles()
 	index := map[string]int{}
 	for i, name := range names {
 		index[name] = i
@@ -210,7 +210,7 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 		x := &work[i]
 		return int64(x.to-x.from) * int64(max(c.Tensors[x.tensor].DType.Size(), 1))
 	}
-	err = share(ctx, "reading tensors", workers, len(work), size, func() func(int) error {
+	err = shareItems(ctx, "reading tensors", workers, len(work), size, func() func(int) error {
 		var buffer []byte
 		return func(i int) error {
 			x := &work[i]
@@ -242,8 +242,8 @@ type chunk struct {
 	from, to int
 }
 
-// chunks splits the pieces of a checkpoint into chunks of up to move.BlockBytes.
-func chunks(c *Checkpoint) (list []chunk) {
+// splitIntoChunks splits the pieces of a checkpoint into chunks of up to move.BlockBytes.
+func splitIntoChunks(c *Checkpoint) (list []chunk) {
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
 		size := max(t.DType.Size(), 1)

@@ -30,9 +30,9 @@ const (
 
 // A staging is the folder in which a checkpoint is assembled. One rename publishes it, so that what
 // stands under its name is always complete. The methods read and write files and wait for that,
-// except for folder, files, path and plan, which compute. The goroutine of Move calls them;
-// appendRecord is called by the goroutines that move, one at a time. They too add to records; all
-// other fields are set by newStaging.
+// except for partialFolder, filesFolder, stagedPath and plan, which compute. The goroutine of Move
+// calls them; appendRecord is called by the goroutines that move, one at a time. They too add to
+// records; all other fields are set by newStaging.
 type staging struct {
 	dst     string // path that is published
 	single  bool   // whether dst is a file, not a folder
@@ -42,15 +42,15 @@ type staging struct {
 	to      *endpoint     // files of the output, as a side of the move
 }
 
-// folder returns the folder beside dst that holds the files and the journal.
-func (s *staging) folder() string { return s.dst + PartialSuffix }
+// partialFolder returns the folder beside dst that holds the files and the journal.
+func (s *staging) partialFolder() string { return s.dst + PartialSuffix }
 
-// files returns the folder that holds the files themselves, which the rename publishes.
-func (s *staging) files() string { return filepath.Join(s.folder(), filesName) }
+// filesFolder returns the folder that holds the files themselves, which the rename publishes.
+func (s *staging) filesFolder() string { return filepath.Join(s.partialFolder(), filesName) }
 
-// path returns where a file of the output is staged.
-func (s *staging) path(name string) string {
-	return filepath.Join(s.files(), filepath.FromSlash(name))
+// stagedPath returns where a file of the output is staged.
+func (s *staging) stagedPath(name string) string {
+	return filepath.Join(s.filesFolder(), filepath.FromSlash(name))
 }
 
 // newStaging makes the folder, or takes over the folder of an earlier run of the same move, locks
@@ -64,18 +64,18 @@ func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*s
 	}
 	if _, err := os.Lstat(s.dst); err == nil {
 		if s.alreadyPublished(id) {
-			return nil, errors.Join(errFinished, os.RemoveAll(s.folder()))
+			return nil, errors.Join(errFinished, os.RemoveAll(s.partialFolder()))
 		}
 		return nil, fmt.Errorf(
 			"%s is there already; shoal overwrites nothing: remove it, or choose another name",
 			s.dst)
 	}
-	if err := os.MkdirAll(s.files(), 0o777); err != nil {
+	if err := os.MkdirAll(s.filesFolder(), 0o777); err != nil {
 		return nil, err
 	}
 	var err error
-	if s.journal, err = os.OpenFile(filepath.Join(s.folder(), journalName), os.O_RDWR|os.O_CREATE,
-		0o666); err != nil {
+	if s.journal, err = os.OpenFile(filepath.Join(s.partialFolder(), journalName),
+		os.O_RDWR|os.O_CREATE, 0o666); err != nil {
 		return nil, err
 	}
 	if err := s.lockJournal(id); err != nil {
@@ -88,7 +88,7 @@ func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*s
 		return nil, errors.Join(err, s.journal.Close())
 	}
 	s.to.files.open = func(name string) (handle, error) {
-		return os.OpenFile(s.path(name), os.O_RDWR, 0)
+		return os.OpenFile(s.stagedPath(name), os.O_RDWR, 0)
 	}
 	return s, nil
 }
@@ -113,11 +113,11 @@ func (s *staging) prepare(_ context.Context, job *move.Job) error {
 // close implements target: it closes the staged files.
 func (s *staging) close() error { return s.to.files.Close() }
 
-// fail implements target. What was moved well stays for a later run, unless void says that it is of
-// no use; where nothing was moved, nothing stays. It closes the journal.
-func (s *staging) fail(_ context.Context, void bool) (err error) {
+// cleanUpFailed implements target. What was moved well stays for a later run, unless void says that
+// it is of no use; where nothing was moved, nothing stays. It closes the journal.
+func (s *staging) cleanUpFailed(_ context.Context, void bool) (err error) {
 	if void || len(s.records) == 0 {
-		err = os.RemoveAll(s.folder()) // while it is still locked
+		err = os.RemoveAll(s.partialFolder()) // while it is still locked
 	}
 	_ = s.journal.Close() // publish may have done so
 	return err
@@ -129,15 +129,15 @@ var errFinished = errors.New("an earlier run has finished this move")
 
 // alreadyPublished reports whether dst is the work of an earlier run of the same move.
 func (s *staging) alreadyPublished(id move.Identity) bool {
-	staged := s.files()
+	staged := s.filesFolder()
 	if s.single {
-		staged = s.path(s.output.Files[0].Name)
+		staged = s.stagedPath(s.output.Files[0].Name)
 	}
-	_, folder := os.Lstat(s.folder())
+	_, folder := os.Lstat(s.partialFolder())
 	if _, err := os.Lstat(staged); folder != nil || !errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
-	text, err := os.ReadFile(filepath.Join(s.folder(), journalName))
+	text, err := os.ReadFile(filepath.Join(s.partialFolder(), journalName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return true // it was stopped in the midst of cleaning up
 	}
@@ -160,7 +160,7 @@ func (s *staging) lockJournal(id move.Identity) error {
 	records, good, err := move.ParseJournal(text, id)
 	if err != nil {
 		return fmt.Errorf("%s is what is left of another move, or the source has changed since: "+
-			"%w; remove the folder to start anew", s.folder(), err)
+			"%w; remove the folder to start anew", s.partialFolder(), err)
 	}
 	s.records = records
 	if err := s.journal.Truncate(int64(good)); err != nil {
@@ -168,7 +168,7 @@ func (s *staging) lockJournal(id move.Identity) error {
 	}
 	if good == 0 {
 		if err := s.checkSpace(); err != nil {
-			return errors.Join(err, os.RemoveAll(s.folder()))
+			return errors.Join(err, os.RemoveAll(s.partialFolder()))
 		}
 		_, err = s.journal.WriteAt(move.AppendHeader(nil, id), 0)
 	}
@@ -181,7 +181,7 @@ func (s *staging) lockJournal(id move.Identity) error {
 // checkSpace fails when the disk has not enough free space.
 func (s *staging) checkSpace() error {
 	var disk syscall.Statfs_t
-	if err := syscall.Statfs(s.folder(), &disk); err != nil {
+	if err := syscall.Statfs(s.partialFolder(), &disk); err != nil {
 		return err
 	}
 	var need uint64
@@ -199,10 +199,10 @@ func (s *staging) checkSpace() error {
 // createFiles makes all files with their sizes.
 func (s *staging) createFiles() error {
 	for _, f := range s.output.Files {
-		if err := os.MkdirAll(filepath.Dir(s.path(f.Name)), 0o777); err != nil {
+		if err := os.MkdirAll(filepath.Dir(s.stagedPath(f.Name)), 0o777); err != nil {
 			return err
 		}
-		file, err := os.OpenFile(s.path(f.Name), os.O_RDWR|os.O_CREATE, 0o666)
+		file, err := os.OpenFile(s.stagedPath(f.Name), os.O_RDWR|os.O_CREATE, 0o666)
 		if err != nil {
 			return err
 		}
@@ -250,7 +250,7 @@ func (s *staging) withStagedFiles(f func(open func(file string) (*os.File, error
 			return nil, err
 		}
 		var err error
-		if open, err = os.OpenFile(s.path(file), os.O_RDWR, 0); err != nil {
+		if open, err = os.OpenFile(s.stagedPath(file), os.O_RDWR, 0); err != nil {
 			open, name = nil, ""
 			return nil, err
 		}
@@ -306,27 +306,27 @@ func (s *staging) publish(ctx context.Context, m *manifest.Manifest, o Options) 
 			return err
 		}
 	}
-	err := filepath.WalkDir(s.files(), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(s.filesFolder(), func(path string, d fs.DirEntry, err error) error {
 		return errors.Join(err, durable.Sync(path))
 	})
 	if err != nil {
 		return err
 	}
-	from := s.files()
+	from := s.filesFolder()
 	if s.single {
-		from = s.path(s.output.Files[0].Name)
+		from = s.stagedPath(s.output.Files[0].Name)
 	}
 	if err := s.rename(from); err != nil {
 		return err
 	}
 	return errors.Join(durable.Sync(filepath.Dir(s.dst)), s.journal.Close(),
-		os.RemoveAll(s.folder()))
+		os.RemoveAll(s.partialFolder()))
 }
 
 // seal writes the manifest beside the files, for which it hashes them. The fingerprints are known
 // already.
 func (s *staging) seal(ctx context.Context, m *manifest.Manifest, workers int) (err error) {
-	if m.Files, err = hashFiles(ctx, durable.Folder(s.files()), fileNames(s.output),
+	if m.Files, err = hashFiles(ctx, durable.Folder(s.filesFolder()), fileNames(s.output),
 		workers); err != nil {
 		return err
 	}
@@ -334,8 +334,8 @@ func (s *staging) seal(ctx context.Context, m *manifest.Manifest, workers int) (
 	if err != nil {
 		return err
 	}
-	staged, final := filepath.Join(s.folder(), manifest.Name),
-		filepath.Join(s.files(), manifest.Name)
+	staged, final := filepath.Join(s.partialFolder(), manifest.Name),
+		filepath.Join(s.filesFolder(), manifest.Name)
 	if s.single {
 		final = s.dst + "." + manifest.Name
 	}

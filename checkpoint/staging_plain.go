@@ -17,14 +17,14 @@ import (
 // block the move; a link, through which the move would write elsewhere; or a folder on another
 // disk, from which no rename publishes.
 func (s *staging) checkPlain() error {
-	if _, err := os.Lstat(s.folder()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(s.partialFolder()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	var parent syscall.Stat_t
 	if err := syscall.Stat(filepath.Dir(s.dst), &parent); err != nil {
 		return &fs.PathError{Op: "stat", Path: filepath.Dir(s.dst), Err: err}
 	}
-	return filepath.WalkDir(s.folder(), func(path string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(s.partialFolder(), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -35,7 +35,7 @@ func (s *staging) checkPlain() error {
 		at, known := info.Sys().(*syscall.Stat_t)
 		if shared := known && at.Nlink > 1; !info.IsDir() && (shared || !info.Mode().IsRegular()) {
 			return fmt.Errorf("%s is no file or folder of shoal's own, but a link, a pipe or a "+
-				"device; remove %s to start anew", path, s.folder())
+				"device; remove %s to start anew", path, s.partialFolder())
 		}
 		if known && info.IsDir() && at.Dev != parent.Dev {
 			return fmt.Errorf("%s is on another disk than %s, so that no rename can publish "+

@@ -29,8 +29,9 @@ type target interface {
 	close() error
 	// publish makes everything visible. The manifest is complete but for its files.
 	publish(ctx context.Context, m *manifest.Manifest, o Options) error
-	// fail leaves nothing that reads as a checkpoint. Void work is of no use to a later run.
-	fail(ctx context.Context, void bool) error
+	// cleanUpFailed leaves nothing that reads as a checkpoint. Void work is of no use to a later
+	// run.
+	cleanUpFailed(ctx context.Context, void bool) error
 }
 
 // newTarget returns the target that dst names: a bucket for a URL, or else a folder. It makes the

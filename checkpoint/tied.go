@@ -34,10 +34,10 @@ type ties struct {
 	names map[string]*format.Tensor // tensors of y, by name
 }
 
-// find returns the tensor that y has, under another name, for the tensor t of x, and whether the
-// contents must be compared, since the two were not saved from the same memory; nil where y has
+// findTied returns the tensor that y has, under another name, for the tensor t of x, and whether
+// the contents must be compared, since the two were not saved from the same memory; nil where y has
 // none.
-func (s *ties) find(t *format.Tensor) (in *format.Tensor, compare bool) {
+func (s *ties) findTied(t *format.Tensor) (in *format.Tensor, compare bool) {
 	same := func(u *format.Tensor) bool {
 		return u != nil && u.DType == t.DType && u.Shape.Equal(t.Shape) && t.DType.Size() > 0
 	}
@@ -75,10 +75,11 @@ func sameMemory(a, b *format.Tensor) bool {
 		})
 }
 
-// tied returns the other name under which y has the tensor t of x; "" = it does not have it. It may
-// read the two, by as many goroutines as workers says, and wait for them.
-func (s *ties) tied(ctx context.Context, t *format.Tensor, workers int) (name string, err error) {
-	in, compare := s.find(t)
+// nameOfTied returns the other name under which y has the tensor t of x; "" = it does not have it.
+// It may read the two, by as many goroutines as workers says, and wait for them.
+func (s *ties) nameOfTied(ctx context.Context, t *format.Tensor,
+	workers int) (name string, err error) {
+	in, compare := s.findTied(t)
 	if in == nil {
 		return "", nil
 	}
@@ -113,7 +114,7 @@ func removeTied(ctx context.Context, a, b *Checkpoint, found []Difference,
 			rest = append(rest, d)
 			continue
 		}
-		name, err := s.tied(ctx, t, workers)
+		name, err := s.nameOfTied(ctx, t, workers)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -216,7 +216,7 @@ func (u *upload) prepare(ctx context.Context, job *move.Job) (err error) {
 	if u.parts, err = newPartWriter(ctx, u.bucket, u.output); err != nil {
 		return err
 	}
-	job.New, job.Target, job.Workers = u.to.location, u.parts, u.parts.workers()
+	job.New, job.Target, job.Workers = u.to.location, u.parts, u.parts.maxBlocksInFlight()
 	job.Begin, job.End = u.parts.countBlocks, u.parts.endBlock
 	return nil
 }
@@ -262,9 +262,9 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 	return u.bucket.RemoveFiles(ctx, u.markName())
 }
 
-// fail implements target: it removes what a failed move has sent, also when the move was
+// cleanUpFailed implements target: it removes what a failed move has sent, also when the move was
 // interrupted because ctx has ended, for up to cleanupTimeout.
-func (u *upload) fail(ctx context.Context, _ bool) error {
+func (u *upload) cleanUpFailed(ctx context.Context, _ bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	err := u.parts.abortUploads(ctx)

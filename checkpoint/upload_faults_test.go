@@ -328,7 +328,7 @@ func TestLeftUpload(t *testing.T) {
 	}
 	keys := store.Keys()
 	// The run that was thought dead does not touch what the other one has made.
-	if err := left.fail(t.Context(), false); err == nil ||
+	if err := left.cleanUpFailed(t.Context(), false); err == nil ||
 		!strings.Contains(err.Error(), "another command writes there") {
 		t.Error(err)
 	}

@@ -22,7 +22,7 @@ import (
 // checkpoint whose headers cannot be read is damage too; an error says that it could not be
 // compared.
 func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.Manifest, error) {
-	at, err := locate(path)
+	at, err := newFromPath(path)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,7 +111,7 @@ func (c *Checkpoint) compareTensors(ctx context.Context, m *manifest.Manifest, f
 		return []Damage{{File: f.File, From: f.Offset, To: f.Offset, Tensors: []string{f.Name},
 			What: f.What}}, nil
 	}
-	found, shown, err := fingerprints(ctx, c, digest.NewKey(m.Seed), workers)
+	found, shown, err := computeFingerprints(ctx, c, digest.NewKey(m.Seed), workers)
 	if err != nil {
 		return nil, err
 	}

@@ -66,8 +66,8 @@ func (b *Bucket) tryOnce(ctx context.Context, f func(ctx context.Context) error)
 	return f(ctx)
 }
 
-// wait sleeps for d, or until ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
+// sleep sleeps for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -11,10 +11,10 @@ import (
 // The library pauses after a request that fails, even where it does not try again.
 func init() { minio.DefaultRetryUnit = time.Nanosecond }
 
-// Quick has tries follow each other at once, appends the pauses to pauses (nil = nowhere) on the
+// Unpaced has tries follow each other at once, appends the pauses to pauses (nil = nowhere) on the
 // goroutine that makes the request, and cuts uploads into small parts. It is called before others
 // use b, and returns b.
-func (b *Bucket) Quick(pauses *[]time.Duration) *Bucket {
+func (b *Bucket) Unpaced(pauses *[]time.Duration) *Bucket {
 	b.unit = 8 << 20
 	b.wait = func(ctx context.Context, d time.Duration) error {
 		if pauses != nil {
@@ -25,9 +25,9 @@ func (b *Bucket) Quick(pauses *[]time.Duration) *Bucket {
 	return b
 }
 
-// Environment returns the URL of the store that the environment names, a space, and its region. If
-// the environment is wrong the test fails.
-func Environment(t *testing.T) string {
+// StoreOfEnvironment returns the URL of the store that the environment names, a space, and its
+// region. If the environment is wrong the test fails.
+func StoreOfEnvironment(t *testing.T) string {
 	e, err := readSettings()
 	if err != nil {
 		t.Fatal(err)
@@ -35,8 +35,8 @@ func Environment(t *testing.T) string {
 	return e.String() + " " + e.region
 }
 
-// Once has every request tried once. It is called before others use b, and returns b.
-func (b *Bucket) Once() *Bucket {
+// WithoutRetries has every request tried once. It is called before others use b, and returns b.
+func (b *Bucket) WithoutRetries() *Bucket {
 	b.tries = 1
 	return b
 }

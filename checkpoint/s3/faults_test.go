@@ -112,8 +112,8 @@ func TestKilled(t *testing.T) {
 	for n := int64(0); ; n++ {
 		left.Store(1 << 40)
 		f, store := openBucket(t, front)
-		f.Keep, f.Store = 1, f.Store.(*s3.Bucket).Once()
-		first, before := snapshottest.Small(1, 2)
+		f.Keep, f.Store = 1, f.Store.(*s3.Bucket).WithoutRetries()
+		first, before := snapshottest.SmallState(1, 2)
 		snapshottest.Write(t, f, first, before, 11, 0, 1)
 		second, after := snapshottest.State(2, 2)
 		left.Store(n)
@@ -133,10 +133,10 @@ func TestKilled(t *testing.T) {
 		for _, a := range sealed {
 			checkFetched(t, f, a, map[uint64][][]byte{1: before, 2: after}[a.Step])
 		}
-		third, memory := snapshottest.Small(3, 1)
+		third, memory := snapshottest.SmallState(3, 1)
 		snapshottest.Write(t, f, third, memory, 33, 0)
 		if files := slices.Concat(store.Keys(), store.Uploads()); len(files) != 3 ||
-			!slices.Equal(snapshottest.Steps(t, f), []uint64{3}) {
+			!slices.Equal(snapshottest.SealedSteps(t, f), []uint64{3}) {
 			t.Fatalf("after %d requests: left are %q", n, files)
 		}
 		if !killed {
@@ -162,10 +162,10 @@ func TestStoreIsAway(t *testing.T) {
 	f.Log = l.Say
 	for step := range uint64(3) {
 		away.Store(step == 1)
-		s, memory := snapshottest.Small(step+1, 2)
+		s, memory := snapshottest.SmallState(step+1, 2)
 		snapshottest.Write(t, f, s, memory, step+11, 0, 1)
 	}
-	if steps := snapshottest.Steps(t, f); !slices.Equal(steps, []uint64{3, 1}) ||
+	if steps := snapshottest.SealedSteps(t, f); !slices.Equal(steps, []uint64{3, 1}) ||
 		len(store.Keys()) != 8 {
 		t.Errorf("sealed are %v: %q", steps, store.Keys())
 	}
@@ -332,7 +332,7 @@ func TestEnvironment(t *testing.T) {
 		t.Setenv("AWS_PROFILE", c.profile)
 		t.Setenv("AWS_ENDPOINT_URL", c.all)
 		t.Setenv("AWS_REGION", c.region)
-		if got := s3.Environment(t); got != c.want {
+		if got := s3.StoreOfEnvironment(t); got != c.want {
 			t.Errorf("%+v: got %q", c, got)
 		}
 	}

@@ -27,9 +27,10 @@ func TestRealServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return snapshot.Folder{Root: url, Keep: 2, Store: b.Quick(nil), Log: func(line string) {
-				t.Log(line)
-			}}
+			return snapshot.Folder{Root: url, Keep: 2, Store: b.Unpaced(nil),
+				Log: func(line string) {
+					t.Log(line)
+				}}
 		},
 		Fetch: fetchSealed,
 		Files: func(t *testing.T, f snapshot.Folder) (files []string) {

@@ -59,7 +59,7 @@ func Open(address string) (*Bucket, error) {
 		return nil, err
 	}
 	b := &Bucket{url: scheme + path.Join(bucket, prefix), bucket: bucket, store: e.String(),
-		creds: e.credentials(), unit: unitBytes, tries: maxTries, wait: wait}
+		creds: e.credentials(), unit: unitBytes, tries: maxTries, wait: sleep}
 	if prefix != "" {
 		b.prefix = prefix + "/"
 	}

@@ -34,7 +34,7 @@ func bucketFolder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Fo
 	if err != nil {
 		t.Fatal(err)
 	}
-	return snapshot.Folder{Root: url, Keep: 2, Store: b.Quick(pauses), Log: func(line string) {
+	return snapshot.Folder{Root: url, Keep: 2, Store: b.Unpaced(pauses), Log: func(line string) {
 		t.Log(line)
 	}}
 }
@@ -93,7 +93,7 @@ func TestReceiptAfterTheManifest(t *testing.T) {
 func TestAnotherJobInTheBucket(t *testing.T) {
 	f, _ := openBucket(t, nil)
 	var first, second snapshottest.Lines
-	s, memory := snapshottest.Small(5, 2)
+	s, memory := snapshottest.SmallState(5, 2)
 	f.Log = first.Say
 	snapshottest.Write(t, f, s, memory, 55, 0, 1)
 	f.Log = second.Say

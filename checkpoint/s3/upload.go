@@ -54,7 +54,7 @@ func (b *Bucket) Upload(ctx context.Context, name string, size int) (*Upload, er
 
 // newUpload returns an upload that has not begun: the store has not been asked yet.
 func (b *Bucket) newUpload(name string, size int) *Upload {
-	return &Upload{bucket: b, name: name, size: size, unit: b.Unit(size)}
+	return &Upload{bucket: b, name: name, size: size, unit: b.PartBytes(size)}
 }
 
 // begin asks the store for an upload in parts, unless the file fits into one.
@@ -76,9 +76,9 @@ func (u *Upload) begin(ctx context.Context) error {
 // operation returns what errors call the upload.
 func (u *Upload) operation() string { return "write " + u.bucket.url + "/" + u.name }
 
-// Unit returns the bytes of a part of a file of size bytes: a multiple of a block that does not
-// make too many parts.
-func (b *Bucket) Unit(size int) int {
+// PartBytes returns the bytes of a part of a file of size bytes: a multiple of a block that does
+// not make too many parts.
+func (b *Bucket) PartBytes(size int) int {
 	least := (size + maxUnits - 1) / maxUnits
 	return max(b.unit, (least+manifest.BlockBytes-1)/manifest.BlockBytes*manifest.BlockBytes)
 }
@@ -173,8 +173,8 @@ func (b *Bucket) Create(ctx context.Context, a snapshot.Attempt, name string,
 	return writer{u, ctx}, u.begin(ctx)
 }
 
-// Unit implements snapshot.Writer: it returns the bytes of a part.
-func (w writer) Unit() int { return w.upload.unit }
+// UnitBytes implements snapshot.Writer: it returns the bytes of a part.
+func (w writer) UnitBytes() int { return w.upload.unit }
 
 // Write implements snapshot.Writer: it sends the part that begins at an offset. Several goroutines
 // may call it at once.

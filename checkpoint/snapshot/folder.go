@@ -146,9 +146,9 @@ func (f Folder) cleanUpOne(left *staging) error {
 // stays where it is.
 func (f Folder) Quarantine(a Attempt) { _ = f.StoreOrLocal().Quarantine(context.Background(), a) }
 
-// prune removes all but the newest f.Keep checkpoints after the attempt newest was sealed. What it
-// cannot remove stays. A bucket can hold two of one step, one of which belongs to another job.
-func (f Folder) prune(newest Attempt) {
+// removeOld removes all but the newest f.Keep checkpoints after the attempt newest was sealed. What
+// it cannot remove stays. A bucket can hold two of one step, one of which belongs to another job.
+func (f Folder) removeOld(newest Attempt) {
 	sealed, err := f.Sealed()
 	if err != nil {
 		return

@@ -112,8 +112,8 @@ func (l localStore) Create(_ context.Context, a Attempt, name string, _ int) (Wr
 // Close must come alone, after the last Write.
 type localFile struct{ *os.File }
 
-// Unit implements Writer: it returns the bytes of a block.
-func (f localFile) Unit() int { return manifest.BlockBytes }
+// UnitBytes implements Writer: it returns the bytes of a block.
+func (f localFile) UnitBytes() int { return manifest.BlockBytes }
 
 // Write implements Writer: it writes a head and a body from an offset on. Several goroutines may
 // call it at once.

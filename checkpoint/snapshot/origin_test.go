@@ -59,7 +59,7 @@ func openCheckpoint(t *testing.T, path string) (*checkpoint.Checkpoint, error) {
 // from them.
 func TestShardsSayWhichTheyAre(t *testing.T) {
 	f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 1, Log: func(string) {}}
-	s, memory := snapshottest.Small(1, 2)
+	s, memory := snapshottest.SmallState(1, 2)
 	writeParts(t, f, s, memory, 0, 1)
 	dir := f.Path(1)
 	shard := func(i, of int) string {

@@ -208,7 +208,7 @@ func (f *file) write(ctx context.Context, s *staging, name string) error {
 		return err
 	}
 	f.blocks = make([]manifest.Hash, (f.size()+manifest.BlockBytes-1)/manifest.BlockBytes)
-	unit := out.Unit()
+	unit := out.UnitBytes()
 	err = group.Share(ctx, "checkpoint", writerThreads, (f.size()+unit-1)/unit,
 		func() func(int) error {
 			lowerPriority()

@@ -126,7 +126,7 @@ func (s *Sealed) locateShard(file io.ReaderAt, f *manifest.File, into [][]byte, 
 		fits := known && len(starts) == len(s.State.Tensors[i].Shape)
 		if fits && len(starts) > 0 {
 			t := s.State.Tensors[i]
-			start := starts[t.axis()]
+			start := starts[t.cutDim()]
 			fits = start >= 0 && start <= t.Bytes()/t.rowBytes()
 			from = start * t.rowBytes()
 		}

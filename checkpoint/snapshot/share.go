@@ -35,9 +35,9 @@ func (t Tensor) Bytes() int {
 	return n * t.DType.Size()
 }
 
-// axis returns the dimension along which the tensor is cut: the first that is longer than 1, so
+// cutDim returns the dimension along which the tensor is cut: the first that is longer than 1, so
 // that every part is one run of bytes.
-func (t Tensor) axis() int {
+func (t Tensor) cutDim() int {
 	for i, n := range t.Shape {
 		if n > 1 {
 			return i
@@ -51,7 +51,7 @@ func (t Tensor) axis() int {
 func (t Tensor) rowBytes() int {
 	rows := 1
 	if len(t.Shape) > 0 {
-		rows = max(t.Shape[t.axis()], 1)
+		rows = max(t.Shape[t.cutDim()], 1)
 	}
 	return max(t.Bytes()/rows, 1)
 }
@@ -107,7 +107,7 @@ func (s *State) shardHeader(rank int, runs []Run, own json.RawMessage) ([]byte, 
 		shape, starts := append(tensor.Shape{}, t.Shape...), make(tensor.Shape, len(t.Shape))
 		origin.Shapes[t.Name] = slices.Clone(shape)
 		if len(shape) > 0 && t.Bytes() > 0 {
-			shape[t.axis()], starts[t.axis()] = (r.To-r.From)/t.rowBytes(), r.From/t.rowBytes()
+			shape[t.cutDim()], starts[t.cutDim()] = (r.To-r.From)/t.rowBytes(), r.From/t.rowBytes()
 		}
 		if i > 0 {
 			offsets = append(offsets, ',')

@@ -78,7 +78,7 @@ func (s *staging) seal() (bool, error) {
 	case err != nil:
 		return false, err
 	}
-	s.folder.prune(s.Attempt)
+	s.folder.removeOld(s.Attempt)
 	return true, nil
 }
 

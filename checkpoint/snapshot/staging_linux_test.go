@@ -12,7 +12,7 @@ import (
 // there: nobody has removed it.
 func TestFolderThatCannotBe(t *testing.T) {
 	var l snapshottest.Lines
-	s, memory := snapshottest.Small(5, 1)
+	s, memory := snapshottest.SmallState(5, 1)
 	snapshottest.Write(t, snapshot.Folder{Root: "/proc/checkpoints", Keep: 2, Log: l.Say}, s,
 		memory,
 		55, 0)

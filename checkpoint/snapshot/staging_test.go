@@ -83,7 +83,7 @@ func TestCleanUp(t *testing.T) {
 func TestAnotherJobInTheFolder(t *testing.T) {
 	var first, second snapshottest.Lines
 	root := t.TempDir()
-	s, memory := snapshottest.Small(5, 2)
+	s, memory := snapshottest.SmallState(5, 2)
 	snapshottest.Write(t, snapshot.Folder{Root: root, Keep: 2, Log: first.Say}, s, memory, 55, 0, 1)
 	f := snapshot.Folder{Root: root, Keep: 2, Log: second.Say}
 	snapshottest.Write(t, f, s, memory, 66, 0, 1)
@@ -141,7 +141,7 @@ func TestFolderCalledLatest(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(f.Root, "latest", "mine"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	s, memory := snapshottest.Small(5, 1)
+	s, memory := snapshottest.SmallState(5, 1)
 	snapshottest.Write(t, f, s, memory, 55, 0)
 	var names []string
 	list, err := os.ReadDir(f.Root)

@@ -43,8 +43,8 @@ type Store interface {
 
 // A Writer takes a file in pieces.
 type Writer interface {
-	// Unit returns the bytes of each piece but the last: a multiple of manifest.BlockBytes.
-	Unit() int
+	// UnitBytes returns the bytes of each piece but the last: a multiple of manifest.BlockBytes.
+	UnitBytes() int
 	// Write takes the piece that begins at an offset, as two runs of memory. Several goroutines may
 	// call it at once.
 	Write(at int, head, body []byte) error

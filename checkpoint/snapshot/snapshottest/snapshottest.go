@@ -64,8 +64,8 @@ func State(step uint64, workers int) (*snapshot.State, [][]byte) {
 	return s, [][]byte{memory}
 }
 
-// Small is State with so few bytes, 4000, that each worker's part is sent at once.
-func Small(step uint64, workers int) (*snapshot.State, [][]byte) {
+// SmallState is State with so few bytes, 4000, that each worker's part is sent at once.
+func SmallState(step uint64, workers int) (*snapshot.State, [][]byte) {
 	s, memory := State(step, workers)
 	s.Tensors[0].Shape = tensor.Shape{1000}
 	return s, [][]byte{memory[0][:4000]}
@@ -108,8 +108,8 @@ func Write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, 
 	}
 }
 
-// Steps returns the steps of the sealed checkpoints in f, the newest first.
-func Steps(t testing.TB, f snapshot.Folder) (steps []uint64) {
+// SealedSteps returns the steps of the sealed checkpoints in f, the newest first.
+func SealedSteps(t testing.TB, f snapshot.Folder) (steps []uint64) {
 	t.Helper()
 	sealed, err := f.Sealed()
 	if err != nil {
@@ -173,10 +173,10 @@ func (k Kind) testReadBack(t *testing.T) {
 func (k Kind) testPruning(t *testing.T) {
 	f, l := k.openFolder(t)
 	for step := range uint64(5) {
-		s, memory := Small(step+1, 2)
+		s, memory := SmallState(step+1, 2)
 		Write(t, f, s, memory, step+100, 0, 1)
 	}
-	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5, 4}) {
+	if steps := SealedSteps(t, f); !slices.Equal(steps, []uint64{5, 4}) {
 		t.Errorf("sealed are %v: %s", steps, l)
 	}
 	if files := k.Files(t, f); len(files) != 2*4 {
@@ -188,19 +188,19 @@ func (k Kind) testPruning(t *testing.T) {
 // the next one.
 func (k Kind) testLostPart(t *testing.T) {
 	f, l := k.openFolder(t)
-	s, memory := Small(5, 3)
+	s, memory := SmallState(5, 3)
 	Write(t, f, s, memory, 55, 0, 2)
-	if steps := Steps(t, f); len(steps) > 0 || l.String() != "" {
+	if steps := SealedSteps(t, f); len(steps) > 0 || l.String() != "" {
 		t.Fatalf("%v is sealed without a part: %s", steps, l)
 	}
-	again, _ := Small(5, 3)
+	again, _ := SmallState(5, 3)
 	Write(t, f, again, memory, 56, 1) // a part of another attempt at the step is none of this one
-	if steps := Steps(t, f); len(steps) > 0 {
+	if steps := SealedSteps(t, f); len(steps) > 0 {
 		t.Fatalf("%v is sealed of two attempts: %s", steps, l)
 	}
-	next, memory := Small(7, 2)
+	next, memory := SmallState(7, 2)
 	Write(t, f, next, memory, 57, 0, 1) // worker 0 takes away what is left of both
-	if steps := Steps(t, f); !slices.Equal(steps, []uint64{7}) ||
+	if steps := SealedSteps(t, f); !slices.Equal(steps, []uint64{7}) ||
 		strings.Count(l.String(), "abandoned: a worker was lost") != 2 {
 		t.Errorf("sealed are %v: %s", steps, l)
 	}
@@ -215,7 +215,7 @@ func (k Kind) testWrongReceipts(t *testing.T) {
 		`{"files":[{"name":"../x","size":0,"sha256":[]}],"sums":{}}`,
 		`{"files":[],"sums":{"1":5}}`} {
 		f, l := k.openFolder(t)
-		s, memory := Small(5, 2)
+		s, memory := SmallState(5, 2)
 		Write(t, f, s, memory, 55, 0)
 		k.replaceFile(t, f, snapshot.Attempt{Step: 5, Seed: 55}, ".part-00000-of-00002.json",
 			receipt)
@@ -223,7 +223,7 @@ func (k Kind) testWrongReceipts(t *testing.T) {
 		if err := f.CleanUp(); err != nil {
 			t.Error(err)
 		}
-		if steps, left := Steps(t, f), k.Files(t, f); len(steps) > 0 || len(left) > 0 ||
+		if steps, left := SealedSteps(t, f), k.Files(t, f); len(steps) > 0 || len(left) > 0 ||
 			!strings.Contains(l.String(), "step 5 in "+f.Root+" is abandoned") {
 			t.Errorf("%s: sealed are %v, left are %q: %s", receipt, steps, left, l)
 		}
@@ -242,7 +242,7 @@ func (k Kind) replaceFile(t *testing.T, f snapshot.Folder, a snapshot.Attempt, n
 func (k Kind) testQuarantine(t *testing.T) {
 	f, _ := k.openFolder(t)
 	for step := range uint64(2) {
-		s, memory := Small(step+1, 1)
+		s, memory := SmallState(step+1, 1)
 		Write(t, f, s, memory, step+100, 0)
 	}
 	sealed, err := f.Sealed()
@@ -250,7 +250,7 @@ func (k Kind) testQuarantine(t *testing.T) {
 		t.Fatal(sealed, err)
 	}
 	f.Quarantine(sealed[0])
-	if steps := Steps(t, f); !slices.Equal(steps, []uint64{1}) {
+	if steps := SealedSteps(t, f); !slices.Equal(steps, []uint64{1}) {
 		t.Errorf("sealed are %v", steps)
 	}
 	if err := f.CleanUp(); err != nil || len(k.Files(t, f)) < 6 {
@@ -263,7 +263,7 @@ func (k Kind) testQuarantine(t *testing.T) {
 func (k Kind) testRace(t *testing.T) {
 	for i := range uint64(6) {
 		f, l := k.openFolder(t)
-		s, memory := Small(5, 2)
+		s, memory := SmallState(5, 2)
 		Write(t, f, s, memory, 55, 0)
 		last := Part(t, f, s, memory, 55, 1)
 		both := []func() error{func() error { last.Write(); return nil }, f.CleanUp}
@@ -288,7 +288,7 @@ func (k Kind) testRace(t *testing.T) {
 				t.Errorf("sealed, and not whole: %v: %s", err, l)
 			}
 		}
-		next, memory := Small(6, 1)
+		next, memory := SmallState(6, 1)
 		Write(t, f, next, memory, 66, 0)
 		if files := k.Files(t, f); len(files) != 3+4*len(sealed) {
 			t.Errorf("left are %q of %d sealed before: %s", files, len(sealed), l)
@@ -299,17 +299,17 @@ func (k Kind) testRace(t *testing.T) {
 // testUnsealed has all workers die after their receipts: the next to come seals.
 func (k Kind) testUnsealed(t *testing.T) {
 	f, l := k.openFolder(t)
-	s, memory := Small(5, 2)
+	s, memory := SmallState(5, 2)
 	dying := f
 	dying.Store = killed{f.StoreOrLocal()}
 	Write(t, dying, s, memory, 55, 0, 1)
-	if steps := Steps(t, f); len(steps) > 0 {
+	if steps := SealedSteps(t, f); len(steps) > 0 {
 		t.Fatalf("sealed are %v", steps)
 	}
 	if err := f.CleanUp(); err != nil {
 		t.Fatal(err)
 	}
-	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) ||
+	if steps := SealedSteps(t, f); !slices.Equal(steps, []uint64{5}) ||
 		!strings.Contains(l.String(), "it is sealed now") || len(k.Files(t, f)) != 4 {
 		t.Errorf("sealed are %v, left are %q: %s", steps, k.Files(t, f), l)
 	}
@@ -319,14 +319,14 @@ func (k Kind) testUnsealed(t *testing.T) {
 // is abandoned.
 func (k Kind) testSealedMeanwhile(t *testing.T) {
 	f, l := k.openFolder(t)
-	s, memory := Small(5, 1)
+	s, memory := SmallState(5, 1)
 	Write(t, f, s, memory, 55, 0)
 	late := f
 	late.Store = outdated{f.StoreOrLocal()}
 	if err := late.CleanUp(); err != nil {
 		t.Fatal(err)
 	}
-	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) ||
+	if steps := SealedSteps(t, f); !slices.Equal(steps, []uint64{5}) ||
 		strings.Contains(l.String(), "abandoned") {
 		t.Errorf("sealed are %v: %s", steps, l)
 	}
