@@ -168,7 +168,7 @@ func (s *meshJob) expectedPart(mesh string, rank int) []byte {
 	}
 	spec.Mesh = mesh
 	memory := make([]byte, l.Bytes(rank))
-	for name, a := range layouttest.Expect(&spec, s.tensors)[rank] {
+	for name, a := range layouttest.ExpectedArrays(&spec, s.tensors)[rank] {
 		for i, e := range a.Data {
 			size := s.tensors[max(e.Tensor, 0)].DType.Size()
 			for x := range size {

@@ -44,7 +44,7 @@ func rankFiles(t *rapid.T, spec *layout.Spec, tensors []layout.Tensor) map[strin
 	for _, f := range o.Frames {
 		copy(files[f.File][f.Offset:], f.Bytes)
 	}
-	for rank, arrays := range layouttest.Expect(spec, tensors) {
+	for rank, arrays := range layouttest.ExpectedArrays(spec, tensors) {
 		file, there := files[fmt.Sprintf("rank-%05d.safetensors", rank)]
 		if !there {
 			continue

@@ -27,7 +27,7 @@ import (
 // expectedMemory returns the bytes of each tensor of each rank, by rank and name, by an oracle.
 func expectedMemory(spec *layout.Spec, tensors []layout.Tensor,
 	l *layout.Layout) (list []map[string][]byte) {
-	for rank, arrays := range layouttest.Expect(spec, tensors) {
+	for rank, arrays := range layouttest.ExpectedArrays(spec, tensors) {
 		list = append(list, map[string][]byte{})
 		for _, x := range l.RankLocals(rank) {
 			b := []byte{}

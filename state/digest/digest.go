@@ -71,16 +71,16 @@ func NewKey(seed uint64) *Key {
 	r := splitmix(seed)
 	for i := range k.weight {
 		k.weight[i] = r.weight()
-		k.upTo[i+1] = reduce(0, k.upTo[i]+k.weight[i])
+		k.upTo[i+1] = modPrime(0, k.upTo[i]+k.weight[i])
 	}
 	a := r.weight()
 	k.near[0], k.far[0] = 1, 1
 	for i := 1; i < stride; i++ {
-		k.near[i] = mul(k.near[i-1], a)
+		k.near[i] = mulMod(k.near[i-1], a)
 	}
-	factor := mul(k.near[stride-1], a)
+	factor := mulMod(k.near[stride-1], a)
 	for i := 1; i < stride; i++ {
-		k.far[i] = mul(k.far[i-1], factor)
+		k.far[i] = mulMod(k.far[i-1], factor)
 	}
 	return k
 }
@@ -89,7 +89,7 @@ func NewKey(seed uint64) *Key {
 func (k *Key) Seed() uint64 { return k.seed }
 
 // Plus returns the sum of two disjoint parts of the same state together.
-func (s Sum) Plus(t Sum) Sum { return Sum{reduce(0, s.Value+t.Value), s.Bytes + t.Bytes} }
+func (s Sum) Plus(t Sum) Sum { return Sum{modPrime(0, s.Value+t.Value), s.Bytes + t.Bytes} }
 
 // Valid reports whether s can be a sum: its value is below the prime.
 func (s Sum) Valid() bool { return s.Value < prime }
@@ -123,12 +123,12 @@ func (k *Key) RunSum(offset int, data []byte) Sum {
 		at := first % block
 		n := min(block-at, len(data)/4)
 		// The sum is below 2^104, because there are at most 2^11 words.
-		sum := reduce(kernel.Weigh(k.weight[at:at+n], data[:4*n]))
-		sum += mul(ones, k.upTo[at+n]+prime-k.upTo[at])
-		s.Value = reduce(0, s.Value+mul(reduce(0, sum), k.power(first/block)))
+		sum := modPrime(kernel.Weigh(k.weight[at:at+n], data[:4*n]))
+		sum += mulMod(ones, k.upTo[at+n]+prime-k.upTo[at])
+		s.Value = modPrime(0, s.Value+mulMod(modPrime(0, sum), k.powerOfBlock(first/block)))
 		offset, data = offset+4*n, data[4*n:]
 	}
-	s.Value = reduce(0, s.Value+k.wordPart(offset, data))
+	s.Value = modPrime(0, s.Value+k.wordPart(offset, data))
 	return s
 }
 
@@ -142,19 +142,19 @@ func (k *Key) wordPart(offset int, data []byte) uint64 {
 	for i, b := range data {
 		word += (uint64(b) + 1) << (8 * (offset%4 + i))
 	}
-	return mul(mul(word, k.weight[offset/4%block]), k.power(offset/4/block))
+	return mulMod(mulMod(word, k.weight[offset/4%block]), k.powerOfBlock(offset/4/block))
 }
 
-// power returns a^block, mod prime.
-func (k *Key) power(block int) uint64 {
+// powerOfBlock returns a^block, mod prime.
+func (k *Key) powerOfBlock(block int) uint64 {
 	p := k.near[block%stride]
 	if block /= stride; block > 0 {
-		p = mul(p, k.far[block%stride])
+		p = mulMod(p, k.far[block%stride])
 	}
-	for base := mul(k.far[stride-1], k.far[1]); block >= stride; base = mul(base, base) {
+	for base := mulMod(k.far[stride-1], k.far[1]); block >= stride; base = mulMod(base, base) {
 		// The rest are powers of a^(stride²), computed by squaring.
 		if block/stride&1 == 1 {
-			p = mul(p, base)
+			p = mulMod(p, base)
 		}
 		block = block / stride / 2 * stride
 	}
@@ -176,11 +176,11 @@ func (k *Key) BoxSum(box tensor.Box, shape tensor.Shape, size int, memory []byte
 // exchanged unseen.
 func (k *Key) TensorSum(name string, d tensor.DType, shape tensor.Shape, s Sum) Sum {
 	h := sha256.Sum256(fmt.Appendf(nil, "%016x %q %v %v", k.seed, name, d, shape))
-	return Sum{mul(s.Value, reduce(0, binary.LittleEndian.Uint64(h[:]))), s.Bytes}
+	return Sum{mulMod(s.Value, modPrime(0, binary.LittleEndian.Uint64(h[:]))), s.Bytes}
 }
 
-// reduce returns a number that is congruent to hi·2^64 + lo, below prime, for hi < 2^58.
-func reduce(hi, lo uint64) uint64 {
+// modPrime returns a number that is congruent to hi·2^64 + lo, below prime, for hi < 2^58.
+func modPrime(hi, lo uint64) uint64 {
 	r := lo&prime + (lo>>61 | hi<<3)
 	if hi != 0 {
 		r = r&prime + r>>61
@@ -191,10 +191,10 @@ func reduce(hi, lo uint64) uint64 {
 	return r
 }
 
-// mul multiplies mod prime; a·b must be below 2^122.
-func mul(a, b uint64) uint64 {
+// mulMod multiplies mod prime; a·b must be below 2^122.
+func mulMod(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
-	return reduce(hi, lo)
+	return modPrime(hi, lo)
 }
 
 // splitmix is the random generator of Steele, Lea and Flood (OOPSLA 2014), for the goroutine of one

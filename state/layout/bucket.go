@@ -179,7 +179,7 @@ func (r *resolver) layOutBuffer(name string, b *bucket, coords []int,
 	}
 	first := len(r.out.Slots)
 	for k := range degree {
-		set := r.sets.ofPositions(r.mesh,
+		set := r.sets.indexOfPositions(r.mesh,
 			placement{b.flat}.narrowPositions(r.mesh, allowed, []int{k}))
 		r.out.Slots = append(r.out.Slots,
 			Slot{Names: []string{name}, DType: dtype, Shape: tensor.Shape{chunk}, Set: set})

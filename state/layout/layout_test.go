@@ -21,7 +21,7 @@ func TestResolve(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := layouttest.Expect(spec, m.Tensors)
+		want := layouttest.ExpectedArrays(spec, m.Tensors)
 		if l.Ranks != len(want) {
 			t.Fatalf("%d ranks, want %d", l.Ranks, len(want))
 		}

@@ -121,7 +121,7 @@ func resolvePreset(t *testing.T, preset, mesh string, tensors []layout.Tensor) (
 	if err != nil {
 		t.Fatal(err)
 	}
-	for rank, want := range layouttest.Expect(spec, tensors) {
+	for rank, want := range layouttest.ExpectedArrays(spec, tensors) {
 		got := map[string]layouttest.Array{}
 		for _, local := range l.RankLocals(rank) {
 			got[local.Name] = fillLocal(t, tensors, local)

@@ -174,7 +174,7 @@ func (r *resolver) addGroup(g *group) error {
 	ids := make([]int, len(g.geometry.shapes))
 	for k, shape := range g.geometry.shapes {
 		ids[k] = len(r.out.Slots)
-		set := r.sets.ofPositions(r.mesh,
+		set := r.sets.indexOfPositions(r.mesh,
 			g.place.narrowPositions(r.mesh, g.allowed, g.geometry.index[k]))
 		r.out.Slots = append(r.out.Slots,
 			Slot{Names: names, DType: g.members[0].dtype, Shape: shape, Set: set})
@@ -196,9 +196,9 @@ type sets struct {
 	index map[string]int // index in all, by a key that the caller of setIndex chooses
 }
 
-// ofPositions returns the index of the set of the ranks at the allowed positions, which it adds if
-// necessary.
-func (s *sets) ofPositions(m Mesh, allowed [][]int) int {
+// indexOfPositions returns the index of the set of the ranks at the allowed positions, which it
+// adds if necessary.
+func (s *sets) indexOfPositions(m Mesh, allowed [][]int) int {
 	return s.setIndex(string(appendPositions(nil, allowed)), func() Set {
 		return m.ranksAt(allowed)
 	})

@@ -84,7 +84,7 @@ func (m *memory) Write(region int, b []byte, at int64) error {
 // fillExpected writes what an oracle says that each rank has of tensors laid out by spec: another
 // value for each element, and zeros for padding.
 func (m *memory) fillExpected(spec *layout.Spec, tensors []layout.Tensor) {
-	for rank, arrays := range layouttest.Expect(spec, tensors) {
+	for rank, arrays := range layouttest.ExpectedArrays(spec, tensors) {
 		for i := range m.layout.Slots {
 			s := &m.layout.Slots[i]
 			if !m.layout.Sets[s.Set].Contains(rank) {

@@ -28,7 +28,7 @@ func (p *Plan) AntiAffinity(together int) (Cluster, bool) {
 		room += n / together
 	}
 	s.setAllowed(&p.Cluster, blocks)
-	if room < blocks || !s.findPlaces(blocks) {
+	if room < blocks || !s.canPlaceAll(blocks) {
 		return Cluster{}, false
 	}
 	need, has := p.reduceToHosts(s.blockOf, blocks).groupNeeds()
@@ -68,8 +68,8 @@ func (s *antiAffinity) mayTake(host, block int) bool {
 	return s.allowed == nil || s.allowed[block][host]
 }
 
-// findPlaces reports whether each block finds a place on a host that may take it.
-func (s *antiAffinity) findPlaces(blocks int) bool {
+// canPlaceAll reports whether each block finds a place on a host that may take it.
+func (s *antiAffinity) canPlaceAll(blocks int) bool {
 	if s.allowed == nil {
 		return true
 	}

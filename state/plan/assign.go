@@ -5,15 +5,15 @@ import "math"
 // forbidden is the cost of a pair that is not allowed.
 const forbidden = math.MaxInt
 
-// assign gives each row a column of its own at the least total cost: the Hungarian method with
-// shortest augmenting paths (Jonker and Volgenant 1987), O(rows² · columns) at worst, and near rows
-// · columns where rows agree. cost has the costs row by row, which it does not change. There must
-// be at least as many columns as rows, and an assignment without forbidden pairs. Among equal
+// assignColumns gives each row a column of its own at the least total cost: the Hungarian method
+// with shortest augmenting paths (Jonker and Volgenant 1987), O(rows² · columns) at worst, and near
+// rows · columns where rows agree. cost has the costs row by row, which it does not change. There
+// must be at least as many columns as rows, and an assignment without forbidden pairs. Among equal
 // assignments it prefers column home[r] for row r. It returns the column of each row.
 //
 // The duals are its certificate: u[r] + v[c] <= cost of r and c, v <= 0, and the sum of all u and v
 // is the total cost.
-func assign(cost []int, rows, cols int, home []int) (column, u, v []int) {
+func assignColumns(cost []int, rows, cols int, home []int) (column, u, v []int) {
 	a := assignment{cost: cost, cols: cols, column: repeatInt(rows, -1), row: repeatInt(cols, -1),
 		u: make([]int, rows), v: make([]int, cols)}
 	for r := range rows {

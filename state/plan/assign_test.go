@@ -42,7 +42,7 @@ func TestAssign(t *testing.T) {
 		for r := range home {
 			home[r] = rapid.IntRange(0, cols-1).Draw(t, "home")
 		}
-		column, u, v := assign(cost, rows, cols, home)
+		column, u, v := assignColumns(cost, rows, cols, home)
 		check := func(column []int) (total, most int) {
 			used := map[int]bool{}
 			for r, c := range column {
@@ -75,7 +75,7 @@ func TestAssign(t *testing.T) {
 // TestAssignPrefersHome pins that nothing moves for nothing.
 func TestAssignPrefersHome(t *testing.T) {
 	home := []int{2, 0, 3}
-	column, _, _ := assign(make([]int, 12), 3, 4, home)
+	column, _, _ := assignColumns(make([]int, 12), 3, 4, home)
 	for r, c := range column {
 		if c != home[r] {
 			t.Errorf("row %d has column %d, home is %d", r, c, home[r])

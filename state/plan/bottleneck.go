@@ -6,7 +6,7 @@ import "slices"
 // least, as the column of each row: the receiver of most bytes gets as few as possible. All of
 // them, and only they, consist of pairs without slack and leave no column free whose dual is below
 // 0. load(r, c) is the load of row r in column c; rows beyond the real ones stand for columns that
-// stay free. It changes nothing of a, which assign has made for the same goroutine.
+// stay free. It changes nothing of a, which assignColumns has made for the same goroutine.
 func (a *assignment) minBottleneck(load func(r, c int) int) []int {
 	rows := len(a.column)
 	tight := func(r, c int) bool {

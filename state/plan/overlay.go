@@ -53,7 +53,7 @@ func (p *Plan) findOverlaps() error {
 		}
 		c.overlaps = atoms[key]
 		c.pair = make([]int, len(c.overlaps))
-		old, new := oldSets.ofFamily(c.src), newSets.ofFamily(c.dst)
+		old, new := oldSets.indexesOfFamily(c.src), newSets.indexesOfFamily(c.dst)
 		for k, a := range c.overlaps {
 			key := [2]int{old[a.src], new[a.dst]}
 			n, ok := index[key]
@@ -145,22 +145,23 @@ func newCellSets(l *layout.Layout) *cellSets {
 	return &cellSets{l, slices.Clip(l.Sets), map[string]int{}}
 }
 
-// ofFamily returns the index of the set of each cell of a family; it adds unions that are new.
-func (s *cellSets) ofFamily(f *layout.Family) []int {
+// indexesOfFamily returns the index of the set of each cell of a family; it adds unions that are
+// new.
+func (s *cellSets) indexesOfFamily(f *layout.Family) []int {
 	sets := make([]int, len(f.Grid.Cells))
 	for i := range f.Grid.Cells {
 		held := f.Grid.Cells[i].Held
 		sets[i] = s.layout.Slots[f.Slots[held[0].Slot]].Set
 		if len(held) > 1 {
-			sets[i] = s.unionOf(f, held)
+			sets[i] = s.indexOfUnion(f, held)
 		}
 	}
 	return sets
 }
 
-// unionOf returns the index of the set of the ranks that hold a cell in any of several slots; it
-// adds it if it is new.
-func (s *cellSets) unionOf(f *layout.Family, held []layout.Held) int {
+// indexOfUnion returns the index of the set of the ranks that hold a cell in any of several slots;
+// it adds it if it is new.
+func (s *cellSets) indexOfUnion(f *layout.Family, held []layout.Held) int {
 	var all layout.Set
 	for _, h := range held {
 		all = append(all, s.layout.Sets[s.layout.Slots[f.Slots[h.Slot]].Set]...)

@@ -70,7 +70,7 @@ func (t *traffic) placeGroups(c Cluster, s *Stats) []int {
 				}
 			}
 		}
-		column, u, v := assign(cost, t.groups, t.hosts, home)
+		column, u, v := assignColumns(cost, t.groups, t.hosts, home)
 		a := assignment{cost: cost, cols: t.hosts, column: column, u: u, v: v}
 		host = a.minBottleneck(func(g, h int) int { return need[g] - has[g*t.hosts+h] })
 		s.Bound = total + sum(u) + sum(v)
@@ -148,7 +148,7 @@ func (p *Plan) reuseMemory(ranks [][]int) {
 			for i, n := range stay[h] {
 				cost[i] = -n
 			}
-			column, _, _ = assign(cost, len(new), devices, slices.Clone(column))
+			column, _, _ = assignColumns(cost, len(new), devices, slices.Clone(column))
 		}
 		for i, r := range new {
 			p.Device[r] = column[i]

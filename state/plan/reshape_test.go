@@ -87,7 +87,7 @@ type memory []map[string][]byte
 // expectMemory returns what an oracle says that each rank has in a layout l that spec gives.
 func (r *reshape) expectMemory(spec *layout.Spec, l *layout.Layout) memory {
 	m := memory{}
-	for rank, arrays := range layouttest.Expect(spec, r.model.Tensors) {
+	for rank, arrays := range layouttest.ExpectedArrays(spec, r.model.Tensors) {
 		dtypes := map[string]tensor.DType{}
 		for _, local := range l.RankLocals(rank) {
 			dtypes[local.Name] = local.DType

@@ -18,7 +18,7 @@ import (
 // as an oracle says.
 func bytesByHolders(spec *layout.Spec, tensors []layout.Tensor) map[uint]int {
 	who := map[layouttest.Element]uint{}
-	for rank, arrays := range layouttest.Expect(spec, tensors) {
+	for rank, arrays := range layouttest.ExpectedArrays(spec, tensors) {
 		for _, a := range arrays {
 			for _, e := range a.Data {
 				if e != layouttest.Padding {

@@ -24,7 +24,7 @@ var key = digest.NewKey(11)
 // it lies: another value for each element, and zeros for padding.
 func expectMemories(l *reshape.Layout, spec *layout.Spec, tensors []layout.Tensor) [][]byte {
 	out := make([][]byte, l.Ranks)
-	for rank, arrays := range layouttest.Expect(spec, tensors) {
+	for rank, arrays := range layouttest.ExpectedArrays(spec, tensors) {
 		mem := make([]byte, l.Bytes(rank))
 		for name, a := range arrays {
 			at := l.Offset(rank, name)

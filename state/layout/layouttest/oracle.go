@@ -41,9 +41,9 @@ type Array struct {
 	Data  []Element
 }
 
-// Expect returns, for each rank, what a spec puts into its memory under which name. The spec must
-// be valid.
-func Expect(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
+// ExpectedArrays returns, for each rank, what a spec puts into its memory under which name. The
+// spec must be valid.
+func ExpectedArrays(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
 	axes, sizes := parseMesh(spec.Mesh)
 	ranks := 1
 	for _, n := range sizes {
