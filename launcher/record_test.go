@@ -60,7 +60,7 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	server := mem.New()
 	note := recordMessage{URL: "nats://db", Job: "train", Run: "r"}
 	hung, down := make(chan struct{}), mem.New()
-	down.Fail(func(mem.Op, string) mem.Fate { <-hung; return mem.Lost })
+	down.SetFaults(func(mem.Op, string) mem.Fate { <-hung; return mem.Lost })
 	var said []string
 	a, b := newRecording("a", &said), newRecording("b", &said)
 	for g := topo.Generation(1); g <= 3; g++ {

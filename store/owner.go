@@ -61,7 +61,7 @@ func Begin(ctx context.Context, s Store, o Owner, alone, takeOver bool) (Owner, 
 	b := record.Beginning{Owner: o.toRecord(), Alone: alone, TakeOver: takeOver}
 	t, err := b.Task()
 	if err == nil {
-		err = Do(ctx, s, t)
+		err = CarryOut(ctx, s, t)
 	}
 	return ownerFromRecord(b.Owner), b.Resumed, err
 }

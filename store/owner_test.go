@@ -81,9 +81,9 @@ func TestClaimOvertaken(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		server.Fail(func(op mem.Op, key string) mem.Fate {
+		server.SetFaults(func(op mem.Op, key string) mem.Fate {
 			if op == at {
-				server.Fail(nil)
+				server.SetFaults(nil)
 				if err := storetest.Claim(ctx, server.Open(), owner("run2", "h2", 0),
 					false); err != nil {
 					t.Error(err)
@@ -157,7 +157,7 @@ func TestLostAnswer(t *testing.T) {
 		}},
 		{"the end", func() error { return storetest.Release(ctx, s, second, noon) }},
 	} {
-		server.Fail(func(op mem.Op, key string) mem.Fate {
+		server.SetFaults(func(op mem.Op, key string) mem.Fate {
 			if op == mem.Create || op == mem.Update {
 				return mem.Unheard
 			}
@@ -166,7 +166,7 @@ func TestLostAnswer(t *testing.T) {
 		if err := write.do(); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatalf("%s, unheard: %v", write.name, err)
 		}
-		server.Fail(nil)
+		server.SetFaults(nil)
 		if err := write.do(); err != nil {
 			t.Errorf("%s, again: %v", write.name, err)
 		}

@@ -164,7 +164,7 @@ func (r *Recorder) makeCall(ctx context.Context) bool {
 	c, ok := r.writer.Next()
 	store, reports := r.store, r.writer.Reports()
 	r.mu.Unlock()
-	r.tellReports(store, reports)
+	r.forwardReports(store, reports)
 	if !ok {
 		r.endFlushes()
 		return false
@@ -181,7 +181,7 @@ func (r *Recorder) makeCall(ctx context.Context) bool {
 	r.writer.Answered(a)
 	pause, reports := r.writer.PauseMillis(), r.writer.Reports()
 	r.mu.Unlock()
-	r.tellReports(store, reports)
+	r.forwardReports(store, reports)
 	if pause == 0 {
 		return ctx.Err() == nil
 	}
@@ -212,10 +212,10 @@ func (r *Recorder) endFlushes() {
 	r.idle = nil
 }
 
-// tellReports turns reports into lines, and calls r.report with each; that the end of the job
+// forwardReports turns reports into lines, and calls r.report with each; that the end of the job
 // cannot be written it keeps in r.refused for Close instead. The goroutine that writes calls it,
 // without r.mu.
-func (r *Recorder) tellReports(s Store, reports []record.Report) {
+func (r *Recorder) forwardReports(s Store, reports []record.Report) {
 	for _, report := range reports {
 		switch {
 		case report.Unreachable != nil:

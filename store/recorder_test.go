@@ -46,7 +46,7 @@ func TestRecorderBacksOff(t *testing.T) {
 	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		attempts, last := 0, time.Now() // by the clock of the bubble
 		pause := 50 * time.Millisecond
-		server.Fail(func(mem.Op, string) mem.Fate { // down for about twelve minutes
+		server.SetFaults(func(mem.Op, string) mem.Fate { // down for about twelve minutes
 			if waited := time.Since(last); attempts > 0 && attempts <= 150 && waited != pause {
 				t.Errorf("attempt %d after %v, want %v", attempts, waited, pause)
 			} else if attempts > 0 {
@@ -87,7 +87,7 @@ func TestRecorderBacksOff(t *testing.T) {
 func TestNobodyWaitsForTheStore(t *testing.T) {
 	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		asked, hung := make(chan struct{}, 1), make(chan struct{})
-		server.Fail(func(mem.Op, string) mem.Fate {
+		server.SetFaults(func(mem.Op, string) mem.Fate {
 			select {
 			case asked <- struct{}{}:
 			default:
@@ -116,7 +116,7 @@ func TestRecorderWritesInOrder(t *testing.T) {
 	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		var order []string
 		n := 0
-		server.Fail(func(op mem.Op, key string) mem.Fate {
+		server.SetFaults(func(op mem.Op, key string) mem.Fate {
 			n++
 			if op == mem.Create && strings.HasPrefix(key, "generation.") {
 				order = append(order, key)
@@ -138,7 +138,7 @@ func TestRecorderWritesInOrder(t *testing.T) {
 		if !slices.IsSorted(order) {
 			t.Errorf("written in the order %v", order)
 		}
-		server.Fail(nil)
+		server.SetFaults(nil)
 		if got := recordedGenerations(t, server); len(got) != 20 {
 			t.Errorf("recorded %v", got)
 		}
@@ -148,12 +148,12 @@ func TestRecorderWritesInOrder(t *testing.T) {
 // TestRecorderIsBounded checks that the oldest generations are left out when too many wait.
 func TestRecorderIsBounded(t *testing.T) {
 	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
-		server.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
+		server.SetFaults(func(mem.Op, string) mem.Fate { return mem.Lost })
 		for g := topo.Generation(1); g <= 1500; g++ {
 			r.AddGeneration(storetest.Record(g, "h1"))
 		}
 		synctest.Wait()
-		server.Fail(nil)
+		server.SetFaults(nil)
 		if err := r.Close(t.Context(), false); err != nil {
 			t.Error(err)
 		}
@@ -171,7 +171,7 @@ func TestRecorderIsBounded(t *testing.T) {
 // ends, and says what is not recorded.
 func TestRecorderGivesUpOnlyWhenTold(t *testing.T) {
 	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
-		server.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
+		server.SetFaults(func(mem.Op, string) mem.Fate { return mem.Lost })
 		r.Lead()
 		r.AddGeneration(storetest.Record(1, "h1"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

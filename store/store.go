@@ -72,9 +72,10 @@ var (
 	ErrUnavailable = errors.New("the store does not answer")
 )
 
-// Do asks the store for one call of a task after the other, and waits, until the task is done. A
-// call without an answer ends it with ErrUnavailable. Any goroutine may call it; t is used up.
-func Do(ctx context.Context, s Store, t *record.Task) (err error) {
+// CarryOut asks the store for one call of a task after the other, and waits, until the task is
+// done. A call without an answer ends it with ErrUnavailable. Any goroutine may call it; t is used
+// up.
+func CarryOut(ctx context.Context, s Store, t *record.Task) (err error) {
 	for t != nil && err == nil {
 		a := callStore(ctx, s, t.Call)
 		if a.Said == record.Silent {

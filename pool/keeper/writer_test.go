@@ -121,7 +121,7 @@ func TestTriedTwice(t *testing.T) {
 	server := mem.New()
 	w := newWriter(server.Open())
 	fates := []mem.Fate{mem.Unheard, mem.Lost}
-	server.Fail(func(op mem.Op, _ string) mem.Fate {
+	server.SetFaults(func(op mem.Op, _ string) mem.Fate {
 		if op == mem.Get || len(fates) == 0 {
 			return mem.Works
 		}

@@ -46,9 +46,9 @@ const (
 	Unheard      // the call is done, and its answer is lost
 )
 
-// Fail has f decide on the fate of all later calls; with nil they work. f may be called by several
-// goroutines at once, and may wait, which makes the store slow.
-func (s *Server) Fail(f func(op Op, key string) Fate) {
+// SetFaults has f decide on the fate of all later calls; with nil they work. f may be called by
+// several goroutines at once, and may wait, which makes the store slow.
+func (s *Server) SetFaults(f func(op Op, key string) Fate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = f
@@ -61,7 +61,7 @@ func (s *Server) Open() store.Store {
 }
 
 // client is the store of one process. Any goroutine may call its methods, which wait as long as
-// Server.Fail has them wait.
+// Server.SetFaults has them wait.
 type client struct {
 	server *Server
 	open   context.Context // ends with Close
@@ -162,7 +162,8 @@ func (c *client) call(ctx context.Context, op Op, key string, do func(*Server) e
 	return store.ErrUnavailable
 }
 
-// chooseFate decides on the fate of a call. s.mu is not held, since the function of Fail may wait.
+// chooseFate decides on the fate of a call. s.mu is not held, since the function of SetFaults may
+// wait.
 func (s *Server) chooseFate(op Op, key string) Fate {
 	s.mu.Lock()
 	fail := s.fail

@@ -15,11 +15,11 @@ type server struct{ *mem.Server }
 func (s server) Open(testing.TB) store.Store { return s.Server.Open() }
 
 // Start implements storetest.Server: it makes the store reachable again.
-func (s server) Start(testing.TB) { s.Fail(nil) }
+func (s server) Start(testing.TB) { s.SetFaults(nil) }
 
 // Stop implements storetest.Server: all calls are lost from now on.
 func (s server) Stop(testing.TB) {
-	s.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
+	s.SetFaults(func(mem.Op, string) mem.Fate { return mem.Lost })
 }
 
 // TestStore runs the suite of package storetest.

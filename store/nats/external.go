@@ -46,7 +46,7 @@ func Connect(ctx context.Context, s Servers) (store.Store, error) {
 	return e, nil
 }
 
-// connect is Connect, with the type that Later needs. It waits for the servers.
+// connect is Connect, with the type that ConnectLater needs. It waits for the servers.
 func connect(ctx context.Context, s Servers) (*external, error) {
 	e := &external{}
 	e.line, e.cut = context.WithCancelCause(context.Background())

@@ -18,10 +18,10 @@ type later struct {
 	closed bool
 }
 
-// Later returns the store on NATS servers without asking whether they are there: the first call
-// connects, and where it finds nobody, the next one. It is for who must not wait, such as an agent
-// that may lead a job one day.
-func Later(s Servers) store.Store {
+// ConnectLater returns the store on NATS servers without asking whether they are there: the first
+// call connects, and where it finds nobody, the next one. It is for who must not wait, such as an
+// agent that may lead a job one day.
+func ConnectLater(s Servers) store.Store {
 	l := &later{servers: s}
 	l.client = client{"at " + withoutSecrets(s.URL), l.usableSession}
 	return l

@@ -12,7 +12,7 @@ import (
 type patient struct{ *elsewhere }
 
 // Open implements storetest.Server: it returns a new client.
-func (p patient) Open(testing.TB) store.Store { return Later(p.servers) }
+func (p patient) Open(testing.TB) store.Store { return ConnectLater(p.servers) }
 
 // TestLater runs the suite of package storetest on a store that connects later.
 func TestLater(t *testing.T) {
@@ -23,7 +23,7 @@ func TestLater(t *testing.T) {
 func TestLaterThanTheServer(t *testing.T) {
 	e := startElsewhere(t, nil)
 	e.Stop(t)
-	s := Later(e.servers)
+	s := ConnectLater(e.servers)
 	defer s.Close()
 	if _, err := s.Get(t.Context(), "a"); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("got %v", err)

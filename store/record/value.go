@@ -160,8 +160,8 @@ func recordToValue(r member.Record) *recordValue {
 	return v
 }
 
-// record is the inverse of recordToValue: it returns a record with lists of its own.
-func (v *recordValue) record() member.Record {
+// toRecord is the inverse of recordToValue: it returns a record with lists of its own.
+func (v *recordValue) toRecord() member.Record {
 	r := member.Record{View: topo.View{Generation: v.Generation}, Head: v.Head, Since: v.Since,
 		Want: v.Want, Min: v.Min, Max: v.Max, Spares: v.Spares, Next: v.Next, Done: v.Done}
 	for _, m := range v.Members {
@@ -200,5 +200,5 @@ func DecodeGeneration(key string, data []byte) (member.Record, error) {
 	if err := decode(key, kindGeneration, data, &v); err != nil {
 		return member.Record{}, err
 	}
-	return v.Record.record(), nil
+	return v.Record.toRecord(), nil
 }

@@ -21,7 +21,7 @@ func Claim(ctx context.Context, s store.Store, o store.Owner, force bool) error 
 
 // Release records the end of the job of o, as a [store.Recorder] that is closed does.
 func Release(ctx context.Context, s store.Store, o store.Owner, now time.Time) error {
-	return store.Do(ctx, s,
+	return store.CarryOut(ctx, s,
 		record.Release(record.Owner{Job: o.Job, Run: o.Run, Host: o.Host}, now.Unix()))
 }
 
@@ -41,7 +41,7 @@ func (j *Journal) Write(ctx context.Context, r member.Record) error {
 	if err != nil {
 		return err
 	}
-	return store.Do(ctx, j.store, t)
+	return store.CarryOut(ctx, j.store, t)
 }
 
 // Read returns a generation: ErrNotFound if it was not written.

@@ -85,7 +85,7 @@ func (f *storeFlags) openStore(ctx context.Context) (*launcher.RecordConfig, err
 // unconnectedStore returns the store of a job that this host joins, in case the host leads the job
 // one day. It connects at its first use. The launcher calls it, and closes the store.
 func (f *storeFlags) unconnectedStore(url string) store.Store {
-	return nats.Later(nats.Servers{URL: url, Credentials: f.credentials})
+	return nats.ConnectLater(nats.Servers{URL: url, Credentials: f.credentials})
 }
 
 // findJob asks the store for the address at which a job listens.
