@@ -122,7 +122,7 @@ func (t *trial) costUntilSettled(o sense.Observation, rate float64) (cost float6
 	if t.before.IsKnown() {
 		slower = math.Min(rate, t.before.Mid)
 	}
-	for _, x := range o.Steps.Every(t.change.Step, t.from) {
+	for _, x := range o.Steps.AllBetween(t.change.Step, t.from) {
 		cost += x.Seconds - float64(x.Samples)/slower
 	}
 	return max(cost, 0)

@@ -315,7 +315,7 @@ func (l *Loop) orderTrialEnd(c setting.Change, phase setting.Phase) []Order {
 // its first steps took longer, and what was lost if it made the job slower.
 func (l *Loop) recordCost(c setting.Change, rate float64) {
 	cost, settled := 0.0, c.Step+settleSteps
-	for _, x := range l.now.Steps.Every(c.Step, settled) {
+	for _, x := range l.now.Steps.AllBetween(c.Step, settled) {
 		cost += x.Seconds - float64(x.Samples)/rate
 	}
 	if sizesOfChange(c)[1] > 0 {
@@ -323,7 +323,7 @@ func (l *Loop) recordCost(c setting.Change, rate float64) {
 	}
 	l.twin.LearnCost(c, cost)
 	if c.Measured < 1 {
-		for _, x := range l.now.Steps.Every(settled, l.now.Step) {
+		for _, x := range l.now.Steps.AllBetween(settled, l.now.Step) {
 			cost += float64((1 - c.Measured) * x.Seconds)
 		}
 	}

@@ -220,7 +220,7 @@ func (d *driver) reportExecuted(n head.BatchID, proof digest.Proof) {
 func (d *driver) dropBatch(n head.BatchID) {
 	if f := d.batches.running[n]; f != nil {
 		delete(d.batches.running, n)
-		d.routes.meter.Abort(f.timed)
+		d.routes.meter.AbortTransfers(f.timed)
 		for i := range f.parts {
 			d.engine.abortTransfer(transferOf(n, i))
 		}

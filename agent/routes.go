@@ -101,7 +101,7 @@ func (d *driver) beginMeasuring(f *batch, begun []*transfer) {
 		if kind == collective.AllReduce {
 			d.routes.see(s, d.head.Leads())
 		}
-		d.routes.meter.Begin(s, kind, now)
+		d.routes.meter.BeginTransfer(s, kind, now)
 		f.timed++
 	}
 }
@@ -123,7 +123,7 @@ func (d *driver) endMeasuring(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
 	known := d.routes.cablesAt == d.head.State().View.Generation
-	d.routes.meter.End(transfers, sense.Duration(at.Sub(d.began)), func(s cost.Sample) {
+	d.routes.meter.EndTransfers(transfers, sense.Duration(at.Sub(d.began)), func(s cost.Sample) {
 		if known && len(d.routes.cables) == s.Hosts {
 			s.Cables = d.routes.cables
 		}

@@ -117,7 +117,7 @@ func (d *driver) unusualWaitText(s *stall.Stall) string {
 // endedWaitText says in words that an unusual wait is over.
 func (d *driver) endedWaitText(s *stall.Stall) string {
 	return fmt.Sprintf("%s is waited for no more, after %.0f s", d.describeWorker(s.Worker),
-		d.stalls.Took(s).Seconds())
+		d.stalls.Lasted(s).Seconds())
 }
 
 // describeWorker names a worker, and its host where there are several hosts.

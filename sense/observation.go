@@ -35,7 +35,7 @@ type Observation struct {
 func (o *Observation) WhySlow(host string) string {
 	for _, m := range o.Machines {
 		if m.Name == host {
-			return m.Why()
+			return m.DescribeBottleneck()
 		}
 	}
 	return ""

@@ -96,8 +96,8 @@ func (s *StepSeries) Newest() (StepSample, bool) {
 // up to to, in their order. The slice is the caller's. A nil series has no steps.
 func (s *StepSeries) Between(from, to uint64) []StepSample { return s.list(from, to, false) }
 
-// Every is Between, from and up to the same numbers, with the disturbed steps too.
-func (s *StepSeries) Every(from, to uint64) []StepSample { return s.list(from, to, true) }
+// AllBetween is Between, from and up to the same numbers, with the disturbed steps too.
+func (s *StepSeries) AllBetween(from, to uint64) []StepSample { return s.list(from, to, true) }
 
 // list returns the steps whose numbers are above from and up to to, in their order; disturbed is
 // whether the disturbed ones are among them.

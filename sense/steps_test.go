@@ -82,7 +82,7 @@ func TestStepsThatStandForOthers(t *testing.T) {
 		}
 	}
 	s.Add(sense.StepSample{Step: 29, Alike: 7, Seconds: 1, Samples: 8, Size: 2}) // one is missing
-	if got := s.Between(20, 29); len(got) != 0 || len(s.Every(20, 29)) != 1 {
+	if got := s.Between(20, 29); len(got) != 0 || len(s.AllBetween(20, 29)) != 1 {
 		t.Errorf("a step is missing before %v", got)
 	}
 }

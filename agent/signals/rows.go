@@ -41,11 +41,11 @@ func (s *Signals) recordStep(a *head.Apply, x sense.StepSample) {
 	if began && here {
 		hosts := hostsOf(a.State)
 		r.recorder.Describe(hosts, dataOf(a.State))
-		s.machines.watch.Keep(func(host string) bool {
+		s.machines.watch.KeepOnly(func(host string) bool {
 			return slices.ContainsFunc(hosts, func(h history.Host) bool { return h.Name == host })
 		})
 	}
-	r.recorder.Gradients(gradients)
+	r.recorder.SetGradientBytes(gradients)
 	s.keepRow(over)
 }
 
@@ -88,11 +88,11 @@ func dataOf(s head.State) *history.Data {
 // after that, TakeRow has no more. It is called when the engine's thread has ended.
 func (s *Signals) EndRows(name string) {
 	if s.rows.recorder.HasSteps() {
-		if n := s.host.Take(); n.Steps > 0 {
+		if n := s.host.TakeNote(); n.Steps > 0 {
 			s.job.Add(name, n)
 		}
 		s.LookAtRow()
-		s.keepRow(s.rows.recorder.Take())
+		s.keepRow(s.rows.recorder.EndRow())
 	}
 	s.rows.over.Put(row{})
 }
@@ -101,7 +101,7 @@ func (s *Signals) EndRows(name string) {
 func (s *Signals) LookAtRow() {
 	if s.rows.recorder.HasSteps() {
 		loss, told := s.job.Loss()
-		s.rows.recorder.Look(s.job.Split(s.under.Generation, s.under.Deal), loss, told)
+		s.rows.recorder.AddSplit(s.job.Split(s.under.Generation, s.under.Deal), loss, told)
 	}
 }
 

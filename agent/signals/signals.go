@@ -151,7 +151,7 @@ func (s *Signals) Measure(c *collective.Call, by interface{ Measure(every, turn 
 }
 
 // BeginBatch begins a batch that counts: AddNorms tells of its parts.
-func (s *Signals) BeginBatch() { s.gradient.Begin() }
+func (s *Signals) BeginBatch() { s.gradient.Reset() }
 
 // AddCall adds a call of a batch that counts: whether what it sums up is weighted by samples. A
 // call of a step is, or is made for one that is. Others can be of torch's own
@@ -191,17 +191,17 @@ func (s *Signals) AddNorms(part head.Part, by interface {
 		}
 	case (c.More || c.Step) && c.Kind.Reduces() && c.Kind != collective.AllReduce:
 		// each rank gets a part of the gradient, and what all get is something else
-		s.gradient.Spoil()
+		s.gradient.MarkUnusable()
 		return
 	default:
 		return
 	}
 	for i, p := range part.Calls {
-		s.gradient.Member(i, p.Call.Weight, p.Call.Far == nil)
+		s.gradient.AddMember(i, p.Call.Weight, p.Call.Far == nil)
 	}
 	if in := s.gradient.Norms(len(part.Calls)); in != nil {
 		mean, measured := by.Norms(in)
-		s.gradient.Part(c.InLen(), measured, mean)
+		s.gradient.AddPart(c.InLen(), measured, mean)
 	}
 }
 
@@ -279,7 +279,7 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 		x.Seconds = (now - s.began).Seconds() / float64(passed*each)
 	}
 	if full {
-		x.Gradient, x.Reads = s.gradient.Step(s.under.Samples), s.gradient.Reads()
+		x.Gradient, x.Reads = s.gradient.NoiseStep(s.under.Samples), s.gradient.ElementsRead()
 		if !a.Changed { // else the ranks are not those of the step
 			x.Workers = s.workersOf(a.Parts[i].Calls, now, float64(each))
 		}
@@ -359,7 +359,7 @@ func (s *Signals) Rate(a, b string) float64 { return s.links.seen.Between(a, b) 
 // Cables returns how many bytes per second the cable of each of some hosts carries at least, on the
 // head; nil = that is not known. It forgets what other hosts have told.
 func (s *Signals) Cables(hosts []string) []float64 {
-	s.links.seen.Keep(hosts)
+	s.links.seen.KeepOnly(hosts)
 	return s.links.seen.Cables(hosts)
 }
 
@@ -377,7 +377,7 @@ func (s *Signals) TakeLinks() []byte {
 // TakeNote returns what the head is to be told of the steps and of the machine since the last note,
 // which the caller owns; nil = nothing.
 func (s *Signals) TakeNote() []byte {
-	n := s.host.Take()
+	n := s.host.TakeNote()
 	n.Machine, s.machines.told = s.machines.told, nil
 	if n.Steps == 0 && n.Machine == nil {
 		return nil

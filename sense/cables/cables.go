@@ -111,8 +111,8 @@ func (m *Map) Add(host string, r Rates) {
 	m.hosts[host] = r
 }
 
-// Keep forgets all hosts but those of a list.
-func (m *Map) Keep(hosts []string) {
+// KeepOnly forgets all hosts but those of a list.
+func (m *Map) KeepOnly(hosts []string) {
 	maps.DeleteFunc(m.hosts, func(host string, _ Rates) bool {
 		return !slices.Contains(hosts, host)
 	})

@@ -98,7 +98,7 @@ func TestMap(t *testing.T) {
 	if got, want := m.Cables(hosts), []float64{40, 5, 40}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, expected %v", got, want)
 	}
-	m.Keep([]string{"b"})
+	m.KeepOnly([]string{"b"})
 	if got := m.Cables(hosts); got != nil {
 		t.Errorf("with hosts that were forgotten: %v", got)
 	}

@@ -37,7 +37,7 @@ func Compact(text []byte, limit int) []byte {
 	var out []Row
 	for i := 0; i < half; i++ {
 		if i+1 < half && rows[i].isAlike(&rows[i+1]) {
-			out = append(out, merge(&rows[i], &rows[i+1]))
+			out = append(out, mergeRows(&rows[i], &rows[i+1]))
 			i++
 		} else {
 			out = append(out, rows[i])
@@ -79,8 +79,9 @@ func (r *Row) isAlike(next *Row) bool {
 		next.Steps <= next.Step-r.Step
 }
 
-// merge returns what two rows that are alike say together. Quantiles become their means by steps.
-func merge(a, b *Row) Row {
+// mergeRows returns what two rows that are alike say together. Quantiles become their means by
+// steps.
+func mergeRows(a, b *Row) Row {
 	m := *b
 	wa, wb := float64(a.Steps), float64(b.Steps)
 	// mean returns the mean of two numbers, by steps.

@@ -42,8 +42,9 @@ func TestRows(t *testing.T) {
 		&history.Data{Samples: 80, First: 8})
 	for i := range uint64(9) {
 		add(sample(2+i, 1, 8))
-		r.Look(sense.Split{Compute: 0.8, Exposed: 0.1, Slack: []float64{0, float64(i)}}, 2, true)
-		r.Gradients(64)
+		r.AddSplit(sense.Split{Compute: 0.8, Exposed: 0.1, Slack: []float64{0, float64(i)}},
+			2, true)
+		r.SetGradientBytes(64)
 	}
 	short := sample(11, 0.5, 8)
 	short.Samples = 3
@@ -58,8 +59,8 @@ func TestRows(t *testing.T) {
 	add(sample(15, 2, 16))
 	add(sense.StepSample{Step: 16, Seconds: 1})
 	add(sense.StepSample{Step: 16, Seconds: math.NaN(), Size: 2})
-	rows = append(rows, *r.Take())
-	if r.Take() != nil || r.HasSteps() {
+	rows = append(rows, *r.EndRow())
+	if r.EndRow() != nil || r.HasSteps() {
 		t.Error("there are rows of no steps")
 	}
 	loss := 2.0
@@ -98,7 +99,7 @@ func TestManySteps(t *testing.T) {
 	if n := testing.AllocsPerRun(40_000, add); n > 0 {
 		t.Errorf("a step allocates %v times", n)
 	}
-	q := r.Take().Seconds
+	q := r.EndRow().Seconds
 	if math.Abs(q.P10-1.1e-4) > 5e-6 || math.Abs(q.Median-1.5e-4) > 5e-6 ||
 		math.Abs(q.P90-1.9e-4) > 5e-6 {
 		t.Errorf("quantiles %+v", *q)
@@ -218,7 +219,7 @@ func TestAllStepsAreInRows(t *testing.T) {
 				Size:    rapid.IntRange(1, 2).Draw(t, "size")})
 			take(over)
 		}
-		take(r.Take())
+		take(r.EndRow())
 		if got != uint64(steps) {
 			t.Fatalf("%d of %d steps are in rows", got, steps)
 		}

@@ -25,8 +25,8 @@ type Recorder struct {
 	every   int               // one in so many steps is kept in times
 	skipped int               // steps since the last one that was kept
 
-	looked uint64    // steps of the row before the last Look
-	told   float64   // steps that Look has told of
+	looked uint64    // steps of the row before the last AddSplit
+	told   float64   // steps that AddSplit was told of
 	split  Split     // sums over these
 	slack  []float64 // sums by rank over those with slack, and their number; nil = none
 	losses float64   // steps with a loss
@@ -43,7 +43,7 @@ func (r *Recorder) Add(x sense.StepSample) (over *Row, began bool) {
 	}
 	moved := !r.isAlike(x)
 	if moved {
-		over = r.Take()
+		over = r.EndRow()
 		began = true
 	}
 	if r.row.Steps == 0 {
@@ -57,11 +57,11 @@ func (r *Recorder) Add(x sense.StepSample) (over *Row, began bool) {
 	r.row.Span += float64(float64(x.Steps()) * x.Seconds)
 	r.row.Samples += x.Steps() * x.Samples
 	if !moved && x.Seconds > 0 && x.Samples == x.Batch && x.Step == r.last.Step+n {
-		r.keep(x.Seconds)
+		r.sampleSeconds(x.Seconds)
 	}
 	r.last = x
 	if over == nil && r.row.Span >= rowSeconds {
-		over = r.Take()
+		over = r.EndRow()
 	}
 	return over, began
 }
@@ -73,8 +73,8 @@ func (r *Recorder) isAlike(x sense.StepSample) bool {
 		l.Change == x.Change
 }
 
-// keep keeps the seconds of a step for the quantiles of the row.
-func (r *Recorder) keep(seconds float64) {
+// sampleSeconds keeps the seconds of one in every so many steps for the quantiles of the row.
+func (r *Recorder) sampleSeconds(seconds float64) {
 	if r.skipped++; r.skipped < r.every {
 		return
 	}
@@ -93,15 +93,16 @@ func (r *Recorder) keep(seconds float64) {
 // Describe tells of the job what the row that has just begun is to have.
 func (r *Recorder) Describe(hosts []Host, data *Data) { r.row.Hosts, r.row.Data = hosts, data }
 
-// Gradients tells how many bytes of gradients a worker has given to be averaged in the last step.
-func (r *Recorder) Gradients(n uint64) { r.row.Gradients = max(r.row.Gradients, n) }
+// SetGradientBytes sets how many bytes of gradients a worker has given to be averaged in the last
+// step.
+func (r *Recorder) SetGradientBytes(n uint64) { r.row.Gradients = max(r.row.Gradients, n) }
 
 // HasSteps reports whether a row has begun.
 func (r *Recorder) HasSteps() bool { return r.row.Steps > 0 }
 
-// Look tells what is known of the steps since the last Look, about once a second: where their time
-// goes, and their loss, if workers tell one. A row has the means over its steps.
-func (r *Recorder) Look(s sense.Split, loss float64, told bool) {
+// AddSplit adds what is known of the steps since the last AddSplit, about once a second: where
+// their time goes, and their loss, if workers tell one. A row has the means over its steps.
+func (r *Recorder) AddSplit(s sense.Split, loss float64, told bool) {
 	n := float64(r.row.Steps - r.looked)
 	r.looked = r.row.Steps
 	if n == 0 {
@@ -127,8 +128,8 @@ func (r *Recorder) Look(s sense.Split, loss float64, told bool) {
 	}
 }
 
-// Take returns the row that is under way, which is over; nil = it has no steps.
-func (r *Recorder) Take() *Row {
+// EndRow returns the row that is under way, which is over; nil = it has no steps.
+func (r *Recorder) EndRow() *Row {
 	if r.row.Steps == 0 {
 		return nil
 	}

@@ -172,15 +172,15 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	w.Add("h3", machine.Note{})
-	w.Keep(func(host string) bool { return host != "h3" })
+	w.KeepOnly(func(host string) bool { return host != "h3" })
 	list := w.Hosts()
-	if len(list) != 2 || list[0].Name != "h1" || list[0].Why() != "" ||
+	if len(list) != 2 || list[0].Name != "h1" || list[0].DescribeBottleneck() != "" ||
 		list[0].Levels.String() != "-0-0" || len(list[1].Memory) != 1 {
 		t.Fatalf("hosts: %+v", list)
 	}
 	if h := list[1]; h.Levels.String() != "--04" ||
-		h.Why() != "its processors are 97 % busy, 40 % of that by others" {
-		t.Errorf("h2: %v, %s", h.Levels, h.Why())
+		h.DescribeBottleneck() != "its processors are 97 % busy, 40 % of that by others" {
+		t.Errorf("h2: %v, %s", h.Levels, h.DescribeBottleneck())
 	}
 	for r, want := range map[predict.Resource]string{
 		predict.Disk: "busy 20 % of the time, and work waits for it 50 %", predict.NIC: "",

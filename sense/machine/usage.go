@@ -74,7 +74,7 @@ func Between(from, to Reading, seconds float64) Usage {
 		return u
 	}
 	if all := to.all - from.all; from.busy >= 0 && to.busy >= 0 && all > 0 {
-		u.CPU, u.Steal = part(to.busy-from.busy, all), part(to.stolen-from.stolen, all)
+		u.CPU, u.Steal = fractionOf(to.busy-from.busy, all), fractionOf(to.stolen-from.stolen, all)
 	}
 	if to.processors > 0 && len(to.processes) > 0 {
 		own := 0.0
@@ -82,17 +82,17 @@ func Between(from, to Reading, seconds float64) Usage {
 			before, _ := find(from.processes, func(p process) string { return p.name }, p.name)
 			own += max(0, p.seconds-before.seconds)
 		}
-		u.Own = part(own, seconds*float64(to.processors))
+		u.Own = fractionOf(own, seconds*float64(to.processors))
 		if u.CPU >= 0 {
 			u.Own = min(u.Own, u.CPU)
 		}
 	}
 	if to.room > 0 {
-		u.Memory = part(to.memory, to.room)
+		u.Memory = fractionOf(to.memory, to.room)
 	}
 	for i := range u.Pressure {
 		if from.pressure[i] >= 0 && to.pressure[i] >= 0 {
-			u.Pressure[i] = part(to.pressure[i]-from.pressure[i], seconds)
+			u.Pressure[i] = fractionOf(to.pressure[i]-from.pressure[i], seconds)
 		}
 	}
 	u.addDevices(from, to, seconds)
@@ -121,7 +121,7 @@ func (u *Usage) addDevices(from, to Reading, seconds float64) {
 		u.Received += received
 		u.Sent += sent
 		if x.speed > 0 {
-			u.NIC = max(u.NIC, part(max(received, sent), x.speed))
+			u.NIC = max(u.NIC, fractionOf(max(received, sent), x.speed))
 		}
 	}
 }
@@ -137,13 +137,13 @@ func (u *Usage) addDisks(from, to Reading, seconds float64) {
 		if is {
 			u.Read += max(0, x.read-before.read) / seconds
 			u.Written += max(0, x.written-before.written) / seconds
-			u.Disk = max(u.Disk, part(x.busy-before.busy, seconds))
+			u.Disk = max(u.Disk, fractionOf(x.busy-before.busy, seconds))
 		}
 	}
 }
 
-// part returns which part of a whole x is, from 0 to 1.
-func part(x, whole float64) float64 { return min(max(0, x/whole), 1) }
+// fractionOf returns which part of a whole x is, from 0 to 1.
+func fractionOf(x, whole float64) float64 { return min(max(0, x/whole), 1) }
 
 // fields returns pointers to all numbers of a usage.
 func (u *Usage) fields() [len(names)]*float64 {
@@ -168,8 +168,8 @@ func (u Usage) Valid() bool {
 	return true
 }
 
-// use returns how much of each resource is in use that can be a bottleneck.
-func (u Usage) use() predict.Use {
+// resourceUse returns how much of each resource is in use that can be a bottleneck.
+func (u Usage) resourceUse() predict.Use {
 	known := func(x float64) float64 {
 		if x < 0 {
 			return math.NaN()

@@ -75,9 +75,9 @@ type Host struct {
 	Memory     []Memory // the newest
 }
 
-// Why says what of the machine holds up work, in words, such as "its processors are 97 % busy, 40 %
-// of that by others"; "" = nothing does, or it is not known.
-func (h Host) Why() string {
+// DescribeBottleneck says what of the machine holds up work, in words, such as "its processors are
+// 97 % busy, 40 % of that by others"; "" = nothing does, or it is not known.
+func (h Host) DescribeBottleneck() string {
 	if h.Bottleneck == nil {
 		return ""
 	}
@@ -105,7 +105,7 @@ func (w *Watch) Add(host string, n Note) {
 		h = &watched{detector: predict.NewDetector(hold, newPredictor)}
 		w.hosts[host] = h
 	}
-	h.detector.Add(n.Usage.use())
+	h.detector.Add(n.Usage.resourceUse())
 	if len(h.usages) == recent {
 		h.usages = slices.Delete(h.usages, 0, 1)
 	}
@@ -118,8 +118,8 @@ func (w *Watch) Add(host string, n Note) {
 // newPredictor returns what predicts how much of a resource is in use.
 func newPredictor() predict.Predictor { return &predict.EWMA{} }
 
-// Keep forgets the machines of all hosts but those that take part.
-func (w *Watch) Keep(takesPart func(host string) bool) {
+// KeepOnly forgets the machines of all hosts but those that take part.
+func (w *Watch) KeepOnly(takesPart func(host string) bool) {
 	maps.DeleteFunc(w.hosts, func(name string, _ *watched) bool { return !takesPart(name) })
 }
 

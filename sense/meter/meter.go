@@ -24,9 +24,9 @@ type AllReduces struct {
 	samples []cost.Sample  // all-reduces of the period, one of each class and route
 }
 
-// Begin adds a transfer of a kind that begins now to the busy period. The Seconds of its sample are
-// not known yet.
-func (m *AllReduces) Begin(s cost.Sample, kind collective.Kind, now sense.Duration) {
+// BeginTransfer adds a transfer of a kind that begins now to the busy period. The Seconds of its
+// sample are not known yet.
+func (m *AllReduces) BeginTransfer(s cost.Sample, kind collective.Kind, now sense.Duration) {
 	if m.open++; m.open == 1 {
 		*m = AllReduces{open: 1, began: now, ended: now, samples: m.samples[:0]}
 	}
@@ -44,18 +44,18 @@ func isAlike(a, b cost.Sample) bool {
 	return a.Route == b.Route && cost.ClassOf(a.Hosts, a.Bytes) == cost.ClassOf(b.Hosts, b.Bytes)
 }
 
-// Abort removes transfers that were given up from the busy period, which then yields no samples.
-// transfers is their number.
-func (m *AllReduces) Abort(transfers int) {
+// AbortTransfers removes transfers that were given up from the busy period, which then yields no
+// samples. transfers is their number.
+func (m *AllReduces) AbortTransfers(transfers int) {
 	m.open -= transfers
 	m.invalid = m.invalid || transfers > 0
 }
 
-// End removes a number of transfers that ended at a time from the busy period. With the last one of
-// a period it calls took with a sample of each class and route. Nothing is known of all-reduces
-// less than half as long as the longest transfer: their time depends on their steps and not on
-// their bytes.
-func (m *AllReduces) End(transfers int, at sense.Duration, took func(cost.Sample)) {
+// EndTransfers removes a number of transfers that ended at a time from the busy period. With the
+// last one of a period it calls took with a sample of each class and route. Nothing is known of
+// all-reduces less than half as long as the longest transfer: their time depends on their steps and
+// not on their bytes.
+func (m *AllReduces) EndTransfers(transfers int, at sense.Duration, took func(cost.Sample)) {
 	if transfers == 0 {
 		return
 	}

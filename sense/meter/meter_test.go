@@ -19,14 +19,14 @@ type metered struct {
 // starts begins a transfer of each of some lengths, at a time in milliseconds.
 func (w *metered) starts(ms int, kind collective.Kind, bytes ...int) {
 	for _, n := range bytes {
-		w.Begin(cost.Sample{Route: collective.DefaultRoute(n), Hosts: 3, Bytes: n}, kind,
+		w.BeginTransfer(cost.Sample{Route: collective.DefaultRoute(n), Hosts: 3, Bytes: n}, kind,
 			timeAt(ms))
 	}
 }
 
 // ends ends so many transfers, at a time in milliseconds.
 func (w *metered) ends(ms, transfers int) {
-	w.End(transfers, timeAt(ms), func(s cost.Sample) { w.told = append(w.told, s) })
+	w.EndTransfers(transfers, timeAt(ms), func(s cost.Sample) { w.told = append(w.told, s) })
 }
 
 // wantTold fails the test unless these samples were told since it was last called: pairs of bytes
@@ -84,7 +84,7 @@ func TestBusyPeriods(t *testing.T) {
 
 	w.starts(300, collective.AllReduce, mib, mib)
 	w.ends(310, 1)
-	w.Abort(1)
+	w.AbortTransfers(1)
 	w.ends(320, 0)
 	w.wantTold(t) // what was given up says nothing
 
@@ -128,10 +128,10 @@ func TestMeterAllocatesNothing(t *testing.T) {
 	x, told := &meter.AllReduces{}, 0
 	if n := testing.AllocsPerRun(100, func() {
 		for bytes := mib; bytes < 8*mib; bytes += mib {
-			x.Begin(cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes},
-				collective.AllReduce, timeAt(0))
+			x.BeginTransfer(cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3,
+				Bytes: bytes}, collective.AllReduce, timeAt(0))
 		}
-		x.End(7, timeAt(0), func(cost.Sample) { told++ })
+		x.EndTransfers(7, timeAt(0), func(cost.Sample) { told++ })
 	}); n > 0 || told == 0 {
 		t.Errorf("%v allocations, %d told", n, told)
 	}

@@ -91,8 +91,8 @@ func (m *arma) gradients(w []float64) (eq leastSquares) {
 	return eq
 }
 
-// plus returns the model after a step, of which it takes a part.
-func (m *arma) plus(step *[maxTerms]float64, part float64) arma {
+// afterStep returns the model after a step, of which it takes a part.
+func (m *arma) afterStep(step *[maxTerms]float64, part float64) arma {
 	n := *m
 	for i := range m.p {
 		n.ar[i] += float64(part * step[i])
@@ -116,7 +116,7 @@ func (m *arma) refine(w []float64, steps int) float64 {
 		step := eq.solve(m.terms())
 		before := sum
 		for part := 1.0; part > 1e-3; part /= 2 {
-			n := m.plus(&step, part)
+			n := m.afterStep(&step, part)
 			if !n.isAllowed() {
 				continue
 			}

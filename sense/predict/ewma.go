@@ -52,7 +52,7 @@ func (e *EWMA) Add(x float64) {
 // Predict returns the average and its band, as Predictor says.
 func (e *EWMA) Predict(h int) (mean float64, band setting.Band) {
 	mean = e.averages[e.used]
-	half, known := e.errors.half()
+	half, known := e.errors.bandHalfWidth()
 	if !known {
 		return mean, setting.Band{}
 	}

@@ -146,7 +146,7 @@ func (m *hmm) forwardBackward(samples []float64, posteriors []posterior) (logLik
 		d, logHighest := m.densities(x)
 		p := m.start
 		if t > 0 {
-			p = m.after(forward[t-1])
+			p = m.nextState(forward[t-1])
 		}
 		for i := range p {
 			p[i] *= d[i]
@@ -206,8 +206,8 @@ func (m *hmm) fit(samples []float64, posteriors []posterior, before statistics) 
 	}
 }
 
-// after returns the probability of each state one sample on.
-func (m *hmm) after(state [hmmStates]float64) (next [hmmStates]float64) {
+// nextState returns the probability of each state one sample on.
+func (m *hmm) nextState(state [hmmStates]float64) (next [hmmStates]float64) {
 	for i := range hmmStates {
 		for j := range hmmStates {
 			next[j] += float64(state[i] * m.move[i][j])
@@ -216,9 +216,9 @@ func (m *hmm) after(state [hmmStates]float64) (next [hmmStates]float64) {
 	return next
 }
 
-// update returns the probability of each state at a sample, from that at the sample before.
-func (m *hmm) update(state [hmmStates]float64, x float64) (next [hmmStates]float64) {
-	next = m.after(state)
+// stateAtSample returns the probability of each state at a sample, from that at the sample before.
+func (m *hmm) stateAtSample(state [hmmStates]float64, x float64) (next [hmmStates]float64) {
+	next = m.nextState(state)
 	d, _ := m.densities(x)
 	for i := range next {
 		next[i] *= d[i]

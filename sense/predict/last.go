@@ -31,7 +31,7 @@ func (l *Last) Add(x float64) {
 
 // Predict returns the newest sample and its band, as Predictor says.
 func (l *Last) Predict(h int) (mean float64, band setting.Band) {
-	half, known := l.errors.half()
+	half, known := l.errors.bandHalfWidth()
 	if !known {
 		return l.last, setting.Band{}
 	}

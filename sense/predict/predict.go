@@ -80,9 +80,9 @@ func (w *errorWindow) add(err float64) {
 	w.n++
 }
 
-// half returns the half of the width of a band of 80 %. known is false while there are fewer than
-// four errors, of which nothing follows.
-func (w *errorWindow) half() (half float64, known bool) {
+// bandHalfWidth returns the half of the width of a band of 80 %. known is false while there are
+// fewer than four errors, of which nothing follows.
+func (w *errorWindow) bandHalfWidth() (half float64, known bool) {
 	sorted := w.errors
 	n := min(w.n, errorsKept)
 	if ConformalRank(n, 0.8) > n {

@@ -42,7 +42,7 @@ func (s *SlidHMM) Add(x float64) {
 		s.slide()
 		s.fit()
 	case s.fitted:
-		s.state = s.model.update(s.state, x)
+		s.state = s.model.stateAtSample(s.state, x)
 	}
 }
 
@@ -100,7 +100,7 @@ func (s *SlidHMM) Predict(h int) (mean float64, band setting.Band) {
 	}
 	state := s.state
 	for range clampHorizon(h) {
-		state = s.model.after(state)
+		state = s.model.nextState(state)
 	}
 	for i, p := range state {
 		mean += float64(p * s.model.mean[i])

@@ -79,7 +79,7 @@ func (m *Meter) begin(step uint64, s *sense.StepSeries) {
 func (m *Meter) end(s *sense.StepSeries) {
 	first, slow := m.newest.Step+1, 0.0
 	newest, _ := s.Newest()
-	list := s.Every(first, newest.Step)
+	list := s.AllBetween(first, newest.Step)
 	if len(list) > 0 && list[0].Step == first+1 {
 		n, sum := 0, 0.0
 		for n < len(list) && sum < m.newest.Seconds {

@@ -184,8 +184,8 @@ func (d *Detector) Stalls() []*Stall {
 // that they wait in.
 func (d *Detector) Waited(s *Stall) sense.Duration { return d.now - s.since }
 
-// Took returns how long the stall had lasted at the last observation, over all of its calls.
-func (d *Detector) Took(s *Stall) sense.Duration { return d.now - s.begin }
+// Lasted returns how long the stall had lasted at the last observation, over all of its calls.
+func (d *Detector) Lasted(s *Stall) sense.Duration { return d.now - s.begin }
 
 // isSuspicious reports whether a wait is longer than the rhythm explains.
 func (d *Detector) isSuspicious(wait sense.Duration) bool {

@@ -30,9 +30,9 @@ func newWatched() *watched {
 	return w
 }
 
-// pass lets time pass in which the given workers are waited for in the call that is under way. This
-// agent leads the job.
-func (w *watched) pass(d time.Duration, workers ...topo.WorkerID) {
+// passTime lets time pass in which the given workers are waited for in the call that is under way.
+// This agent leads the job.
+func (w *watched) passTime(d time.Duration, workers ...topo.WorkerID) {
 	var waits []collective.Wait
 	for _, x := range workers {
 		waits = append(waits,
@@ -50,7 +50,7 @@ func (w *watched) observe(leads bool, waits []collective.Wait) {
 	for _, v := range over {
 		w.news = append(w.news,
 			fmt.Sprintf("over %d after %v", v.Worker,
-				time.Duration(w.d.Took(v)).Round(time.Second)))
+				time.Duration(w.d.Lasted(v)).Round(time.Second)))
 	}
 	for _, v := range told {
 		w.news = append(w.news,
@@ -61,8 +61,8 @@ func (w *watched) observe(leads bool, waits []collective.Wait) {
 
 // step makes a step: all work, then all but the slowest wait, then it is committed.
 func (w *watched) step(work, slowest time.Duration) {
-	w.pass(work)
-	w.pass(slowest, 1)
+	w.passTime(work)
+	w.passTime(slowest, 1)
 	w.calls++
 	w.applied++
 }
@@ -107,7 +107,7 @@ func TestDetectorGoesByTheRhythm(t *testing.T) {
 			w.step(c.work, c.slowest)
 		}
 		w.wantNews(t, c.name, "")
-		w.pass(600*second, 1)
+		w.passTime(600*second, 1)
 		w.wantNews(t, c.name+", one hangs", c.wait)
 		w.calls++
 		w.applied++
@@ -116,7 +116,7 @@ func TestDetectorGoesByTheRhythm(t *testing.T) {
 		for range c.steps {
 			w.step(c.work, c.slowest)
 		}
-		w.pass(600*second, 1)
+		w.passTime(600*second, 1)
 		w.wantNews(t, c.name+", it hangs again", c.wait) // the first time is no part of the rhythm
 	}
 }
@@ -139,12 +139,12 @@ func TestDetectorBearsUnevenSteps(t *testing.T) {
 // nothing.
 func TestDetectorAtTheStart(t *testing.T) {
 	w := newWatched()
-	w.pass(30 * second)
-	w.pass(20*second, 1, 2)
+	w.passTime(30 * second)
+	w.passTime(20*second, 1, 2)
 	w.wantNews(t, "two come later", "")
-	w.pass(20*second, 2)
+	w.passTime(20*second, 2)
 	w.wantNews(t, "one comes very late", "")
-	w.pass(30*second, 2)
+	w.passTime(30*second, 2)
 	w.wantNews(t, "one does not come", "wait 2 for 1m1s")
 	w.calls++
 	w.applied++
@@ -152,7 +152,7 @@ func TestDetectorAtTheStart(t *testing.T) {
 		w.step(700*time.Millisecond, 300*time.Millisecond)
 	}
 	w.takeNews()
-	w.pass(7*second, 1)
+	w.passTime(7*second, 1)
 	w.wantNews(t, "one hangs when the beginning is forgotten", "wait 1 for 6s")
 }
 
@@ -166,7 +166,7 @@ func TestDetectorLearnsTheSlow(t *testing.T) {
 	if got := strings.Count(w.takeNews(), "wait"); got != minEnded {
 		t.Errorf("told %d times", got)
 	}
-	w.pass(600*second, 1)
+	w.passTime(600*second, 1)
 	w.wantNews(t, "it hangs", "wait 1 for 1m37s")
 }
 
@@ -187,7 +187,7 @@ func TestDetectorLearnsHabits(t *testing.T) {
 	for range 1000 {
 		w.step(200*time.Millisecond, 50*time.Millisecond)
 	}
-	w.pass(100*second, 1)
+	w.passTime(100*second, 1)
 	w.wantNews(t, "it hangs", "wait 1 for 40s")
 }
 
@@ -202,7 +202,7 @@ func (w *watched) stallOnce(d time.Duration) {
 // newsOfHang returns after how long it is told that one hangs, if nobody is lost for it.
 func (w *watched) newsOfHang() string {
 	w.takeNews()
-	w.pass(600*second, 1)
+	w.passTime(600*second, 1)
 	said, _, _ := strings.Cut(w.takeNews(), ",")
 	return said
 }
@@ -287,18 +287,18 @@ func TestDetectorTellsWorkersApart(t *testing.T) {
 	for range 100 {
 		w.step(time.Second, 0)
 	}
-	w.pass(8*second, 1, 2)
+	w.passTime(8*second, 1, 2)
 	w.wantNews(t, "two hang", "wait 1 for 7s, wait 2 for 7s")
-	w.pass(4*second, 2)
+	w.passTime(4*second, 2)
 	w.wantNews(t, "one comes", "over 1 after 8s")
 	w.calls++
 	w.applied++
-	w.pass(3*second, 1, 3)
+	w.passTime(3*second, 1, 3)
 	w.wantNews(t, "the other comes, and others have not come to the next call", "over 2 after 12s")
 	w.calls++
-	w.pass(3*second, 1, 3)
+	w.passTime(3*second, 1, 3)
 	w.wantNews(t, "nor to the one after it", "")
-	w.pass(8*second, 1, 3)
+	w.passTime(8*second, 1, 3)
 	w.wantNews(t, "and hang", "wait 1 for 7s, wait 3 for 7s")
 }
 
@@ -309,18 +309,18 @@ func TestDetectorExcuses(t *testing.T) {
 	for range 100 {
 		w.step(time.Second, 0)
 	}
-	w.pass(2*second, 1)
+	w.passTime(2*second, 1)
 	w.now += time.Hour
-	w.pass(2*second, 1)
+	w.passTime(2*second, 1)
 	w.wantNews(t, "the agent was stopped", "")
-	w.pass(3*second, 1)
+	w.passTime(3*second, 1)
 	w.wantNews(t, "the worker hangs", "wait 1 for 7s")
 	w.now += interval
 	w.observe(false, nil)
 	w.wantNews(t, "another leads", "")
-	w.pass(6*second, 1)
+	w.passTime(6*second, 1)
 	w.wantNews(t, "and does no more", "")
-	w.pass(second, 1)
+	w.passTime(second, 1)
 	w.wantNews(t, "and it still hangs", "wait 1 for 7s")
 }
 

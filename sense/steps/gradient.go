@@ -12,7 +12,7 @@ type Gradient struct {
 	elements int       // elements of all parts
 	here     int       // members of this host
 	unlike   bool      // a part has other members or weights than the first
-	samples  []float64 // memory of what Step returns
+	samples  []float64 // memory of what NoiseStep returns
 	own      []float64 // likewise
 }
 
@@ -22,15 +22,15 @@ type member struct {
 	here   bool // it is of this host
 }
 
-// Begin forgets what was gathered.
-func (g *Gradient) Begin() {
+// Reset forgets what was gathered.
+func (g *Gradient) Reset() {
 	g.members, g.norms = g.members[:0], g.norms[:0]
 	g.mean, g.measured, g.elements, g.here, g.unlike = 0, 0, 0, 0, false
 }
 
-// Member tells of member i of a part, in ascending order for each part: the weight of its gradient
+// AddMember adds member i of a part, in ascending order for each part: the weight of its gradient
 // in the mean, and whether it is on this host.
-func (g *Gradient) Member(i int, weight float64, here bool) {
+func (g *Gradient) AddMember(i int, weight float64, here bool) {
 	m := member{weight, here}
 	switch {
 	case i < len(g.members):
@@ -55,26 +55,26 @@ func (g *Gradient) Norms(members int) []float64 {
 	return g.norms
 }
 
-// Part tells of a part of the gradient: of all its elements, and of those that were measured and
+// AddPart adds a part of the gradient: of all its elements, and of those that were measured and
 // the squared norm of the mean over these.
-func (g *Gradient) Part(elements, measured int, mean float64) {
+func (g *Gradient) AddPart(elements, measured int, mean float64) {
 	g.elements += elements
 	g.measured += measured
 	g.mean += mean
 }
 
-// Spoil has the step tell nothing of its gradient.
-func (g *Gradient) Spoil() { g.unlike = true }
+// MarkUnusable has NoiseStep return nothing of the gradient of this step.
+func (g *Gradient) MarkUnusable() { g.unlike = true }
 
-// Reads returns how many elements are read again when all of the gradient is measured: those of the
-// members here, and of the mean.
-func (g *Gradient) Reads() int { return g.elements * (g.here + 1) }
+// ElementsRead returns how many elements are read again when all of the gradient is measured: those
+// of the members here, and of the mean.
+func (g *Gradient) ElementsRead() int { return g.elements * (g.here + 1) }
 
-// Step returns what the parts tell of a step of so many samples; without Norms, if they tell
+// NoiseStep returns what the parts tell of a step of so many samples; without Norms, if they tell
 // nothing. Weights are numbers of samples, as loaders give them. Where all are alike, or one is
 // below 1, or all together are more than the step has, they only divide its samples. What it
-// returns is valid until the next Step.
-func (g *Gradient) Step(count uint64) (x noise.Step) {
+// returns is valid until the next NoiseStep.
+func (g *Gradient) NoiseStep(count uint64) (x noise.Step) {
 	if g.unlike || g.measured == 0 || count == 0 {
 		return x
 	}

@@ -96,11 +96,11 @@ func (h *Host) Add(s Step) {
 	}
 }
 
-// Take returns what was added up since the last Take, and begins anew.
-func (h *Host) Take() Note {
+// TakeNote returns what was added up since the last TakeNote, and begins anew.
+func (h *Host) TakeNote() Note {
 	n := h.note
 	h.note = Note{Generation: n.Generation, Size: n.Size, Deal: n.Deal}
-	h.every, h.skip = h.sampling()
+	h.every, h.skip = h.samplingRate()
 	h.stride = h.strideAfter(n.Steps)
 	return n
 }
@@ -108,7 +108,7 @@ func (h *Host) Take() Note {
 // Stride returns one in how many steps is to be added: each, but of very short ones.
 func (h *Host) Stride() int { return max(1, h.stride) }
 
-// AddEach has each step added until the next Take: steps may take longer from now on.
+// AddEach has each step added until the next TakeNote: steps may take longer from now on.
 func (h *Host) AddEach() { h.seconds, h.stride = sense.Window{}, 1 }
 
 // strideAfter returns the stride after a note of so many steps.
@@ -124,9 +124,9 @@ func (h *Host) strideAfter(steps float64) (stride int) {
 	return stride
 }
 
-// sampling returns how much of the gradients can be measured for maxCost of a step: one in so many
-// chunks of one in so many steps.
-func (h *Host) sampling() (every, skip int) {
+// samplingRate returns how much of the gradients can be measured for maxCost of a step: one in so
+// many chunks of one in so many steps.
+func (h *Host) samplingRate() (every, skip int) {
 	if h.seconds.Count() == 0 || h.reads == 0 {
 		return maxEvery, 1
 	}
@@ -149,7 +149,7 @@ func (h *Host) sampling() (every, skip int) {
 // turns; 0 = not at all.
 func (h *Host) Sampling() (every, turn int) {
 	if h.steps&(h.steps-1) == 0 { // soon after the begin; later with each note
-		h.every, h.skip = h.sampling()
+		h.every, h.skip = h.samplingRate()
 	}
 	if h.steps%h.skip > 0 {
 		return 0, 0
@@ -163,7 +163,7 @@ func (n *Note) add(s *Step) {
 	least, timed := math.Inf(1), len(s.Workers) > 0 && s.Seconds > 0
 	for i := range s.Workers {
 		w := &s.Workers[i]
-		n.addTold(w, s.Seconds)
+		n.addReported(w, s.Seconds)
 		wait := w.waited(s.Seconds)
 		timed = timed && wait >= 0
 		least = min(least, wait)
@@ -198,8 +198,8 @@ func (w *Worker) waited(seconds float64) float64 {
 	return max(0, seconds-w.Data-w.Compute-w.Optimizer)
 }
 
-// addTold adds what a worker tells of a step of so many seconds.
-func (n *Note) addTold(w *Worker, seconds float64) {
+// addReported adds what a worker tells of a step of so many seconds.
+func (n *Note) addReported(w *Worker, seconds float64) {
 	if l := w.Loss; l != 0 && math.Abs(l) < 1e30 {
 		n.Loss += l
 		n.Losses++

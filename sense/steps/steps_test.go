@@ -18,7 +18,7 @@ import (
 // fails the test.
 func send(t *testing.T, j *steps.Job, name string, h *steps.Host) {
 	t.Helper()
-	b := h.Take().Encode()
+	b := h.TakeNote().Encode()
 	n, err := steps.Parse(b)
 	if err != nil {
 		t.Fatalf("%s: %v", b, err)
@@ -119,7 +119,7 @@ func TestNotBelieved(t *testing.T) {
 	} {
 		h.Add(steps.Step{Generation: 1, Size: 1, Seconds: 0.1, Workers: []steps.Worker{w}})
 	}
-	n := h.Take()
+	n := h.TakeNote()
 	if n.Told != 0 || n.Data != 0 || n.Compute != 0 || n.Losses != 0 || n.Loss != 0 ||
 		!(n.Exposed >= 0) {
 		t.Errorf("it is believed: %+v", n)
@@ -156,7 +156,7 @@ func TestSampling(t *testing.T) {
 			for range 2 * 1024 {
 				step()
 			}
-			h.Take()
+			h.TakeNote()
 		}
 		const all = 1024 * 16
 		measured, read, chosen := 0, 0.0, 0
@@ -201,7 +201,7 @@ func TestNoteFits(t *testing.T) {
 				Mean: rng.Float64(), Workers: 7, Batch: 77, Part: 1. / 3}
 			h.Add(s)
 		}
-		b := h.Take().Encode()
+		b := h.TakeNote().Encode()
 		n, err := steps.Parse(b)
 		if err != nil || n.Steps != 1000 || (n.Ranks != nil) != (workers <= 96) {
 			t.Errorf("%d workers: %d bytes, %v: %s", workers, len(b), err, b)
@@ -243,14 +243,14 @@ func TestNoise(t *testing.T) {
 		var gradients [2]steps.Gradient
 		for i := range 240 {
 			for h := range gradients {
-				gradients[h].Begin()
+				gradients[h].Reset()
 			}
 			for range 3 { // parts
 				addPart(rng, weights, scale, unit, dims, &gradients)
 			}
 			for h := range hosts {
 				s := steps.Step{Generation: 1, Size: 5, Seconds: 0.1,
-					Gradient: gradients[h].Step(64), Reads: gradients[h].Reads()}
+					Gradient: gradients[h].NoiseStep(64), Reads: gradients[h].ElementsRead()}
 				if s.Reads != 3*dims*[]int{4, 3}[h] {
 					t.Fatalf("host %d reads %d elements", h, s.Reads)
 				}
@@ -310,7 +310,7 @@ func addPart(rng *rand.Rand, weights []float64, scale, unit float64, dims int,
 	for h := range gradients {
 		g := &gradients[h]
 		for i, w := range weights {
-			g.Member(i, w, (i >= 3) == (h == 1))
+			g.AddMember(i, w, (i >= 3) == (h == 1))
 		}
 		in := g.Norms(len(weights))
 		for i := range in {
@@ -318,7 +318,7 @@ func addPart(rng *rand.Rand, weights []float64, scale, unit float64, dims int,
 				in[i] += norms[h][i]
 			}
 		}
-		g.Part(dims, dims/2, mean[h])
+		g.AddPart(dims, dims/2, mean[h])
 	}
 }
 
@@ -327,24 +327,24 @@ func TestUnlikeParts(t *testing.T) {
 	for name, spoil := range map[string]func(g *steps.Gradient){
 		"none":          func(*steps.Gradient) {},
 		"fewer members": func(g *steps.Gradient) { g.Norms(1) },
-		"more members":  func(g *steps.Gradient) { g.Member(2, 1, true) },
-		"other weights": func(g *steps.Gradient) { g.Member(1, 7, false) },
-		"said so":       func(g *steps.Gradient) { g.Spoil() },
-		"nothing":       func(g *steps.Gradient) { g.Begin() },
+		"more members":  func(g *steps.Gradient) { g.AddMember(2, 1, true) },
+		"other weights": func(g *steps.Gradient) { g.AddMember(1, 7, false) },
+		"said so":       func(g *steps.Gradient) { g.MarkUnusable() },
+		"nothing":       func(g *steps.Gradient) { g.Reset() },
 	} {
 		var g steps.Gradient
-		g.Begin()
-		g.Member(0, 3, true)
-		g.Member(1, 5, false)
+		g.Reset()
+		g.AddMember(0, 3, true)
+		g.AddMember(1, 5, false)
 		g.Norms(2)[0] = 7
-		g.Part(100, 50, 3)
+		g.AddPart(100, 50, 3)
 		spoil(&g)
 		want := noise.Step{}
 		if name == "none" {
 			want = noise.Step{Norms: []float64{7}, Samples: []float64{3}, Mean: 3, Workers: 2,
 				Batch: 8, Part: 0.5}
 		}
-		if diff := cmp.Diff(want, g.Step(8)); diff != "" {
+		if diff := cmp.Diff(want, g.NoiseStep(8)); diff != "" {
 			t.Errorf("%s: (-want +got) %s", name, diff)
 		}
 	}

@@ -246,12 +246,12 @@ func recordJob(t fataler, text string, batches ...uint64) (f recorded.Files) {
 				r.Describe(hosts, &history.Data{Samples: s.Job.Data.Samples,
 					First: s.Job.Data.Batch})
 			}
-			if r.Gradients(uint64(s.Job.Gradients)); i%10 == 9 {
-				r.Look(w.Observation().Split, 0, false)
+			if r.SetGradientBytes(uint64(s.Job.Gradients)); i%10 == 9 {
+				r.AddSplit(w.Observation().Split, 0, false)
 			}
 			keep(over)
 		}
-		keep(r.Take())
+		keep(r.EndRow())
 	}
 	return f
 }
