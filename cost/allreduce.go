@@ -174,18 +174,18 @@ func (s *allReduce) missingAt(tree, piece, host int) *int {
 // send plans the arrival of a piece that begins to leave its sender at a time in seconds, when the
 // cables of sender and receiver are free.
 func (s *allReduce) send(at float64, t transfer) {
-	wire := float64(float64(t.bytes) * s.beta(t.from))
-	s.out[t.from].Use(at, s.model.Piece)
-	sent := max(s.out[t.from].Use(at, wire), s.useStream(at, t, wire))
+	wire := float64(float64(t.bytes) * s.secondsPerByte(t.from))
+	s.out[t.from].Serve(at, s.model.Piece)
+	sent := max(s.out[t.from].Serve(at, wire), s.useStream(at, t, wire))
 	// The receiver takes in the piece while the sender still sends it, and others beside it.
 	s.received[t.to] = max(sent-wire+s.model.Alpha, s.received[t.to]) +
-		float64(float64(t.bytes)*s.beta(t.to))
+		float64(float64(t.bytes)*s.secondsPerByte(t.to))
 	t.arrived = true
 	s.events.Add(max(sent+s.model.Alpha, s.received[t.to]), t)
 }
 
-// beta returns the seconds for a byte on the cable of a host.
-func (s *allReduce) beta(host int) float64 {
+// secondsPerByte returns the seconds for a byte on the cable of a host.
+func (s *allReduce) secondsPerByte(host int) float64 {
 	switch {
 	case s.cables != nil:
 		return s.cables[host]
@@ -210,13 +210,13 @@ func (s *allReduce) useStream(at float64, t transfer, wire float64) float64 {
 			first = i
 		}
 	}
-	return link[first].Use(at, wire/s.model.Share)
+	return link[first].Serve(at, wire/s.model.Share)
 }
 
 // addPartialSum adds a partial sum that has arrived at a time, in seconds, to that of its receiver,
 // and sends it on when it was the last one.
 func (s *allReduce) addPartialSum(at float64, t transfer) {
-	done := s.processors[t.to].Use(at, float64(t.bytes)*s.model.Gamma)
+	done := s.processors[t.to].Serve(at, float64(t.bytes)*s.model.Gamma)
 	missing := s.missingAt(t.tree, t.index, t.to)
 	if *missing--; *missing == 0 {
 		s.sendUp(done, t)

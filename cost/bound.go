@@ -10,14 +10,14 @@ import (
 // world/job asks for jobs of any size. A Model is a value, which nothing here changes, so any
 // goroutine may call these methods.
 
-// PlayedHosts is the number of hosts up to which Bound plays a ring through. To play it takes time
-// with the square of the hosts.
+// PlayedHosts is the number of hosts up to which AllReduceSecondsAtScale plays a ring through. To
+// play it takes time with the square of the hosts.
 const PlayedHosts = 16
 
-// Bound is AllReduceSecondsOver for any number of hosts. A ring over more than PlayedHosts takes
-// what follows from a closed form, with the slowest of the cables for all of them. All other routes
-// are played through, which is quick for routes with few trees.
-func (m Model) Bound(cables []float64, r collective.Route, bytes int) float64 {
+// AllReduceSecondsAtScale is AllReduceSecondsOver for any number of hosts. A ring over more than
+// PlayedHosts takes what follows from a closed form, with the slowest of the cables for all of
+// them. All other routes are played through, which is quick for routes with few trees.
+func (m Model) AllReduceSecondsAtScale(cables []float64, r collective.Route, bytes int) float64 {
 	if _, is := r.Strategy.(collective.Ring); is && len(cables) > PlayedHosts && bytes > 0 {
 		m.Beta = slices.Max(cables)
 		return m.ringSeconds(r, len(cables), bytes)

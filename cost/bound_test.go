@@ -20,7 +20,7 @@ func TestBound(t *testing.T) {
 			r := collective.Route{Strategy: collective.Ring{}, Piece: 256 << 10, Streams: streams}
 			for _, hosts := range []int{17, 24} {
 				for bytes := 1 << 10; bytes <= 256<<20; bytes *= 8 {
-					got := m.Bound(equalCables(hosts, m.Beta), r, bytes)
+					got := m.AllReduceSecondsAtScale(equalCables(hosts, m.Beta), r, bytes)
 					want := m.AllReduceSeconds(r, hosts, bytes)
 					if got < 0.9*want || got > 1.1*want {
 						t.Errorf("%s, %v, %d bytes over %d hosts: %v, played through %v",
@@ -40,16 +40,17 @@ func TestSlowCable(t *testing.T) {
 	const bytes = 32 << 20
 	for _, hosts := range []int{4, 8, 20} {
 		cables := equalCables(hosts, m.Beta)
-		before := m.Bound(cables, ring, bytes)
+		before := m.AllReduceSecondsAtScale(cables, ring, bytes)
 		if hosts <= cost.PlayedHosts && before != m.AllReduceSeconds(ring, hosts, bytes) {
 			t.Errorf("%d equal cables are not what the model has", hosts)
 		}
 		cables[hosts-1] *= 10
-		if got := m.Bound(cables, ring, bytes) / before; got < 8 || got > 10.1 {
+		if got := m.AllReduceSecondsAtScale(cables, ring, bytes) / before; got < 8 || got > 10.1 {
 			t.Errorf("a ring over %d hosts, one cable ten times slower: %.3g times as long",
 				hosts, got)
 		}
-		if got := m.Bound(cables, tree, bytes); got < 2*bytes*cables[hosts-1]*0.5 {
+		got := m.AllReduceSecondsAtScale(cables, tree, bytes)
+		if got < 2*bytes*cables[hosts-1]*0.5 {
 			t.Errorf("a tree over %d hosts: %v, less than the slow cable needs", hosts, got)
 		}
 	}

@@ -39,7 +39,7 @@ func (m Model) Fit(samples []Sample) Model {
 	}) {
 		fitted-- // Share is the last of the parameters
 	}
-	best := m.loss(samples)
+	best := m.squaredLogErrors(samples)
 	for step := 4.0; step > 1.04; step = math.Sqrt(step) {
 		for better := true; better; {
 			better = false
@@ -48,7 +48,7 @@ func (m Model) Fit(samples []Sample) Model {
 					next := m
 					*next.fittedParameters()[i] *= factor
 					next.Share = min(next.Share, 1)
-					if loss := next.loss(samples); loss < best*(1-1e-3) {
+					if loss := next.squaredLogErrors(samples); loss < best*(1-1e-3) {
 						m, best, better = next, loss, true
 					}
 				}
@@ -63,8 +63,8 @@ func (m *Model) fittedParameters() [5]*float64 {
 	return [...]*float64{&m.Fixed, &m.Alpha, &m.Piece, &m.Beta, &m.Share}
 }
 
-// loss returns the sum of squares that Fit minimizes. All samples are measured.
-func (m Model) loss(samples []Sample) (sum float64) {
+// squaredLogErrors returns the sum of squares that Fit minimizes. All samples are measured.
+func (m Model) squaredLogErrors(samples []Sample) (sum float64) {
 	for _, s := range samples {
 		x := portable.Log(m.AllReduceSeconds(s.Route, s.Hosts, s.Bytes) / s.Seconds)
 		sum += float64(x * x)

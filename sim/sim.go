@@ -71,9 +71,9 @@ func (q *Queue[E]) before(i, j int) bool {
 // is the time at which it is free again, in seconds; the zero value is free from time 0 on.
 type Resource float64
 
-// Use serves a request that comes at a time and takes some seconds. It returns when the request is
-// done, which is when the resource is free again.
-func (r *Resource) Use(at, seconds float64) (done float64) {
+// Serve serves a request that comes at a time and takes some seconds. It returns when the request
+// is done, which is when the resource is free again.
+func (r *Resource) Serve(at, seconds float64) (done float64) {
 	*r = max(Resource(at), *r) + Resource(seconds)
 	return float64(*r)
 }

@@ -51,7 +51,7 @@ func TestResourceServesOneAfterAnother(t *testing.T) {
 	for i, c := range []struct{ at, seconds, done float64 }{
 		{1, 2, 3}, {2, 2, 5}, {5, 0, 5}, {7, 1, 8},
 	} {
-		if done := r.Use(c.at, c.seconds); done != c.done {
+		if done := r.Serve(c.at, c.seconds); done != c.done {
 			t.Errorf("request %d is done at %v, want %v", i, done, c.done)
 		}
 	}

@@ -33,7 +33,7 @@ func ReadCurves(model string, r io.Reader, strict bool) ([]Curve, []Finding, err
 	}
 	batch := t.column("global_batch_size")
 	if batch < 0 {
-		return nil, nil, t.missing("global_batch_size")
+		return nil, nil, t.missingColumn("global_batch_size")
 	}
 	sizes := make([]int, len(t.head))
 	order := []int{}
@@ -52,7 +52,7 @@ func ReadCurves(model string, r io.Reader, strict bool) ([]Curve, []Finding, err
 	slices.SortFunc(order, func(a, b int) int { return sizes[a] - sizes[b] })
 	var curves []Curve
 	for _, row := range t.rows {
-		curve, rule := t.curve(row, model, batch, order, sizes)
+		curve, rule := t.parseCurve(row, model, batch, order, sizes)
 		if rule != "" {
 			t.found.add(rule, row.line)
 		} else if len(curve.Sizes) > 0 {
@@ -69,9 +69,10 @@ func ReadCurves(model string, r io.Reader, strict bool) ([]Curve, []Finding, err
 	return curves, found, nil
 }
 
-// curve returns the curve of a row, or the rule by which it is left out. order has the columns with
-// speeds, by their sizes.
-func (t *table) curve(row row, model string, batch int, order, sizes []int) (c Curve, rule Rule) {
+// parseCurve returns the curve of a row, or the rule by which it is left out. order has the columns
+// with speeds, by their sizes.
+func (t *table) parseCurve(row row, model string, batch int,
+	order, sizes []int) (c Curve, rule Rule) {
 	samples, rule := number(row.cells[batch], 1<<40)
 	if rule != "" {
 		return c, rule
@@ -114,9 +115,9 @@ func (c *Curve) At(gpus int) (speed float64, known bool) {
 	return c.Speeds[i-1] + float64(part*(c.Speeds[i]-c.Speeds[i-1])), true
 }
 
-// Best returns the number of GPUs, at most so many, with which the curve is fastest, the smallest
-// of several; 0 = nothing was measured that is so small.
-func (c *Curve) Best(gpus int) (best int) {
+// FastestSize returns the number of GPUs, at most so many, with which the curve is fastest, the
+// smallest of several; 0 = nothing was measured that is so small.
+func (c *Curve) FastestSize(gpus int) (best int) {
 	speed := 0.0
 	for i, n := range c.Sizes {
 		if n <= gpus && c.Speeds[i] > speed {

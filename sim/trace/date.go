@@ -2,9 +2,9 @@ package trace
 
 // Dates, as traces write them. The zone is not known, and only differences are used.
 
-// date returns the milliseconds from 1970 to a date such as "2017-10-09 07:01:55", with a space or
-// a T in the middle, or the rule that it breaks.
-func date(text string) (int64, Rule) {
+// parseDate returns the milliseconds from 1970 to a date such as "2017-10-09 07:01:55", with a
+// space or a T in the middle, or the rule that it breaks.
+func parseDate(text string) (int64, Rule) {
 	const form = "0000-00-00 00:00:00"
 	if len(text) != len(form) {
 		return 0, NoNumber

@@ -62,14 +62,14 @@ func (p *Profile) ReadPoints(r io.Reader, strict bool) ([]Finding, error) {
 	}
 	placement, nodes, gpus := t.column("placement"), t.column("num_nodes"), t.column("num_replicas")
 	if placement < 0 && (nodes < 0 || gpus < 0) {
-		return nil, t.missing("placement", "num_nodes")
+		return nil, t.missingColumn("placement", "num_nodes")
 	}
 	var points []Point
 	for _, row := range t.rows {
-		local, step, sync, rule := three(row, at, 1<<40)
+		local, step, sync, rule := threeNumbers(row, at, 1<<40)
 		point := Point{LocalBatch: int(local), Step: step, Sync: sync}
 		if rule == "" && placement >= 0 {
-			point.Nodes, point.GPUs, rule = digits(row.cells[placement])
+			point.Nodes, point.GPUs, rule = parsePlacement(row.cells[placement])
 		} else if rule == "" {
 			n, why := number(row.cells[nodes], mostGPUs)
 			g, whyG := number(row.cells[gpus], mostGPUs)
@@ -106,8 +106,8 @@ func (p *Profile) ReadPoints(r io.Reader, strict bool) ([]Finding, error) {
 	return found, nil
 }
 
-// three returns the numbers of three columns of a row, or the rule that one of them breaks.
-func three(row row, at []int, most float64) (a, b, c float64, rule Rule) {
+// threeNumbers returns the numbers of three columns of a row, or the rule that one of them breaks.
+func threeNumbers(row row, at []int, most float64) (a, b, c float64, rule Rule) {
 	var x [3]float64
 	for i := range x {
 		var why Rule
@@ -117,8 +117,8 @@ func three(row row, at []int, most float64) (a, b, c float64, rule Rule) {
 	return x[0], x[1], x[2], rule
 }
 
-// digits returns the nodes and GPUs of a placement, a digit for each node.
-func digits(text string) (nodes, gpus int, rule Rule) {
+// parsePlacement returns the nodes and GPUs of a placement, a digit for each node.
+func parsePlacement(text string) (nodes, gpus int, rule Rule) {
 	text = strings.TrimSpace(text)
 	for _, c := range []byte(text) {
 		if c < '0' || c > '9' {
@@ -144,7 +144,7 @@ func (p *Profile) ReadEpochs(batch int, r io.Reader, strict bool) ([]Finding, er
 	}
 	e := Epochs{Batch: batch}
 	for _, row := range t.rows {
-		progress, iteration, metric, rule := three(row, at, math.MaxFloat64)
+		progress, iteration, metric, rule := threeNumbers(row, at, math.MaxFloat64)
 		sqr, why := number(row.cells[at[3]], math.MaxFloat64)
 		variance, whyVar := number(row.cells[at[4]], math.MaxFloat64)
 		if rule = cmp.Or(rule, why, whyVar); rule != "" {

@@ -126,14 +126,14 @@ func (t *table) columns(names ...string) ([]int, error) {
 	list := make([]int, len(names))
 	for i, name := range names {
 		if list[i] = t.column(name); list[i] < 0 {
-			return nil, t.missing(name)
+			return nil, t.missingColumn(name)
 		}
 	}
 	return list, nil
 }
 
-// missing is the error for a column that there must be.
-func (t *table) missing(names ...string) error {
+// missingColumn is the error for a column that there must be.
+func (t *table) missingColumn(names ...string) error {
 	var quoted []string
 	for _, name := range names {
 		quoted = append(quoted, strconv.Quote(name))

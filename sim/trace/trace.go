@@ -75,7 +75,7 @@ func Read(r io.Reader, o Options) (*Trace, error) {
 	trace := &Trace{Rows: len(t.rows)}
 	seen := map[string]int{}
 	for _, row := range t.rows {
-		job, rule := c.job(row)
+		job, rule := c.parseJob(row)
 		if rule == "" && o.GPUs > 0 && job.GPUs > o.GPUs {
 			rule = LargerThanCluster
 		}
@@ -102,7 +102,7 @@ func Read(r io.Reader, o Options) (*Trace, error) {
 	}
 	trace.nameJobs(t.found)
 	trace.sort(t.found)
-	trace.note(t, c)
+	trace.addRemarks(t, c)
 	trace.Found, err = t.found.list(o.Strict)
 	if err != nil {
 		return nil, err
@@ -135,18 +135,18 @@ func (t *table) traceColumns() (c columns, err error) {
 		return c, fmt.Errorf("this is a trace of Chronus, whose times are in minutes: write " +
 			"columns submission_time and duration in seconds")
 	case c.arrived < 0:
-		return c, t.missing("submission_time", "arrival", "timestamp")
+		return c, t.missingColumn("submission_time", "arrival", "timestamp")
 	case c.duration < 0:
-		return c, t.missing("duration")
+		return c, t.missingColumn("duration")
 	case c.gpus < 0:
-		return c, t.missing("num_gpu", "num_gpus", "gpus")
+		return c, t.missingColumn("num_gpu", "num_gpus", "gpus")
 	}
 	return c, nil
 }
 
-// job returns the job of a row, or the rule by which it is left out. Its times are on the clock of
-// the file, with NoDeadline where it has none.
-func (c *columns) job(row row) (job Job, rule Rule) {
+// parseJob returns the job of a row, or the rule by which it is left out. Its times are on the
+// clock of the file, with NoDeadline where it has none.
+func (c *columns) parseJob(row row) (job Job, rule Rule) {
 	job = Job{Line: row.line, Name: strconv.Itoa(row.line), Deadline: math.MinInt64}
 	// cell returns the text of a column; "" = there is none.
 	cell := func(column int) string {
@@ -165,7 +165,7 @@ func (c *columns) job(row row) (job Job, rule Rule) {
 		return x
 	}
 	if c.date {
-		job.Arrived, rule = date(cell(c.arrived))
+		job.Arrived, rule = parseDate(cell(c.arrived))
 	} else {
 		job.Arrived = milliseconds(read(c.arrived, mostSeconds, true))
 	}
@@ -240,8 +240,8 @@ func (t *Trace) sort(found findings) {
 	}
 }
 
-// note adds what has to be known of the trace, beside its defects.
-func (t *Trace) note(file *table, c columns) {
+// addRemarks adds what has to be known of the trace, beside its defects.
+func (t *Trace) addRemarks(file *table, c columns) {
 	if t.Start != 0 && !c.date {
 		file.found.add(StartsLate, 0)
 	}

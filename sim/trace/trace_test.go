@@ -207,7 +207,7 @@ func TestCurves(t *testing.T) {
 		}
 	}
 	for most, want := range map[int]int{0: 0, 1: 1, 3: 3, 4: 4, 16: 4, 100: 4} {
-		if best := got[0].Best(most); best != want {
+		if best := got[0].FastestSize(most); best != want {
 			t.Errorf("best of at most %d GPUs: %d, want %d", most, best, want)
 		}
 	}

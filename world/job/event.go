@@ -164,7 +164,7 @@ func (w *World) communicationSeconds(cables []float64) float64 {
 		return 0
 	}
 	if w.config.Route.Strategy != nil {
-		return m.Bound(cables, w.config.Route, bytes)
+		return m.AllReduceSecondsAtScale(cables, w.config.Route, bytes)
 	}
 	least := math.Inf(1)
 	for _, s := range []collective.Strategy{collective.Ring{}, collective.DoubleTree{},
@@ -174,7 +174,7 @@ func (w *World) communicationSeconds(cables []float64) float64 {
 		}
 		r := collective.DefaultRoute(bytes)
 		r.Strategy = s
-		least = min(least, m.Bound(cables, r, bytes))
+		least = min(least, m.AllReduceSecondsAtScale(cables, r, bytes))
 	}
 	return least
 }

@@ -68,7 +68,7 @@ func TestSecondsOfSteps(t *testing.T) {
 	c.Hosts[1].Wait = 0.002
 	ring := cost.Default()
 	cables := []float64{gigabit, gigabit, gigabit, gigabit}
-	at := func() float64 { return ring.Bound(cables, route, c.Gradients) }
+	at := func() float64 { return ring.AllReduceSecondsAtScale(cables, route, c.Gradients) }
 	c.Route = route
 	before := at()
 	cables[2] *= 10
