@@ -45,7 +45,7 @@ func (l *launcher) answerCluster(w http.ResponseWriter, r *http.Request) {
 // reads files of the kernel.
 func hostMemory() int64 {
 	root := os.DirFS("/")
-	bytes, known := cgroup.Machine(root, "MemTotal")
+	bytes, known := cgroup.MemInfo(root, "MemTotal")
 	if group, limited := cgroup.Read(root); limited && (!known || group.Limit < bytes) {
 		bytes, known = group.Limit, true
 	}

@@ -13,7 +13,7 @@ import (
 // it reads files. launcher.run calls it once, before workers are started.
 func memoryLimitText(root fs.FS) string {
 	group, limited := cgroup.Read(root)
-	if total, known := cgroup.Machine(root, "MemTotal"); !limited || known && group.Limit >= total {
+	if total, known := cgroup.MemInfo(root, "MemTotal"); !limited || known && group.Limit >= total {
 		return ""
 	}
 	return fmt.Sprintf("memory on this host is limited to %.1f GiB by control group /%s",

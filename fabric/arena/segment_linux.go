@@ -197,7 +197,7 @@ var promised atomic.Int64
 // reads files of the kernel.
 func availableMemory() (int64, bool) {
 	root := os.DirFS("/")
-	free, ok := cgroup.Machine(root, "MemAvailable")
+	free, ok := cgroup.MemInfo(root, "MemAvailable")
 	if group, limited := cgroup.Read(root); limited && (!ok || group.Free < free) {
 		free, ok = group.Free, true
 	}

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Machine returns what the kernel says of the memory of the whole machine under a key of
+// MemInfo returns what the kernel says of the memory of the whole machine under a key of
 // /proc/meminfo, such as MemTotal or MemAvailable, in bytes. The root is "/" of this machine; known
 // is false if the kernel says nothing under that key. Any goroutine may call it.
-func Machine(root fs.FS, key string) (bytes int64, known bool) {
+func MemInfo(root fs.FS, key string) (bytes int64, known bool) {
 	text, err := fs.ReadFile(root, "proc/meminfo")
 	if err != nil {
 		return 0, false

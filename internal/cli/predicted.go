@@ -11,7 +11,7 @@ import (
 
 // PredictionText says how long a change should take, and what that is made of.
 func PredictionText(p *api.Plan) string {
-	memory := fmt.Sprintf("%v in memory, for %d bytes of new state", Approximate(p.MemorySeconds),
+	memory := fmt.Sprintf("%v in memory, for %d bytes of new state", RoundTime(p.MemorySeconds),
 		p.Copied)
 	switch {
 	case p.LinkSeconds == nil:
@@ -19,12 +19,12 @@ func PredictionText(p *api.Plan) string {
 	case *p.LinkSeconds == 0:
 		return memory
 	}
-	return fmt.Sprintf("%v: %v on links, %s", Approximate(p.Seconds), Approximate(*p.LinkSeconds),
+	return fmt.Sprintf("%v: %v on links, %s", RoundTime(p.Seconds), RoundTime(*p.LinkSeconds),
 		memory)
 }
 
-// Approximate returns a predicted time, rounded to the digits that a prediction can have.
-func Approximate(seconds float64) time.Duration {
+// RoundTime returns a predicted time, rounded to the digits that a prediction can have.
+func RoundTime(seconds float64) time.Duration {
 	d := time.Duration(seconds * float64(time.Second))
 	if d < 100*time.Millisecond {
 		return d.Round(10 * time.Microsecond)

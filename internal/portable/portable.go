@@ -84,7 +84,7 @@ func Log(x float64) float64 {
 	case x == 0:
 		return math.Inf(-1)
 	}
-	near, k := split(x)
+	near, k := splitPower(x)
 	return float64(k*ln2High) + (logNear(near) + float64(k*ln2Low))
 }
 
@@ -93,12 +93,13 @@ func Log2(x float64) float64 {
 	if !(x > 0) || math.IsInf(x, 1) {
 		return Log(x)
 	}
-	near, k := split(x)
+	near, k := splitPower(x)
 	return k + float64(logNear(near)*(1/math.Ln2))
 }
 
-// split returns x, which is positive, as near·2^k, with near from the root of 1/2 to that of 2.
-func split(x float64) (near, k float64) {
+// splitPower returns x, which is positive, as near·2^k, with near from the root of 1/2 to that of
+// 2.
+func splitPower(x float64) (near, k float64) {
 	near, exponent := math.Frexp(x)
 	if near < math.Sqrt2/2 {
 		return 2 * near, float64(exponent - 1)
@@ -106,8 +107,8 @@ func split(x float64) (near, k float64) {
 	return near, float64(exponent)
 }
 
-// logNear returns the logarithm of a number that split gives: twice the inverse hyperbolic tangent
-// of (x-1)/(x+1).
+// logNear returns the logarithm of a number that splitPower gives: twice the inverse hyperbolic
+// tangent of (x-1)/(x+1).
 func logNear(x float64) float64 {
 	s := (x - 1) / (x + 1)
 	return float64(s * series(atanh[:], float64(s*s)))

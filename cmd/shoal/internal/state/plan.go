@@ -160,7 +160,7 @@ func showPlan(out io.Writer, p *plan.Plan, links cli.Rate, asJSON bool) error {
 				s.Ingress, s.Egress, s.Memory, s.Extra, hex.EncodeToString(hash[:]), seconds})
 	}
 	if seconds != nil {
-		predicted = fmt.Sprintf("%v on links", cli.Approximate(*seconds))
+		predicted = fmt.Sprintf("%v on links", cli.RoundTime(*seconds))
 	}
 	_, err := fmt.Fprintf(out, `state          %d bytes, %s
 moved          %d bytes from host to host, the least possible is %d
