@@ -110,10 +110,10 @@ func (l *Loop) evaluateDecision(m *member, d decide.Decision) *candidate {
 	}
 	p := l.twin.Predict(*d.To)
 	c := &candidate{member: m, Decision: d, Prediction: p, gain: p.Gain(),
-		change: l.predictedChange(decide.Scored{Target: *d.To, Prediction: p}, p.Sure())}
+		change: l.predictedChange(decide.Scored{Target: *d.To, Prediction: p}, p.SureEfficiency())}
 	c.least = cmp.Or(d.Least, minGain)
-	if c.learns = !(c.gain > c.least) && p.Hope() > cmp.Or(d.Least, decide.MinHope); c.learns {
-		c.gain = p.Hope()
+	if c.learns = !(c.gain > c.least) && p.HopedGain() > cmp.Or(d.Least, decide.MinHope); c.learns {
+		c.gain = p.HopedGain()
 	}
 	c.score = float64((c.gain/min(c.least, 1)-1)*horizon) - p.CostSeconds.Mid
 	if isRateChange(c.change) { // first, because it holds up nothing else
@@ -232,7 +232,7 @@ func (l *Loop) orderChange(c candidate) []Order {
 		v.why = "it was said what should change"
 		return []Order{{Next: next, Change: c.change, Watch: true}}
 	}
-	l.asked = &asked{change: c.change, efficiency: c.Sure(), least: c.least,
+	l.asked = &asked{change: c.change, efficiency: c.SureEfficiency(), least: c.least,
 		learns: c.learns,
 		step:   l.now.Step}
 	return []Order{{Next: next, Change: c.change}}

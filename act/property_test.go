@@ -226,11 +226,11 @@ func (h *hostile) Decide(o sense.Observation, twin decide.Twin,
 	case 4:
 		to.Setting.Save = 1 << 63
 	case 5:
-		return decide.Leave("it has no mind"), make([]byte, 1<<20)
+		return decide.NoChange("it has no mind"), make([]byte, 1<<20)
 	case 6:
 		to.Setting.Save = 100
 	default:
-		return decide.Leave("it is tired"), state
+		return decide.NoChange("it is tired"), state
 	}
 	return decide.Decision{To: &to, Because: "it can"}, state
 }

@@ -33,7 +33,7 @@ func (p scripted) Decide(o sense.Observation, _ decide.Twin,
 	state []byte) (decide.Decision, []byte) {
 	to := decide.Target{Setting: o.Setting}
 	if to.Setting.Batch = p.wants(o.Setting.Batch); to.Setting.Batch == 0 {
-		return decide.Leave("it wants nothing"), state
+		return decide.NoChange("it wants nothing"), state
 	}
 	return decide.Decision{To: &to, Because: strings.Repeat("“it wants so” ", 20)}, state
 }

@@ -228,7 +228,7 @@ func (p wanting) Decide(o sense.Observation, _ decide.Twin, _ []byte) (decide.De
 	to := decide.Target{Setting: o.Setting}
 	to.Setting.Size = p.size
 	if p.size == o.Setting.Size {
-		return decide.Leave("it has what it wants"), nil
+		return decide.NoChange("it has what it wants"), nil
 	}
 	return decide.Decision{To: &to, Because: "it wants so", Least: 0.1}, nil
 }

@@ -26,7 +26,7 @@ func (p wantsSync) Decide(o sense.Observation, _ decide.Twin,
 	to := decide.Target{Setting: o.Setting}
 	to.Setting.Sync, to.Setting.Round = "local", 4
 	if o.Setting.Sync == "local" {
-		return decide.Leave("it has it"), state
+		return decide.NoChange("it has it"), state
 	}
 	return decide.Decision{To: &to, Because: "it wants so", Least: p.least}, state
 }

@@ -56,8 +56,8 @@ type Decision struct {
 	Else *Decision
 }
 
-// Leave returns the decision that nothing should change.
-func Leave(because string) Decision { return Decision{Because: because} }
+// NoChange returns the decision that nothing should change.
+func NoChange(because string) Decision { return Decision{Because: because} }
 
 // Scored is a target and what is predicted of it.
 type Scored struct {
@@ -107,22 +107,22 @@ const (
 
 // Gain returns by which factor the progress a second grows, to compare targets; 0 = it is not
 // known. Of the throughput the middle counts, because a trial measures it and the change is taken
-// back if it is not there. Of the efficiency Sure counts, because no trial shows that.
-func (p Prediction) Gain() float64 { return p.Throughput.Mid * p.Sure() }
+// back if it is not there. Of the efficiency SureEfficiency counts, because no trial shows that.
+func (p Prediction) Gain() float64 { return p.Throughput.Mid * p.SureEfficiency() }
 
-// Sure returns the factor of the efficiency that decisions rest on; 0 = it is not known.
-func (p Prediction) Sure() float64 {
+// SureEfficiency returns the factor of the efficiency that decisions rest on; 0 = it is not known.
+func (p Prediction) SureEfficiency() float64 {
 	if p.Careful > 0 {
 		return p.Careful
 	}
 	return p.Efficiency.Low
 }
 
-// Hope is Gain where what was never measured is as good as it may be: to try such a target costs a
-// few steps, and not to know it can cost the whole job.
-func (p Prediction) Hope() float64 {
+// HopedGain is Gain where what was never measured is as good as it may be: to try such a target
+// costs a few steps, and not to know it can cost the whole job.
+func (p Prediction) HopedGain() float64 {
 	if !p.Untried {
 		return p.Gain()
 	}
-	return p.Throughput.High * p.Sure()
+	return p.Throughput.High * p.SureEfficiency()
 }

@@ -153,7 +153,7 @@ type equal struct{ policy.Shares }
 
 // Decide implements decide.Policy: it leaves everything as it is.
 func (equal) Decide(sense.Observation, decide.Twin, []byte) (decide.Decision, []byte) {
-	return decide.Leave("work stays equal"), nil
+	return decide.NoChange("work stays equal"), nil
 }
 
 // play plays a run for each seed under the policy p, and returns the row of the table that has

@@ -86,24 +86,24 @@ func (s *watched) decide(o sense.Observation) decide.Decision {
 	averages := setting.KeepsReplicas(o.Setting.Sync) && o.Setting.Sync != "pair"
 	switch {
 	case !o.Levers.Auto:
-		return decide.Leave(o.Levers.WhyNotAuto())
+		return decide.NoChange(o.Levers.WhyNotAuto())
 	case s.Over:
-		return decide.Leave("the job has gone over to synchronous SGD, or somebody has chosen")
-	case !averages && (s.Began || o.Setting.Number > 0 || !begins(o)):
+		return decide.NoChange("the job has gone over to synchronous SGD, or somebody has chosen")
+	case !averages && (s.Began || o.Setting.Number > 0 || !isNewTraining(o)):
 		s.Over = true
-		return decide.Leave("the job does not train by sma any more, or does not begin now")
+		return decide.NoChange("the job does not train by sma any more, or does not begin now")
 	case o.Size < 2:
-		return decide.Leave("a worker that is alone averages nothing")
+		return decide.NoChange("a worker that is alone averages nothing")
 	case !averages:
 		to.Setting.Sync, to.Setting.Round = "sma", max(o.Levers.Round, 1)
 		return decide.Decision{To: &to, Because: "a training begins with model averaging",
 			Least: anyGain}
 	}
 	s.Began = true
-	s.look(o)
+	s.lookAtNoise(o)
 	s.lookAtLoss(o)
 	to.Setting.Sync, to.Setting.Round = setting.Ssgd, 1
-	if fall, known := s.fall(); known && s.Looks < adaptiveFirst && s.Fastest > 0 &&
+	if fall, known := s.lossDrop(); known && s.Looks < adaptiveFirst && s.Fastest > 0 &&
 		fall < adaptiveSlow*s.Fastest {
 		return decide.Decision{To: &to, Least: anyGain, Because: fmt.Sprintf("the loss fell by "+
 			"%.2g in %d commits, and by %.2g when it fell fastest; of noise there are %d looks",
@@ -122,25 +122,25 @@ func (s *watched) decide(o sense.Observation) decide.Decision {
 				why += "; and workers tell no loss (job.report(loss=…))"
 			}
 		}
-		d := decide.Leave(why)
+		d := decide.NoChange(why)
 		d.Again = max(min(s.Next, s.Seen), o.Step+1) - o.Step
 		return d
 	}
 	return decide.Decision{To: &to, Least: anyGain,
 		Because: fmt.Sprintf("%s, and was %s when the training began: a change point by %.3g "+
-			"standard deviations", describeNoise(o.Measured), samples(portable.Exp(s.Mean)),
+			"standard deviations", describeNoise(o.Measured), formatSamples(portable.Exp(s.Mean)),
 			s.Above)}
 }
 
-// begins reports whether a training begins: whether in the epochs before this one there are no more
-// steps than the first looks take. Those of a job that goes on from a checkpoint count too.
-func begins(o sense.Observation) bool {
+// isNewTraining reports whether a training begins: whether in the epochs before this one there are
+// no more steps than the first looks take. Those of a job that goes on from a checkpoint count too.
+func isNewTraining(o sense.Observation) bool {
 	over := float64(o.Epoch) * float64(o.Samples)
 	return over <= adaptiveFirst*adaptiveEvery*float64(o.Setting.Batch)
 }
 
-// look takes in the noise, if it is known and time for it.
-func (s *watched) look(o sense.Observation) {
+// lookAtNoise takes in the noise, if it is known and time for it.
+func (s *watched) lookAtNoise(o sense.Observation) {
 	n := o.Measured
 	if !n.Known || o.Step < s.Next || !(n.Scale.Low > 0) {
 		return
@@ -167,14 +167,14 @@ func (s *watched) lookAtLoss(o sense.Observation) {
 	}
 	s.Seen = o.Step + adaptiveEvery
 	s.Losses = append(s.Losses[max(0, len(s.Losses)-adaptiveFirst+1):], o.Loss)
-	if fall, known := s.fall(); known {
+	if fall, known := s.lossDrop(); known {
 		s.Fastest = max(s.Fastest, fall)
 	}
 }
 
-// fall returns by how much the loss has fallen from the older half of the newest looks to the newer
-// one, in the mean; false = there are too few.
-func (s *watched) fall() (float64, bool) {
+// lossDrop returns by how much the loss has fallen from the older half of the newest looks to the
+// newer one, in the mean; false = there are too few.
+func (s *watched) lossDrop() (float64, bool) {
 	if len(s.Losses) < adaptiveFirst {
 		return 0, false
 	}

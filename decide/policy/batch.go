@@ -48,14 +48,14 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 	state []byte) (decide.Decision, []byte) {
 	switch {
 	case !o.Levers.Batch.IsOpen():
-		return decide.Leave("the program has not opened the batch (batch_range)"), state
+		return decide.NoChange("the program has not opened the batch (batch_range)"), state
 	case !o.Noise.Known:
-		return decide.Leave("the gradient noise scale is unknown: " + o.Noise.Why), state
+		return decide.NoChange("the gradient noise scale is unknown: " + o.Noise.Why), state
 	case setting.KeepsReplicas(o.Setting.Sync):
-		return decide.Leave(replicasDiffer), state
+		return decide.NoChange(replicasDiffer), state
 	}
 	otherwise := followNoise(o)
-	o, tooLarge := fitOf(o).bound(o)
+	o, tooLarge := fitOf(o).boundBatches(o)
 	var list []decide.Scored
 	for _, batch := range batchesToCompare(o.Levers.Batch, o.Setting.Batch, o.Size) {
 		to := decide.Target{Setting: withBatch(o, batch)}
@@ -67,9 +67,9 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 	learns := false
 	if len(list) > 0 && !(list[0].Gain() > decide.MinGain) { // what was not measured may be better
 		hope := slices.MaxFunc(list, func(a, b decide.Scored) int {
-			return cmp.Compare(a.Hope(), b.Hope())
+			return cmp.Compare(a.HopedGain(), b.HopedGain())
 		})
-		if learns = hope.Hope() > decide.MinHope; learns {
+		if learns = hope.HopedGain() > decide.MinHope; learns {
 			at := slices.IndexFunc(list, func(x decide.Scored) bool {
 				return x.Setting.Batch == hope.Setting.Batch
 			})
@@ -85,7 +85,7 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 		if tooLarge != "" {
 			text += "; " + tooLarge
 		}
-		d := decide.Leave(text)
+		d := decide.NoChange(text)
 		d.Else = otherwise
 		return d, state
 	}
@@ -97,7 +97,7 @@ func (Batch) Decide(o sense.Observation, twin decide.Twin,
 	if tooLarge != "" && best.Setting.Batch > o.Setting.Batch {
 		because += "; " + tooLarge
 	}
-	return decide.Decision{To: &best.Target, Because: because, Alternatives: distinct(list),
+	return decide.Decision{To: &best.Target, Because: because, Alternatives: distinctOthers(list),
 		Else: otherwise}, state
 }
 
@@ -140,14 +140,15 @@ func withBatch(o sense.Observation, batch uint64) setting.Setting {
 // describeNoise returns what is known of the noise scale, in words; it is known.
 func describeNoise(n noise.Estimate) string {
 	if n.Above {
-		return fmt.Sprintf("the gradient noise scale is %s or more", samples(n.Scale.High))
+		return fmt.Sprintf("the gradient noise scale is %s or more", formatSamples(n.Scale.High))
 	}
-	return fmt.Sprintf("the gradient noise scale is %s (%s–%s)", samples(n.Scale.Mid),
-		samples(n.Scale.Low), samples(n.Scale.High))
+	return fmt.Sprintf("the gradient noise scale is %s (%s–%s)", formatSamples(n.Scale.Mid),
+		formatSamples(n.Scale.Low), formatSamples(n.Scale.High))
 }
 
-// samples writes a number of samples as people read it, with three digits or more and no exponent.
-func samples(x float64) string {
+// formatSamples writes a number of samples as people read it, with three digits or more and no
+// exponent.
+func formatSamples(x float64) string {
 	if x < 100 {
 		return fmt.Sprintf("%.3g", x)
 	}
@@ -160,9 +161,9 @@ func areTooNear(a, b uint64) bool {
 	return float64(max(a, b)) < otherFactor*float64(min(a, b))
 }
 
-// distinct returns up to three alternatives to the best of a sorted list whose batches clearly
-// differ from it and from each other, the best first.
-func distinct(list []decide.Scored) (others []decide.Scored) {
+// distinctOthers returns up to three alternatives to the best of a sorted list whose batches
+// clearly differ from it and from each other, the best first.
+func distinctOthers(list []decide.Scored) (others []decide.Scored) {
 	for _, x := range list[1:] {
 		// near reports whether the batch of another one is about as large.
 		near := func(y decide.Scored) bool { return areTooNear(x.Setting.Batch, y.Setting.Batch) }

@@ -63,15 +63,15 @@ func (b Budget) Decide(o sense.Observation, twin decide.Twin,
 // decide is Decide by what is remembered in s, which it updates.
 func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.Decision {
 	if why := sizeWaits(o); why != "" {
-		return decide.Leave(why)
+		return decide.NoChange(why)
 	}
 	if o.Samples == 0 || o.Setting.Batch == 0 {
-		return decide.Leave("the program states no data, so nobody knows when an epoch ends")
+		return decide.NoChange("the program states no data, so nobody knows when an epoch ends")
 	}
 	steps := (o.Samples + o.Setting.Batch - 1) / o.Setting.Batch
 	if s.Chosen {
-		d := decide.Leave(fmt.Sprintf("%.3g was spent, and the size stays until the end of epoch "+
-			"%d", s.Money, o.Epoch+1))
+		d := decide.NoChange(fmt.Sprintf("%.3g was spent, and the size stays until the end of "+
+			"epoch %d", s.Money, o.Epoch+1))
 		d.Again = max(s.Step+steps, o.Step+1) - o.Step
 		return d
 	}
@@ -83,7 +83,7 @@ func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.D
 	}
 	rate, n := sense.Rate(o.Steps.Between(o.Step-min(o.Step, 64), o.Step))
 	if n == 0 {
-		return decide.Leave("no step was measured")
+		return decide.NoChange("no step was measured")
 	}
 	s.Chosen = true
 	seconds := float64(o.Samples) / rate.Mid
@@ -99,7 +99,7 @@ func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.D
 		}
 	}
 	if best == now {
-		return decide.Leave(fmt.Sprintf("an epoch takes %.3g s and costs %.3g with %s, "+
+		return decide.NoChange(fmt.Sprintf("an epoch takes %.3g s and costs %.3g with %s, "+
 			"there is %.3g for it, and no other size is better", seconds, now.money,
 			plural.Of(o.Size, "member"), left))
 	}

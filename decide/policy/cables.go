@@ -58,8 +58,8 @@ type sight struct {
 	late   int       // how many all-reduces those are
 }
 
-// slowest returns the host whose links show that its cable is slow; -1 = none do.
-func (x *sight) slowest() int {
+// slowCableHost returns the host whose links show that its cable is slow; -1 = none do.
+func (x *sight) slowCableHost() int {
 	if len(x.now) < 3 {
 		return -1
 	}
@@ -77,9 +77,9 @@ func (x *sight) slowest() int {
 	return host
 }
 
-// slowed returns the host whose links show that its cable has become slow; -1 = none do.
-func (x *sight) slowed() int {
-	host := x.slowest()
+// newlySlowHost returns the host whose links show that its cable has become slow; -1 = none do.
+func (x *sight) newlySlowHost() int {
+	host := x.slowCableHost()
 	if host >= 0 && len(x.usual) == len(x.now) && x.usual[host] < seenSlower*x.now[host] {
 		return -1
 	}
@@ -90,12 +90,12 @@ func (x *sight) slowed() int {
 // links may soon show which cable it is. w is what the route took, and the newest one so many
 // seconds.
 func (c *classState) awaitsCable(w *sense.Window, seconds float64) bool {
-	if c.hasDrifted(w) <= 0 {
+	if c.driftDirection(w) <= 0 {
 		c.sight.waited, c.sight.late = 0, 0
 		return false
 	}
 	if c.sight.now == nil || c.Hosts < 3 || c.Bytes < minLookBytes || c.sight.late >= minAwait &&
-		(c.sight.slowed() >= 0 || c.sight.waited > maxAwait) {
+		(c.sight.newlySlowHost() >= 0 || c.sight.waited > maxAwait) {
 		return false
 	}
 	c.sight.waited += seconds
@@ -107,9 +107,9 @@ func (c *classState) awaitsCable(w *sense.Window, seconds float64) bool {
 // for; -1 = none do.
 func (c *classState) seenSlowCable() int {
 	if c.unsure {
-		return c.sight.slowest()
+		return c.sight.slowCableHost()
 	}
-	return c.sight.slowed()
+	return c.sight.newlySlowHost()
 }
 
 // stopLooking ends the search for a slow cable where there is no route left that may be faster than
@@ -228,10 +228,10 @@ func (c *classState) keepCables() {
 	}
 }
 
-// fit returns the model that explains what was measured of a class, and of others beside it. One
-// route alone says little: once a cable is not slow any more, the fit begins from what explained
-// the class before it was.
-func (p *Routes) fit(c *classState) cost.Model {
+// fitModel returns the model that explains what was measured of a class, and of others beside it.
+// One route alone says little: once a cable is not slow any more, the fit begins from what
+// explained the class before it was.
+func (p *Routes) fitModel(c *classState) cost.Model {
 	m := p.start
 	if len(c.seconds) == 1 && c.healed {
 		m = c.healthy

@@ -23,19 +23,19 @@ func (n *network) overBest(hosts, bytes int) float64 {
 	for _, r := range list[1:] {
 		least = min(least, n.truth.AllReduceSeconds(r, hosts, bytes))
 	}
-	return n.truth.AllReduceSeconds(n.takes(hosts, bytes), hosts, bytes) / least
+	return n.truth.AllReduceSeconds(n.routeOf(hosts, bytes), hosts, bytes) / least
 }
 
-// takes returns by which route the all-reduces of a class go.
-func (n *network) takes(hosts, bytes int) collective.Route {
+// routeOf returns by which route the all-reduces of a class go.
+func (n *network) routeOf(hosts, bytes int) collective.Route {
 	if r, known := n.route[cost.ClassOf(hosts, bytes)]; known {
 		return r
 	}
 	return collective.DefaultRoute(bytes)
 }
 
-// slow has the cable of a host be ten times as slow as the others from now on.
-func (n *network) slow(host, hosts int) {
+// slowCable has the cable of a host be ten times as slow as the others from now on.
+func (n *network) slowCable(host, hosts int) {
 	n.truth.Slow = slices.Repeat([]float64{1}, hosts)
 	n.truth.Slow[host] = 10
 }
@@ -49,7 +49,7 @@ func TestTunerFindsTheSlowCable(t *testing.T) {
 			n, tuner := newNetwork(cables, 0.05), policy.NewRoutes(cost.Default())
 			n.seen = slow != 1
 			n.allReduceInTurn(60, hosts, []int{bytes}, tuner)
-			n.slow(slow, hosts)
+			n.slowCable(slow, hosts)
 			n.allReduceInTurn(12, hosts, []int{bytes}, tuner)
 			if over := n.overBest(hosts, bytes); over > 1/0.95 {
 				t.Errorf("%d hosts, %d slow: %.2f times as long as the best route", hosts, slow,
@@ -79,7 +79,7 @@ func TestTunerSeesTheSlowCable(t *testing.T) {
 		}
 	}
 	for _, slow := range []int{2, 0, 3, 1, 1} {
-		n.slow(slow, hosts)
+		n.slowCable(slow, hosts)
 		for _, d := range n.allReduceInTurn(12, hosts, []int{bytes}, tuner) {
 			for _, c := range d.Changes {
 				if c.Phase == setting.Entered && d.Slow != slow || c.Phase == setting.Reverted {
@@ -106,7 +106,7 @@ func TestTunerFindsACableThatIsALittleSlow(t *testing.T) {
 		n, tuner := newNetwork(cables, 0.03), policy.NewRoutes(cost.Default())
 		n.seen = seen
 		n.allReduceInTurn(100, hosts, []int{bytes}, tuner)
-		n.slow(slow, hosts)
+		n.slowCable(slow, hosts)
 		n.truth.Slow[slow] = 1.5
 		found := false
 		for _, d := range n.allReduceInTurn(100, hosts, []int{bytes}, tuner) {
@@ -124,7 +124,7 @@ func TestTunerFindsACableThatWasAlwaysSlow(t *testing.T) {
 	const hosts, bytes = 4, 1 << 20
 	for slow := range hosts {
 		n := newNetwork(cables, 0.05)
-		n.slow(slow, hosts)
+		n.slowCable(slow, hosts)
 		one, other := policy.NewRoutes(cost.Default()), policy.NewRoutes(cost.Default())
 		n.allReduceInTurn(3*slow, hosts, []int{bytes}, one, other)
 		n.allReduceInTurn(120, hosts, []int{bytes}, other, one)
@@ -142,7 +142,7 @@ func TestTunerTriesStreamsAroundTheSlowCable(t *testing.T) {
 	truth.Share = 0.3
 	n, tuner := newNetwork(truth, 0.02), policy.NewRoutes(cost.Default())
 	n.allReduceInTurn(8, hosts, []int{bytes}, tuner)
-	n.slow(0, hosts)
+	n.slowCable(0, hosts)
 	n.allReduceInTurn(100, hosts, []int{bytes}, tuner)
 	if over := n.overBest(hosts, bytes); over > 1/0.9 {
 		t.Errorf("%v takes %.2f times as long as the best route",

@@ -35,16 +35,16 @@ func (Checkpoint) Levers() []string { return []string{"save"} }
 func (Checkpoint) Decide(o sense.Observation, _ decide.Twin,
 	_ []byte) (decide.Decision, []byte) {
 	if !o.Levers.Save {
-		return decide.Leave("the program does not leave the time between checkpoints to the job: " +
-			`job.checkpoint(…, every="auto") does`), nil
+		return decide.NoChange("the program does not leave the time between checkpoints to the " +
+			`job: job.checkpoint(…, every="auto") does`), nil
 	}
 	rate, n := sense.Rate(slices.DeleteFunc(o.Steps.Between(o.Step-min(o.Step, 64), o.Step),
 		func(x sense.StepSample) bool { return x.Batch != o.Setting.Batch || x.Size != o.Size }))
 	switch {
 	case o.Saves.Count == 0:
-		return decide.Leave("no checkpoint was made yet, amid a training, whose cost shows"), nil
+		return decide.NoChange("no checkpoint was made yet, amid a training, whose cost shows"), nil
 	case n < 8:
-		return decide.Leave("fewer than 8 of the newest steps tell what a step takes"), nil
+		return decide.NoChange("fewer than 8 of the newest steps tell what a step takes"), nil
 	}
 	step := float64(o.Setting.Batch) / rate.Mid
 	toLoss := decide.MeanTimeToLoss(o).Mid
@@ -56,8 +56,8 @@ func (Checkpoint) Decide(o sense.Observation, _ decide.Twin,
 	to.Setting.Save = roundSteps(best / step)
 	near := math.Abs(portable.Log(now/best)) < portable.Log(otherSave)
 	if near || to.Setting.Save == o.Setting.Save {
-		return decide.Leave(fmt.Sprintf("%s: each %.3g s is best, and one comes each %.3g s", cost,
-			best, now)), nil
+		return decide.NoChange(fmt.Sprintf("%s: each %.3g s is best, and one comes each %.3g s",
+			cost, best, now)), nil
 	}
 	saved := decide.SaveOverhead(o.Saves, now, toLoss) -
 		decide.SaveOverhead(o.Saves, float64(to.Setting.Save)*step, toLoss)

@@ -93,14 +93,14 @@ func climb(o sense.Observation, state []byte, steps uint64, each int,
 func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 	enough func(members int) float64) decide.Decision {
 	if why := sizeWaits(o); why != "" {
-		return decide.Leave(why)
+		return decide.NoChange(why)
 	}
 	switch n := o.Size; {
 	case s.Over:
-		return decide.Leave("the search has ended at " + plural.Of(n, "member"))
+		return decide.NoChange("the search has ended at " + plural.Of(n, "member"))
 	case s.Asked != 0 && n == s.Members && o.Setting.Number > s.Change: // they were taken back
 		s.Over = true
-		return decide.Leave(fmt.Sprintf("%s %s taken back", plural.Of(s.Asked, "member"),
+		return decide.NoChange(fmt.Sprintf("%s %s taken back", plural.Of(s.Asked, "member"),
 			plural.Verb(s.Asked, "was", "were")))
 	case s.Asked != 0 && n == s.Asked:
 		*s = climbed{Members: n, Since: o.Step, Before: s.Members, Rate: s.Rate}
@@ -108,7 +108,7 @@ func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 		*s = climbed{Members: n, Since: o.Step}
 	}
 	if o.Step < s.Since+steps {
-		d := decide.Leave(fmt.Sprintf("%s %s measured until step %d",
+		d := decide.NoChange(fmt.Sprintf("%s %s measured until step %d",
 			plural.Of(o.Size, "member"), plural.Verb(o.Size, "is", "are"), s.Since+steps))
 		d.Again = s.Since + steps - o.Step
 		return d
@@ -117,7 +117,7 @@ func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 		func(x sense.StepSample) bool { return x.Size != o.Size })
 	rate, n := sense.Rate(list)
 	if n == 0 {
-		return decide.Leave("no step of " + plural.Of(o.Size, "member") + " was measured")
+		return decide.NoChange("no step of " + plural.Of(o.Size, "member") + " was measured")
 	}
 	next, why := o.Size+each, "each number of members is tried until one brings too little"
 	if s.Before > 0 {
@@ -133,7 +133,7 @@ func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 	}
 	if uint64(next) > o.Levers.Size.To || uint64(next) < o.Levers.Size.From {
 		s.Over = true
-		return decide.Leave(why + "; there is no room for others")
+		return decide.NoChange(why + "; there is no room for others")
 	}
 	s.Asked, s.Change = next, o.Setting.Number
 	to := withSize(o, next)

@@ -52,7 +52,7 @@ func (KungFuBatch) Decide(o sense.Observation, _ decide.Twin,
 func kungfuDecision(o sense.Observation, s *kungfuState) decide.Decision {
 	batch := o.Setting.Batch
 	if setting.KeepsReplicas(o.Setting.Sync) {
-		return decide.Leave(replicasDiffer)
+		return decide.NoChange(replicasDiffer)
 	}
 	if o.Noise.Known && batch > 0 {
 		x := math.Abs(o.Noise.Scale.Mid) / float64(batch)
@@ -63,19 +63,20 @@ func kungfuDecision(o sense.Observation, s *kungfuState) decide.Decision {
 	}
 	if o.Epoch == s.Epoch || !s.Seen {
 		s.Epoch = o.Epoch
-		return decide.Leave("the epoch is not over, or its noise is unknown")
+		return decide.NoChange("the epoch is not over, or its noise is unknown")
 	}
-	o, tooLarge := fitOf(o).bound(o)
+	o, tooLarge := fitOf(o).boundBatches(o)
 	last := s.Last
 	s.Epoch, s.Last = o.Epoch, s.Average
 	to := min(2*batch, o.Levers.Batch.To)
 	switch {
 	case last == 0:
-		return decide.Leave("the first epoch has none before it")
+		return decide.NoChange("the first epoch has none before it")
 	case to <= batch && tooLarge != "":
-		return decide.Leave(tooLarge)
+		return decide.NoChange(tooLarge)
 	case s.Average <= last || to <= batch || !o.Levers.Batch.IsOpen():
-		return decide.Leave(fmt.Sprintf("noise over batch went from %.3g to %.3g", last, s.Average))
+		return decide.NoChange(fmt.Sprintf("noise over batch went from %.3g to %.3g",
+			last, s.Average))
 	}
 	return decide.Decision{To: &decide.Target{Setting: withBatch(o, to)},
 		Because: fmt.Sprintf("noise over batch grew from %.3g to %.3g in an epoch", last,

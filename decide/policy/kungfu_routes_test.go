@@ -25,13 +25,13 @@ func TestKungFuRoutesBesideTheTuner(t *testing.T) {
 				n := newNetwork(cables, 0.05)
 				n.route[cost.ClassOf(hosts, bytes)] = first
 				n.allReduceInTurn(60, hosts, []int{bytes}, tuner)
-				n.slow(slow, hosts)
+				n.slowCable(slow, hosts)
 				stayed := n.overBest(hosts, bytes)
 				switched, steady := 0, 0 // steps to the first change, and to the last of 24
 				for step := range 24 {
-					before := n.takes(hosts, bytes)
+					before := n.routeOf(hosts, bytes)
 					n.allReduce(hosts, bytes, tuner)
-					if n.takes(hosts, bytes) != before {
+					if n.routeOf(hosts, bytes) != before {
 						if steady = step + 1; switched == 0 {
 							switched = steady
 						}

@@ -66,10 +66,10 @@ func toCount(x float64) uint64 {
 	return uint64(x)
 }
 
-// bound returns the observation of a job whose range of batches ends where its memory does, but not
-// below the batch of now, and in words why, where that is less than a policy might choose now; "" =
-// it is not.
-func (f fit) bound(o sense.Observation) (bounded sense.Observation, why string) {
+// boundBatches returns the observation of a job whose range of batches ends where its memory does,
+// but not below the batch of now, and in words why, where that is less than a policy might choose
+// now; "" = it is not.
+func (f fit) boundBatches(o sense.Observation) (bounded sense.Observation, why string) {
 	r := &o.Levers.Batch
 	next := min(r.To, maxBatchFactor*o.Setting.Batch)
 	if r.To = min(r.To, max(f.most, o.Setting.Batch)); r.To >= next {

@@ -11,8 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/sense/machine"
 )
 
-// hosts gives a job of four workers two hosts, of which h1 has three, with a memory on each.
-func hosts(o *sense.Observation, h1, h2 machine.Memory) {
+// setHostMemories gives a job of four workers two hosts, of which h1 has three, with a memory on
+// each.
+func setHostMemories(o *sense.Observation, h1, h2 machine.Memory) {
 	o.Hosts = []string{"h1", "h2", "h1", "h1"}
 	o.Machines = []machine.Host{{Name: "h1", Memory: []machine.Memory{h1}},
 		{Name: "h2", Memory: []machine.Memory{h2}}, {Name: "gone", Memory: []machine.Memory{h1}}}
@@ -39,7 +40,7 @@ func TestBatchFitsMemory(t *testing.T) {
 		for {
 			m := machine.Memory{Used: need(), Samples: float64(o.Setting.Batch) / 4, Room: room,
 				Device: device}
-			hosts(&o, m, machine.Memory{Used: 1, Samples: 1, Room: 1e12})
+			setHostMemories(&o, m, machine.Memory{Used: 1, Samples: 1, Room: 1e12})
 			d, _ := policy.Batch{}.Decide(o, exact{o, 1e6}, nil)
 			if d.To == nil {
 				break
@@ -58,7 +59,7 @@ func TestBatchFitsMemory(t *testing.T) {
 // The reason says which batch would take too much memory, how much there is, and where.
 func TestBatchSaysWhatMemoryItWouldTake(t *testing.T) {
 	o := observed(256, 1e6)
-	hosts(&o, machine.Memory{Used: 2.5 * (1 << 30), Samples: 64, Room: 16 * (1 << 30)},
+	setHostMemories(&o, machine.Memory{Used: 2.5 * (1 << 30), Samples: 64, Room: 16 * (1 << 30)},
 		machine.Memory{Used: 1, Samples: 64, Room: 1e12})
 	const why = "512 would take up to 15 of 16 GiB on h1"
 	d, _ := policy.Batch{}.Decide(o, exact{o, 1e6}, nil)

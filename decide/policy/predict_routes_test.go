@@ -40,7 +40,7 @@ func checkPredictions(t *testing.T, seen bool, wrong float64) {
 		n.truth.Slow = nil
 		if i%2 == 0 {
 			host := n.rng.IntN(hosts)
-			n.slow(host, hosts)
+			n.slowCable(host, hosts)
 			n.truth.Slow[host] = math.Pow(40, n.rng.Float64())
 		}
 		for _, c := range ledger(n.allReduceInTurn(40, hosts, []int{bytes}, tuner)) {

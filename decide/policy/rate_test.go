@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// otherwise returns what the policy of the batch wants beside the batch; nil = nothing.
-func otherwise(o sense.Observation) *decide.Decision {
+// besideBatch returns what the policy of the batch wants beside the batch; nil = nothing.
+func besideBatch(o sense.Observation) *decide.Decision {
 	d, _ := policy.Batch{}.Decide(o, exact{o, -1}, nil)
 	return d.Else
 }
@@ -38,7 +38,7 @@ func TestRateFollowsNoise(t *testing.T) {
 		}
 		low, high = min(low, high), max(low, high)
 		off := max(o.Setting.Rate/high, low/o.Setting.Rate)
-		d := otherwise(o)
+		d := besideBatch(o)
 		switch {
 		case d == nil && off > 1.05 && off > math.Pow(high/low, 1.5):
 			t.Fatalf("rate %v stays beside %v to %v", o.Setting.Rate, low, high)
@@ -53,7 +53,7 @@ func TestRateFollowsNoise(t *testing.T) {
 			t.Fatalf("from %v to %v, because %s", o.Setting, to, d.Because)
 		}
 		o.Setting = to
-		if again := otherwise(o); again != nil {
+		if again := besideBatch(o); again != nil {
 			t.Fatalf("%v changes again to %v", to, again.To.Setting)
 		}
 	})
@@ -62,18 +62,18 @@ func TestRateFollowsNoise(t *testing.T) {
 // The rate stays where the batch is closed, the noise unknown, or workers choose it themselves.
 func TestRateStays(t *testing.T) {
 	o := observed(256, 600)
-	if otherwise(o) != nil {
+	if besideBatch(o) != nil {
 		t.Error("workers choose the rate, and it changes")
 	}
 	o.Setting.Rate = 2
-	if d := otherwise(o); d == nil || d.Because != "the gradient noise scale is 600 (480–780), "+
+	if d := besideBatch(o); d == nil || d.Because != "the gradient noise scale is 600 (480–780), "+
 		"and a step of 256 is worth 5.907 of the stated batch" {
 		t.Errorf("%+v", d)
 	}
 	closed, unknown := o, o
 	closed.Levers = setting.Levers{}
 	unknown.Noise.Known = false
-	if otherwise(closed) != nil || otherwise(unknown) != nil {
+	if besideBatch(closed) != nil || besideBatch(unknown) != nil {
 		t.Error("the rate changes")
 	}
 }

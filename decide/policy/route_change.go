@@ -29,7 +29,7 @@ const (
 // band of seconds that an all-reduce may take by it; the route before was measured.
 func (p *Routes) beginChange(c *classState, to collective.Route, may setting.Band) setting.Change {
 	p.number++
-	now, wide := c.seconds[c.previous].Median(), portable.Exp(p.miss())
+	now, wide := c.seconds[c.previous].Median(), portable.Exp(p.predictionError())
 	text := fmt.Sprintf("%.3g", 1e3*may.Low)
 	if high := fmt.Sprintf("%.3g", 1e3*may.High); high != text {
 		text += " to " + high
@@ -67,9 +67,9 @@ func (p *Routes) endChange(c *classState, phase setting.Phase) setting.Change {
 	return e
 }
 
-// miss returns how far off the next prediction is with the probability covered, as the logarithm of
-// a factor.
-func (p *Routes) miss() float64 {
+// predictionError returns how far off the next prediction is with the probability covered, as the
+// logarithm of a factor.
+func (p *Routes) predictionError() float64 {
 	list := slices.Clone(p.misses)
 	for len(list) < priorMisses {
 		list = append(list, portable.Log(priorMiss))

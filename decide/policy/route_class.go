@@ -49,8 +49,8 @@ func newClass(class cost.Class, route collective.Route) *classState {
 		seconds: map[collective.Route]*sense.Window{}}
 }
 
-// add takes in what an all-reduce took, by whichever route.
-func (c *classState) add(s cost.Sample) {
+// addSample takes in what an all-reduce took, by whichever route.
+func (c *classState) addSample(s cost.Sample) {
 	c.bytes = s.Bytes
 	w := c.seconds[s.Route]
 	if w == nil {
@@ -64,9 +64,9 @@ func (c *classState) add(s cost.Sample) {
 	}
 }
 
-// follow takes a route that another agent has decided on, by what an all-reduce has shown: as a
+// adoptRoute takes a route that another agent has decided on, by what an all-reduce has shown: as a
 // trial, which the agent that leads next ends if that one cannot, or as the end of one.
-func (p *Routes) follow(c *classState, route collective.Route) {
+func (p *Routes) adoptRoute(c *classState, route collective.Route) {
 	back := c.trial && route == c.previous
 	before := c.route
 	if c.trial { // it was given up
@@ -80,8 +80,8 @@ func (p *Routes) follow(c *classState, route collective.Route) {
 	c.since, c.others, c.patience, c.settled, c.looking = 0, 0, trialLength, 0, false
 }
 
-// endSeen ends a trial of another agent that must have kept the route.
-func (c *classState) endSeen() {
+// endForeignTrial ends a trial of another agent that must have kept the route.
+func (c *classState) endForeignTrial() {
 	if c.trial && c.since == trialLength && c.isFaster() {
 		c.trial = false
 	}
@@ -112,10 +112,10 @@ func (c *classState) isSlower(w *sense.Window) bool {
 		c.since > earlyLength && newest.Min() > soonFactor*before.Median()
 }
 
-// hasDrifted reports whether the route takes longer than at the last decision, as 1, or shorter, as
-// -1, and not only because some all-reduces were held up; 0 = neither. Much is believed sooner than
-// little. w is what that route took.
-func (c *classState) hasDrifted(w *sense.Window) int {
+// driftDirection reports whether the route takes longer than at the last decision, as 1, or
+// shorter, as -1, and not only because some all-reduces were held up; 0 = neither. Much is believed
+// sooner than little. w is what that route took.
+func (c *classState) driftDirection(w *sense.Window) int {
 	if c.trial || c.settled == 0 || c.since < driftLength {
 		return 0
 	}
@@ -132,8 +132,9 @@ func (c *classState) hasDrifted(w *sense.Window) int {
 	return 0
 }
 
-// settle begins the time to the next decision, where the route takes so many seconds now.
-func (c *classState) settle(seconds float64) {
+// restartDecisionTime begins the time to the next decision, where the route takes so many seconds
+// now.
+func (c *classState) restartDecisionTime(seconds float64) {
 	c.since, c.trial, c.settled, c.relieved = 0, false, seconds, 0
 	if c.slow != nil {
 		if s := c.healthy.AllReduceSeconds(c.route, c.Hosts, c.Bytes); s < seconds/driftFactor {
@@ -142,9 +143,9 @@ func (c *classState) settle(seconds float64) {
 	}
 }
 
-// keepWell stores what routes took until all-reduces became slower, beside what it knows of others
-// from before if the present route takes as long as it did then.
-func (c *classState) keepWell() {
+// storeHealthySeconds stores what routes took until all-reduces became slower, beside what it knows
+// of others from before if the present route takes as long as it did then.
+func (c *classState) storeHealthySeconds() {
 	if was, is := c.well[c.route]; !is || !isAbout(c.settled, was) {
 		c.well = map[collective.Route]float64{}
 	}
@@ -160,9 +161,9 @@ func (c *classState) keepWell() {
 // that the network has changed.
 func isAbout(a, b float64) bool { return a < driftFactor*b && b < driftFactor*a }
 
-// recallWell takes what routes took before a cable was slow for what they take, if the present
-// route, where it is one of them, takes as long as then.
-func (c *classState) recallWell() {
+// restoreHealthySeconds takes what routes took before a cable was slow for what they take, if the
+// present route, where it is one of them, takes as long as then.
+func (c *classState) restoreHealthySeconds() {
 	if was, is := c.well[c.route]; is && !isAbout(c.seconds[c.route].Median(), was) {
 		return
 	}

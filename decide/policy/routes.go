@@ -103,15 +103,15 @@ func (p *Routes) Decide(o decide.Measurement[cost.Sample]) (d RouteDecision, dec
 	if s.Route == c.route {
 		c.others = 0
 	} else if c.others++; !o.Leads || c.others == earlyLength { // another agent has decided
-		p.follow(c, s.Route)
+		p.adoptRoute(c, s.Route)
 	}
-	c.add(s)
+	c.addSample(s)
 	if s.Route != c.route {
 		return RouteDecision{}, false
 	}
 	c.since++
 	if !o.Leads {
-		c.endSeen()
+		c.endForeignTrial()
 		return RouteDecision{}, false
 	}
 	w := c.seconds[s.Route]
@@ -120,8 +120,8 @@ func (p *Routes) Decide(o decide.Measurement[cost.Sample]) (d RouteDecision, dec
 	}
 	switch {
 	case c.trial && c.isSlower(w):
-		return p.giveUp(c), true
-	case c.trial && c.since == trialLength, c.since >= c.patience, c.hasDrifted(w) != 0:
+		return p.endFailedTrial(c), true
+	case c.trial && c.since == trialLength, c.since >= c.patience, c.driftDirection(w) != 0:
 		return p.decideClass(c)
 	}
 	return RouteDecision{}, false
@@ -140,7 +140,7 @@ func (p *Routes) Model(hosts int) (cost.Model, bool) {
 	if longest == nil {
 		return cost.Model{}, false
 	}
-	return p.fit(longest), true
+	return p.fitModel(longest), true
 }
 
 // CableSecondsPerByte returns the seconds of a byte that a host sends: the time of the longest
@@ -193,31 +193,31 @@ func (p *Routes) CallSeconds() (seconds float64, known bool) {
 func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 	w := c.seconds[c.route]
 	d = RouteDecision{Class: c.Class, Slow: -1}
-	drift := c.hasDrifted(w)
+	drift := c.driftDirection(w)
 	switch {
 	case c.trial && !c.isFaster():
-		return p.giveUp(c), true
+		return p.endFailedTrial(c), true
 	case c.trial:
 		d.Changes = append(d.Changes, p.endChange(c, setting.Kept))
 		c.keepCables()
 		if c.patience = trialLength; c.route == c.before {
 			c.before, c.slow = collective.Route{}, nil
 		} else if c.before.Strategy != nil { // it is well for now
-			c.settle(w.Median())
+			c.restartDecisionTime(w.Median())
 			c.patience = 2 * trialLength
 			d.Route = c.route
 			return d, true
 		}
 	case drift != 0: // what was measured before says nothing any more
 		if drift > 0 && c.slow == nil {
-			c.keepWell()
+			c.storeHealthySeconds()
 		}
 		// the first ones may have begun before that
 		newest := w.Newest(max(driftLength-1, c.sight.late+1))
 		w = &newest
 		c.seconds = map[collective.Route]*sense.Window{c.route: w}
 		if c.healed = c.slow != nil && drift < 0; c.healed {
-			c.recallWell()
+			c.restoreHealthySeconds()
 		}
 		if drift < 0 {
 			c.before = collective.Route{}
@@ -229,8 +229,8 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 		c.looking, c.unsure = drift > 0 && c.healthy.Beta > 0, false
 		c.looked = c.looked || c.looking
 	}
-	c.settle(w.Median())
-	to, expected := p.next(c, &d)
+	c.restartDecisionTime(w.Median())
+	to, expected := p.nextTrial(c, &d)
 	d.Route = to
 	if to == c.route {
 		c.patience = min(2*c.patience, maxPatience)
@@ -242,16 +242,17 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 	return d, true
 }
 
-// next returns the route that should be tried in place of the present one of class c, and the band
-// of seconds that it may take; the present route if there is none. It sets d.Slow.
-func (p *Routes) next(c *classState, d *RouteDecision) (to collective.Route, may setting.Band) {
+// nextTrial returns the route that should be tried in place of the present one of class c, and the
+// band of seconds that it may take; the present route if there is none. It sets d.Slow.
+func (p *Routes) nextTrial(c *classState, d *RouteDecision) (to collective.Route,
+	may setting.Band) {
 	if c.looking {
 		if to, may, d.Slow = c.cableToTry(); to != c.route {
 			return to, may
 		}
 		c.stopLooking()
 	}
-	model := p.fit(c)
+	model := p.fitModel(c)
 	if c.slow == nil {
 		c.healthy = model
 	}
@@ -274,7 +275,7 @@ func (p *Routes) next(c *classState, d *RouteDecision) (to collective.Route, may
 	}
 	if to == c.route && c.slow == nil && !c.looked {
 		c.looked = true
-		if c.sight.now != nil && c.sight.slowest() < 0 {
+		if c.sight.now != nil && c.sight.slowCableHost() < 0 {
 			return to, may
 		}
 		// a cable may have been slow from the beginning
@@ -287,9 +288,10 @@ func (p *Routes) next(c *classState, d *RouteDecision) (to collective.Route, may
 	return to, setting.Band{Low: expected, Mid: expected, High: expected}
 }
 
-// giveUp ends a trial that brought nothing. It tries the next route if a slow cable is looked for;
-// else it takes the route before the trial again, and doubles the time until the next one.
-func (p *Routes) giveUp(c *classState) RouteDecision {
+// endFailedTrial ends a trial that brought nothing. It tries the next route if a slow cable is
+// looked for; else it takes the route before the trial again, and doubles the time until the next
+// one.
+func (p *Routes) endFailedTrial(c *classState) RouteDecision {
 	d := RouteDecision{Class: c.Class, Slow: -1,
 		Changes: []setting.Change{p.endChange(c, setting.Reverted)}}
 	// what a single one has shown is believed as if it had been some

@@ -35,10 +35,10 @@ type network struct {
 	told    []float64 // that they have told; nil = nothing
 }
 
-// tell has the hosts tell twice a second what their links have shown half a second before: what
-// their cables carry, more or less, and more of those for which no other is waited. It returns what
-// they have told last, after an all-reduce of some seconds.
-func (n *network) tell(hosts int, seconds float64) []float64 {
+// tellLinkRates has the hosts tell twice a second what their links have shown half a second before:
+// what their cables carry, more or less, and more of those for which no other is waited. It returns
+// what they have told last, after an all-reduce of some seconds.
+func (n *network) tellLinkRates(hosts int, seconds float64) []float64 {
 	if n.passed += seconds; !n.seen || n.passed < 0.5 && n.told != nil {
 		return n.told
 	}
@@ -75,7 +75,7 @@ func (n *network) allReduce(hosts, bytes int, tuners ...tuner) (policy.RouteDeci
 	if f := n.odd[route]; f > 0 {
 		s.Seconds *= f
 	}
-	s.Cables = n.tell(hosts, s.Seconds)
+	s.Cables = n.tellLinkRates(hosts, s.Seconds)
 	for _, t := range tuners[1:] {
 		if c, is := t.Decide(decide.Measurement[cost.Sample]{Sample: s, Leads: false}); is {
 			panic(fmt.Sprintf("who does not lead decides %+v", c))

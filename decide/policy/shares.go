@@ -61,19 +61,19 @@ type seen struct {
 func (p Shares) Decide(o sense.Observation, twin decide.Twin,
 	state []byte) (decide.Decision, []byte) {
 	if o.Levers.Alike {
-		return decide.Leave(setting.WhyAlike), nil
+		return decide.NoChange(setting.WhyAlike), nil
 	}
 	work, _, why := decide.WorkOf(o)
 	if why != "" {
-		return decide.Leave(why), nil
+		return decide.NoChange(why), nil
 	}
 	if o.Setting.Batch < 2*uint64(o.Size) {
-		return decide.Leave(fmt.Sprintf("a batch of %d is too small to be divided otherwise among "+
-			"%d workers", o.Setting.Batch, o.Size)), nil
+		return decide.NoChange(fmt.Sprintf("a batch of %d is too small to be divided otherwise "+
+			"among %d workers", o.Setting.Batch, o.Size)), nil
 	}
 	list := scoreShares(o, twin, work)
 	if len(list) == 0 {
-		return decide.Leave("work is divided as the workers are fast"), nil
+		return decide.NoChange("work is divided as the workers are fast"), nil
 	}
 	best := list[0]
 	because := describeSpeeds(o, best.slow)
@@ -85,7 +85,7 @@ func (p Shares) Decide(o sense.Observation, twin decide.Twin,
 		}
 	}
 	if why := whyTooLittle(best.Prediction); why != "" {
-		return decide.Leave(because + "; " + why), nil
+		return decide.NoChange(because + "; " + why), nil
 	}
 	move := decide.Decision{To: &best.Target, Because: because,
 		Alternatives: alternativeShares(list)}
@@ -106,7 +106,7 @@ func (p Shares) Decide(o sense.Observation, twin decide.Twin,
 	if waits >= stay && isNew && (isSteady(old.Slow, slow) || waits >= maxUnsteady) {
 		return move, nil
 	}
-	d := decide.Leave(fmt.Sprintf("%s; it must stay so for %d steps", because, stay))
+	d := decide.NoChange(fmt.Sprintf("%s; it must stay so for %d steps", because, stay))
 	switch {
 	case waits >= stay && isNew:
 		d.Because = because + "; that still changes"
@@ -172,7 +172,7 @@ func scoreShares(o sense.Observation, twin decide.Twin, work []decide.Work) (lis
 			}
 		}
 		d.Setting = o.Setting
-		d.Setting.Shares, d.tooSlow = divide(d.slow, part*mean, mean)
+		d.Setting.Shares, d.tooSlow = divideWork(d.slow, part*mean, mean)
 		if slices.Equal(decide.SamplesOf(d.Setting, o.Size), now) {
 			continue
 		}
@@ -183,11 +183,11 @@ func scoreShares(o sense.Observation, twin decide.Twin, work []decide.Work) (lis
 	return list
 }
 
-// divide returns the shares by which workers are ready at the same time that take so many seconds
-// for a sample, where a fixed part of their work is worth some samples, as percentages of the mean
-// of samples; nil = all have the same. It returns also the slowest rank that should have less than
-// it can, -1 if there is none.
-func divide(slow []float64, fixed, mean float64) (shares []uint16, tooSlow int) {
+// divideWork returns the shares by which workers are ready at the same time that take so many
+// seconds for a sample, where a fixed part of their work is worth some samples, as percentages of
+// the mean of samples; nil = all have the same. It returns also the slowest rank that should have
+// less than it can, -1 if there is none.
+func divideWork(slow []float64, fixed, mean float64) (shares []uint16, tooSlow int) {
 	least, most := max(leastWork*mean, min(2, mean)), mostWork*mean
 	// samples returns what a worker has if all work for so many seconds.
 	samples := func(x, seconds float64) float64 { return seconds/x - fixed }

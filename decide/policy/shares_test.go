@@ -27,8 +27,8 @@ type fleet struct {
 	hosts []string
 }
 
-// took returns what the workers take by a setting.
-func (f *fleet) took(s setting.Setting) []float64 {
+// secondsTaken returns what the workers take by a setting.
+func (f *fleet) secondsTaken(s setting.Setting) []float64 {
 	list := decide.SamplesOf(s, len(f.slow))
 	for rank, n := range list {
 		list[rank] = f.slow[rank] * (f.fixed + n)
@@ -38,7 +38,7 @@ func (f *fleet) took(s setting.Setting) []float64 {
 
 // observe returns what is known of the job: when workers are ready, and nothing that they tell.
 func (f *fleet) observe() sense.Observation {
-	took := f.took(f.now)
+	took := f.secondsTaken(f.now)
 	o := sense.Observation{Step: f.step, Size: len(f.slow), Setting: f.now, First: f.now.Batch,
 		Hosts: f.hosts, Split: sense.Split{Exposed: 0.1, Seconds: slices.Max(took) + 0.1}}
 	for _, x := range took {
@@ -49,7 +49,7 @@ func (f *fleet) observe() sense.Observation {
 
 // Predict implements decide.Twin.
 func (f *fleet) Predict(to decide.Target) decide.Prediction {
-	gain := slices.Max(f.took(f.now)) / slices.Max(f.took(to.Setting))
+	gain := slices.Max(f.secondsTaken(f.now)) / slices.Max(f.secondsTaken(to.Setting))
 	one := setting.Band{Low: 1, Mid: 1, High: 1}
 	band := setting.Band{Low: gain, Mid: gain, High: gain}
 	return decide.Prediction{Throughput: band, Efficiency: one, Goodput: band}
@@ -193,7 +193,7 @@ func TestSharesConverge(t *testing.T) {
 			f.slow = append(f.slow, math.Exp(rapid.Float64Range(0, 1.2).Draw(t,
 				fmt.Sprint("slow", rank))))
 		}
-		before := slices.Max(f.took(f.now))
+		before := slices.Max(f.secondsTaken(f.now))
 		if made := changes(f.run()); len(made) > 3 {
 			t.Fatalf("%d changes", len(made))
 		}
@@ -208,7 +208,7 @@ func TestSharesConverge(t *testing.T) {
 		for _, x := range f.slow { // who has the least may take longer
 			best = max(best, x*(f.fixed+max(mean/4, min(2, mean))))
 		}
-		took := f.took(f.now)
+		took := f.secondsTaken(f.now)
 		if now := slices.Max(took); now > before ||
 			now > 1.12*best+2*slices.Max(f.slow) {
 			t.Errorf("%v by %v, %v before; the best is %v", took, f.now, before, best)

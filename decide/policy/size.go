@@ -44,7 +44,7 @@ func (Size) Levers() []string { return []string{"size"} }
 func (Size) Decide(o sense.Observation, twin decide.Twin,
 	state []byte) (decide.Decision, []byte) {
 	if why := sizeWaits(o); why != "" {
-		return decide.Leave(why), state
+		return decide.NoChange(why), state
 	}
 	list := scoreSizes(o, twin)
 	if len(list) == 0 || list[0].Gain() == 0 {
@@ -52,13 +52,13 @@ func (Size) Decide(o sense.Observation, twin decide.Twin,
 		if len(list) > 0 {
 			text = list[0].Guess
 		}
-		return decide.Leave(text), state
+		return decide.NoChange(text), state
 	}
 	best, hope := 1.0, decide.Scored{} // the best goodput that was measured
 	for _, x := range list {
 		if !x.Untried {
 			best = max(best, x.Gain())
-		} else if x.Hope() > hope.Hope() {
+		} else if x.HopedGain() > hope.HopedGain() {
 			hope = x
 		}
 	}
@@ -67,14 +67,14 @@ func (Size) Decide(o sense.Observation, twin decide.Twin,
 			return decideSize(o, x, list), state
 		}
 	}
-	if hope.Hope() > sizeGain {
+	if hope.HopedGain() > sizeGain {
 		return decideSize(o, hope, list), state
 	}
 	if x := smallestAlike(o, list); x.To != nil {
 		return x, state
 	}
-	return decide.Leave(fmt.Sprintf("no other size from %d to %d is better than %d by more than "+
-		"%.0f %%", o.Levers.Size.From, o.Levers.Size.To, o.Size, 100*(sizeGain-1))), state
+	return decide.NoChange(fmt.Sprintf("no other size from %d to %d is better than %d by more "+
+		"than %.0f %%", o.Levers.Size.From, o.Levers.Size.To, o.Size, 100*(sizeGain-1))), state
 }
 
 // smallestAlike returns the decision to go to the smallest size below that of now that has the same

@@ -53,7 +53,7 @@ func (Sync) Levers() []string { return []string{"sync", "round"} }
 func (Sync) Decide(o sense.Observation, twin decide.Twin,
 	state []byte) (decide.Decision, []byte) {
 	if why := syncWaits(o); why != "" {
-		d := decide.Leave(why)
+		d := decide.NoChange(why)
 		if o.Step < noiseSteps {
 			d.Again = noiseSteps - o.Step
 		}
@@ -74,7 +74,7 @@ func (Sync) Decide(o sense.Observation, twin decide.Twin,
 		return cmp.Compare(b.Gain(), a.Gain())
 	})
 	if len(list) == 0 {
-		return decide.Leave("an epoch has too few samples for rounds"), state
+		return decide.NoChange("an epoch has too few samples for rounds"), state
 	}
 	best := list[0]
 	because := fmt.Sprintf("%s; %s", describeExchange(o), describeWay(best))
@@ -83,9 +83,9 @@ func (Sync) Decide(o sense.Observation, twin decide.Twin,
 	}
 	switch gain := best.Gain(); {
 	case gain == 0:
-		return decide.Leave(best.Guess), state
+		return decide.NoChange(best.Guess), state
 	case !(gain > syncGain):
-		return decide.Leave(fmt.Sprintf("%s: surely %.3gx, and it takes %.3gx", because, gain,
+		return decide.NoChange(fmt.Sprintf("%s: surely %.3gx, and it takes %.3gx", because, gain,
 			syncGain)), state
 	}
 	return decide.Decision{To: &best.Target, Because: because, Least: syncGain,
