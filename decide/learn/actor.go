@@ -69,16 +69,17 @@ func (a *ActorCritic) Learn(episode []Moment, batch int) {
 	for to := len(episode); to > 0; to -= batch {
 		from := max(0, to-batch)
 		for i := from; i < to; i++ {
-			a.learn(episode[i], advantages[i], values[i]+advantages[i], float64(to-from))
+			a.addGradients(episode[i], advantages[i], values[i]+advantages[i], float64(to-from))
 		}
 		a.Actor.Step(a.Rate)
 		a.Critic.Step(a.Rate)
 	}
 }
 
-// learn adds to the gradients of both networks what moment m of n in a batch says, where advantage
-// is how much better its action was than expected, and came the reward that came from its state on.
-func (a *ActorCritic) learn(m Moment, advantage, came, n float64) {
+// addGradients adds to the gradients of both networks what moment m of n in a batch says, where
+// advantage is how much better its action was than expected, and came the reward that came from its
+// state on.
+func (a *ActorCritic) addGradients(m Moment, advantage, came, n float64) {
 	a.Critic.Backward([]float64{(a.Critic.Forward(m.State)[0] - came) / n})
 	p := softmax(a.Actor.Forward(m.State))
 	undecided := 0.0

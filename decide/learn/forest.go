@@ -37,7 +37,7 @@ func GrowForest(rows [][]float64, targets []float64, trees int, seed uint64) *Fo
 		g := &grower{rows: rows, targets: targets, random: r, sorted: make([]int, len(rows))}
 		drawn := make([]int, len(rows))
 		for i := range drawn {
-			drawn[i] = r.Below(len(rows))
+			drawn[i] = r.IntN(len(rows))
 		}
 		g.nodes = make([]Node, 1)
 		g.grow(0, drawn)
@@ -93,7 +93,7 @@ func (g *grower) grow(at int, in []int) {
 	}
 	best, feature, limit := 0.0, -1, 0.0
 	for k := range (len(features) + 2) / 3 {
-		other := k + g.random.Below(len(features)-k)
+		other := k + g.random.IntN(len(features)-k)
 		features[k], features[other] = features[other], features[k]
 		if gain, x := g.split(in, features[k], sum); gain > best {
 			best, feature, limit = gain, features[k], x

@@ -14,7 +14,7 @@ func TestForestFits(t *testing.T) {
 	r := learn.NewRandom(3)
 	draw := func(n int) (rows [][]float64, targets []float64) {
 		for range n {
-			row := []float64{r.Float(), r.Float(), float64(r.Below(4)), r.Float()}
+			row := []float64{r.Float(), r.Float(), float64(r.IntN(4)), r.Float()}
 			y := 3 * row[2]
 			if row[0] > 0.5 {
 				y += 10
@@ -49,14 +49,14 @@ func TestForestFits(t *testing.T) {
 func TestForestSplitsWhereVarianceIsLeast(t *testing.T) {
 	r := learn.NewRandom(9)
 	for range 50 {
-		n := 6 + r.Below(6)
+		n := 6 + r.IntN(6)
 		rows, targets := make([][]float64, 400), make([]float64, 400)
 		level := make([]float64, n)
 		for i := range level {
 			level[i] = r.Normal()
 		}
 		for i := range rows {
-			x := r.Below(n)
+			x := r.IntN(n)
 			rows[i], targets[i] = []float64{float64(x)}, level[x]
 		}
 		f := learn.GrowForest(rows, targets, 1, 1)
@@ -115,7 +115,7 @@ func TestWorksOfManyJobs(t *testing.T) {
 	w, r := learn.NewWorks(1), learn.NewRandom(4)
 	forest, median := 0.0, 0.0
 	for i := range 1200 {
-		run := learn.Run{Tenant: "a", Kind: string(rune('a' + r.Below(5))), Batch: 1 << r.Below(6)}
+		run := learn.Run{Tenant: "a", Kind: string(rune('a' + r.IntN(5))), Batch: 1 << r.IntN(6)}
 		work := float64(run.Kind[0]-'a'+1) * 1000 / float64(run.Batch)
 		if i >= 800 {
 			forest += math.Pow(math.Log(w.Predict(run)/work), 2)

@@ -85,7 +85,7 @@ func TestActorLearns(t *testing.T) {
 		var episode []learn.Moment
 		owed := 0.0
 		for range 32 {
-			s := float64(r.Below(2))
+			s := float64(r.IntN(2))
 			m := learn.Moment{State: []float64{s}, Action: a.Draw([]float64{s}), Reward: owed}
 			owed = 0
 			if m.Action == int(s) {
@@ -108,7 +108,7 @@ func TestRandom(t *testing.T) {
 		if a.Uint64() != b.Uint64() {
 			t.Fatal("another number with the same seed")
 		}
-		if x := a.Below(3); x < 0 || x > 2 {
+		if x := a.IntN(3); x < 0 || x > 2 {
 			t.Fatal(x)
 		}
 		x := a.Normal()

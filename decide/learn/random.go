@@ -28,8 +28,8 @@ func (r *Random) Float() float64 { return (float64(r.Uint64()>>11) + 0.5) / (1 <
 // Normal returns a number of the standard normal distribution.
 func (r *Random) Normal() float64 { return portable.NormalQuantile(r.Float()) }
 
-// Below returns a number from 0 to n-1.
-func (r *Random) Below(n int) int {
+// IntN returns a number from 0 to n-1.
+func (r *Random) IntN(n int) int {
 	high, _ := bits.Mul64(r.Uint64(), uint64(n))
 	return int(high)
 }

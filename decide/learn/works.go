@@ -61,12 +61,12 @@ func (w *Works) Ended(r Run, work float64) {
 			w.numbers[i][name] = len(w.numbers[i])
 		}
 	}
-	w.rows, w.logs = append(w.rows, w.row(r)), append(w.logs, portable.Log(work))
+	w.rows, w.logs = append(w.rows, w.features(r)), append(w.logs, portable.Log(work))
 	if w.seen++; len(w.rows) > mostRows {
 		w.rows, w.logs = w.rows[1:], w.logs[1:]
 	}
-	named(w.kinds, r.Kind).add(work)
-	named(w.tenants, r.Tenant).add(work)
+	pastOf(w.kinds, r.Kind).add(work)
+	pastOf(w.tenants, r.Tenant).add(work)
 	w.all.add(work)
 	if w.seen >= firstForest && 2*w.seen >= 3*w.grown {
 		w.forest, w.grown = GrowForest(w.rows, w.logs, forestTrees, w.seed), w.seen
@@ -78,7 +78,7 @@ func (w *Works) Predict(r Run) float64 {
 	if p := w.kinds[r.Kind]; w.forest == nil || p == nil {
 		return w.Median(r)
 	}
-	return portable.Exp(w.forest.Predict(w.row(r)))
+	return portable.Exp(w.forest.Predict(w.features(r)))
 }
 
 // Left returns the work that is left of a job of which so much is done. Where that is more than
@@ -88,7 +88,7 @@ func (w *Works) Left(r Run, done float64) float64 {
 	if left := w.Predict(r) - done; left > 0 {
 		return left
 	}
-	for _, p := range w.pasts(r) {
+	for _, p := range w.relevantPasts(r) {
 		i, exact := slices.BinarySearch(p.sorted, done)
 		for exact && i < len(p.sorted) && p.sorted[i] == done { // as much is not more
 			i++
@@ -107,7 +107,7 @@ func (w *Works) Left(r Run, done float64) float64 {
 // Median returns the median of the works of a job's kind, or else of its tenant, or else of all;
 // 0 = no job has ended.
 func (w *Works) Median(r Run) float64 {
-	for _, p := range w.pasts(r) {
+	for _, p := range w.relevantPasts(r) {
 		n := len(p.sorted)
 		return (p.sorted[(n-1)/2] + p.sorted[n/2]) / 2
 	}
@@ -122,8 +122,8 @@ func (w *Works) Last(kind string) float64 {
 	return 0
 }
 
-// pasts returns the works that say something about a job, the nearest first.
-func (w *Works) pasts(r Run) (list []*past) {
+// relevantPasts returns the works that say something about a job, the nearest first.
+func (w *Works) relevantPasts(r Run) (list []*past) {
 	for _, p := range []*past{w.kinds[r.Kind], w.tenants[r.Tenant], &w.all} {
 		if p != nil && len(p.sorted) > 0 {
 			list = append(list, p)
@@ -132,9 +132,9 @@ func (w *Works) pasts(r Run) (list []*past) {
 	return list
 }
 
-// row returns the features of a job: names as numbers, -1 for those that did not come before, and
-// the logarithms of the last three works of its kind; of fewer, the oldest is repeated.
-func (w *Works) row(r Run) []float64 {
+// features returns the features of a job: names as numbers, -1 for those that did not come before,
+// and the logarithms of the last three works of its kind; of fewer, the oldest is repeated.
+func (w *Works) features(r Run) []float64 {
 	row := make([]float64, 0, 9)
 	for i, name := range []string{r.Tenant, r.Kind, r.Model} {
 		number, known := w.numbers[i][name]
@@ -158,8 +158,8 @@ func (w *Works) row(r Run) []float64 {
 	return row
 }
 
-// named returns the past of a name, a new one where there is none.
-func named(pasts map[string]*past, name string) *past {
+// pastOf returns the past of a name, a new one where there is none.
+func pastOf(pasts map[string]*past, name string) *past {
 	p := pasts[name]
 	if p == nil {
 		p = &past{}

@@ -61,7 +61,7 @@ func (g *Grid) descend(bids []Bid, from *prices, best float64, steps int) float6
 // writes the subgradient: the slot-seconds of each cell that nobody takes who gains most. It
 // returns the square of its length.
 func (g *Grid) bound(bids []Bid, at *prices, slope []float64) (bound, square float64) {
-	at.sum(g, 0)
+	at.addUp(g, 0)
 	all := float64(g.Slots) * g.Cell
 	for i, price := range at.each {
 		bound += float64(price * all)

@@ -94,7 +94,7 @@ func (c *Chain) Step(need []int) ([]int, error) {
 			"hosts, or refuse requests", least, c.Capacity)
 	}
 	c.parts = c.solve(need)
-	return c.round(need), nil
+	return c.roundParts(need), nil
 }
 
 // solve returns the solution of the step for what the stages need, in parts of replicas. Capacity
@@ -133,12 +133,12 @@ func (c *Chain) solve(need []int) []float64 {
 	return parts
 }
 
-// round returns the solution, c.parts, in whole replicas, at least what is needed. Where these need
-// more room than there is, the stages whose parts were rounded up most give way.
-func (c *Chain) round(need []int) []int {
+// roundParts returns the solution, c.parts, in whole replicas, at least what is needed. Where these
+// need more room than there is, the stages whose parts were rounded up most give way.
+func (c *Chain) roundParts(need []int) []int {
 	whole, room := make([]int, len(c.Stages)), 0.0
 	for i, s := range c.Stages {
-		whole[i] = c.roundups[i].step(s, c.parts[i], need[i])
+		whole[i] = c.roundups[i].nextWhole(s, c.parts[i], need[i])
 		room += float64(s.Room * float64(whole[i]))
 	}
 	for c.Capacity > 0 && room > c.Capacity*(1+1e-9) {
@@ -158,9 +158,9 @@ func (c *Chain) round(need []int) []int {
 	return whole
 }
 
-// step rounds the next parts with each of the numbers, and returns what the one that counts gives.
-// Another one counts when it would have cost less by more than a start.
-func (r *roundups) step(s Stage, parts float64, need int) int {
+// nextWhole rounds the next parts with each of the numbers, and returns what the one that counts
+// gives. Another one counts when it would have cost less by more than a start.
+func (r *roundups) nextWhole(s Stage, parts float64, need int) int {
 	best := r.used
 	for i := range r.whole {
 		number := float64((float64(i) + 0.5) / offsets)

@@ -82,10 +82,10 @@ func (f *forecast) next() (need, deviation float64) {
 	return f.expected[which], math.Sqrt(f.off[which])
 }
 
-// level returns how many replicas of a stage are worth keeping by a forecast, which it only reads:
-// of those, each is so probably needed in the next slot of time that starting it again would cost
-// more than keeping it.
-func (s Stage) level(f *forecast) int {
+// replicasWorthKeeping returns how many replicas of a stage are worth keeping by a forecast, which
+// it only reads: of those, each is so probably needed in the next slot of time that starting it
+// again would cost more than keeping it.
+func (s Stage) replicasWorthKeeping(f *forecast) int {
 	often := s.Run / s.Start // how often a replica must be needed that is worth keeping
 	if often >= 1 {
 		return 0

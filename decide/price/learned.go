@@ -24,12 +24,12 @@ const actorState = window + 4
 // NewLearned returns one that has learned nothing and seen nothing; the seed gives first weights.
 func NewLearned(stages []Stage, seed uint64) *Learned {
 	l := &Learned{stages: stages, actor: learn.NewActorCritic(seed, actorState, 3, 24)}
-	l.Forget(seed)
+	l.ResetForecasts(seed)
 	return l
 }
 
-// Forget has it see the needs from anew, with what the actor has learned.
-func (l *Learned) Forget(seed uint64) {
+// ResetForecasts has it see the needs from anew, with what the actor has learned.
+func (l *Learned) ResetForecasts(seed uint64) {
 	r := learn.NewRandom(seed ^ 1)
 	l.of = nil
 	for range l.stages {
@@ -41,13 +41,13 @@ func (l *Learned) Forget(seed uint64) {
 func (l *Learned) Train(needs [][]int, times int) {
 	const length = 256 // slots of an episode
 	for round := range times {
-		l.Forget(uint64(round))
+		l.ResetForecasts(uint64(round))
 		before, episodes := make([]int, len(l.stages)), make([][]learn.Moment, len(l.stages))
 		for _, need := range needs {
 			for i, s := range l.stages {
 				state := l.observe(i, need[i], before[i])
 				action := l.actor.Draw(state)
-				after := l.after(i, need[i], before[i], action)
+				after := l.replicasAfter(i, need[i], before[i], action)
 				worth := -s.cost(before[i], after) / (s.Run * (1 + l.of[i].scale))
 				before[i] = after
 				episodes[i] = append(episodes[i], learn.Moment{State: state, Action: action,
@@ -66,7 +66,8 @@ func (l *Learned) Train(needs [][]int, times int) {
 func (l *Learned) Propose(need, before []int) []int {
 	after := make([]int, len(l.stages))
 	for i := range l.stages {
-		after[i] = l.after(i, need[i], before[i], l.actor.Best(l.observe(i, need[i], before[i])))
+		action := l.actor.Best(l.observe(i, need[i], before[i]))
+		after[i] = l.replicasAfter(i, need[i], before[i], action)
 	}
 	return after
 }
@@ -79,14 +80,14 @@ func (l *Learned) observe(i, need, before int) []float64 {
 	mean, deviation := f.next()
 	scale := 1 + f.scale
 	return append(f.input(), (mean-float64(need))/scale, deviation/scale,
-		float64(before-max(need, s.level(f)))/scale, portable.Log(s.Start/s.Run)/4)
+		float64(before-max(need, s.replicasWorthKeeping(f)))/scale, portable.Log(s.Start/s.Run)/4)
 }
 
-// after returns how many replicas an action leaves stage i, which needs and has had so many: one
-// fewer, as many or one more than are worth keeping. What is not needed is not started, since it
-// can be started when it is.
-func (l *Learned) after(i, need, before, action int) int {
-	return max(need, min(before, l.stages[i].level(l.of[i])+action-1))
+// replicasAfter returns how many replicas an action leaves stage i, which needs and has had so
+// many: one fewer, as many or one more than are worth keeping. What is not needed is not started,
+// since it can be started when it is.
+func (l *Learned) replicasAfter(i, need, before, action int) int {
+	return max(need, min(before, l.stages[i].replicasWorthKeeping(l.of[i])+action-1))
 }
 
 // Guard is a Scaler that does what another one proposes, as long as it can be sure that it costs at
@@ -118,7 +119,7 @@ func (g *Guard) Step(need []int) ([]int, error) {
 	g.safe = slices.Clone(safe)
 	after := g.Bold(need, g.has)
 	cost := g.cost + costOf(g.Stages, g.has, after)
-	if g.fits(after) && cost+g.back(after) <= g.safeCost*(1+g.Part) {
+	if g.fits(after) && cost+g.costOfReturn(after) <= g.safeCost*(1+g.Part) {
 		g.followed++
 	} else {
 		after = slices.Clone(safe)
@@ -140,9 +141,9 @@ func (g *Guard) fits(whole []int) bool {
 	return g.Capacity <= 0 || room <= g.Capacity*(1+1e-9)
 }
 
-// back returns the money that it costs to start the replicas that the safe one has and `whole`, by
-// stage, lacks.
-func (g *Guard) back(whole []int) (cost float64) {
+// costOfReturn returns the money that it costs to start the replicas that the safe one has and
+// `whole`, by stage, lacks.
+func (g *Guard) costOfReturn(whole []int) (cost float64) {
 	for i, s := range g.Stages {
 		cost += float64(s.Start * math.Max(0, float64(g.safe[i]-whole[i])))
 	}

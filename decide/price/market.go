@@ -64,11 +64,11 @@ func Sell(links []Link, buyers []Buyer) (*Sold, error) {
 	return s, nil
 }
 
-// Fair divides each link fairly among those who send over it, whatever they would pay: evenly, and
-// who can use less because of another link leaves the rest to the others. That is what a network
-// without a market does. It returns the seconds of their steps. It fails where Sell would refuse a
-// link or a buyer.
-func Fair(links []Link, buyers []Buyer) (seconds []float64, err error) {
+// FairSeconds divides each link fairly among those who send over it, whatever they would pay:
+// evenly, and who can use less because of another link leaves the rest to the others. That is what
+// a network without a market does. It returns the seconds of their steps. It fails where Sell would
+// refuse a link or a buyer.
+func FairSeconds(links []Link, buyers []Buyer) (seconds []float64, err error) {
 	m, err := newMarket(links, buyers)
 	if err != nil {
 		return nil, err
@@ -124,8 +124,8 @@ func fairLevel(uses []float64) float64 {
 	return math.Inf(1)
 }
 
-// Weighed returns the sum of the seconds of buyers' steps, each times its weight.
-func Weighed(buyers []Buyer, seconds []float64) (sum float64) {
+// WeightedSum returns the sum of the seconds of buyers' steps, each times its weight.
+func WeightedSum(buyers []Buyer, seconds []float64) (sum float64) {
 	for i, b := range buyers {
 		sum += float64(b.Weight * seconds[i])
 	}
@@ -133,9 +133,9 @@ func Weighed(buyers []Buyer, seconds []float64) (sum float64) {
 }
 
 // market is the links and buyers in units in which each link carries 1, so that a price is that of
-// the whole link, and all weights together are 1. It belongs to one call of Sell or Fair. Prices
-// that its methods are given are by link, what a link costs beyond what its provider takes; they
-// change only where that is said.
+// the whole link, and all weights together are 1. It belongs to one call of Sell or FairSeconds.
+// Prices that its methods are given are by link, what a link costs beyond what its provider takes;
+// they change only where that is said.
 type market struct {
 	links  []Link
 	buyers []Buyer

@@ -20,7 +20,7 @@ func TestMarketOfOneLink(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return price.Weighed(buyers, s.Seconds)
+			return price.WeightedSum(buyers, s.Seconds)
 		}
 		s, err := price.Sell([]price.Link{{Bytes: 25e6}}, buyers)
 		if err != nil || s.Residual > 1e-12 {
@@ -87,7 +87,7 @@ func TestMarketIsOptimal(t *testing.T) {
 		if err != nil {
 			t.Fatalf("round %d: %v: %+v %+v", round, err, links, buyers)
 		}
-		all := price.Weighed(buyers, s.Seconds)
+		all := price.WeightedSum(buyers, s.Seconds)
 		for l, link := range links {
 			load := 0.0
 			for i := range buyers {
@@ -111,7 +111,7 @@ func TestMarketIsOptimal(t *testing.T) {
 					s.Seconds[i], pays, worth)
 			}
 		}
-		fair, err := price.Fair(links, buyers)
+		fair, err := price.FairSeconds(links, buyers)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,15 +120,17 @@ func TestMarketIsOptimal(t *testing.T) {
 			t.Fatalf("round %d: %v, and %v divided fairly", round, best, x)
 		}
 		for range 20 {
-			if x := cost(links, buyers, near(rng, links, buyers, s.Seconds)); best > x*(1+1e-6) {
+			x := cost(links, buyers, nearbySteps(rng, links, buyers, s.Seconds))
+			if best > x*(1+1e-6) {
 				t.Fatalf("round %d: %v, and %v near it", round, best, x)
 			}
 		}
 	}
 }
 
-// near returns steps of other lengths, made as much longer as makes them possible.
-func near(rng *rand.Rand, links []price.Link, buyers []price.Buyer, seconds []float64) []float64 {
+// nearbySteps returns steps of other lengths, made as much longer as makes them possible.
+func nearbySteps(rng *rand.Rand, links []price.Link, buyers []price.Buyer,
+	seconds []float64) []float64 {
 	other, over := make([]float64, len(seconds)), 1.0
 	for i, x := range seconds {
 		other[i] = max(buyers[i].Least, x*math.Exp(0.2*rng.NormFloat64()))
@@ -151,7 +153,7 @@ func TestFair(t *testing.T) {
 	links := []price.Link{{Bytes: 100}, {Bytes: 10}}
 	buyers := []price.Buyer{{Weight: 1, Bytes: []float64{1, 1}},
 		{Weight: 9, Bytes: []float64{2, 0}}, {Weight: 1, Bytes: []float64{0, 1}, Least: 0.5}}
-	seconds, err := price.Fair(links, buyers)
+	seconds, err := price.FairSeconds(links, buyers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +184,7 @@ func TestMarketRefuses(t *testing.T) {
 		{link, []price.Buyer{{Weight: 1, Bytes: []float64{0}}}, "sends nothing"},
 	} {
 		_, err := price.Sell(c.links, c.buyers)
-		_, again := price.Fair(c.links, c.buyers)
+		_, again := price.FairSeconds(c.links, c.buyers)
 		if err == nil || again == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v, %+v: %v, %v", c.links, c.buyers, err, again)
 		}

@@ -35,7 +35,7 @@ func NewPosted(g Grid, low, high float64) (*Posted, error) {
 	for i := range p.taken {
 		p.prices.each[i] = p.price(i)
 	}
-	p.prices.sum(&p.grid, 0)
+	p.prices.addUp(&p.grid, 0)
 	return p, nil
 }
 
@@ -81,12 +81,12 @@ func (p *Posted) Take(o Option) {
 		p.prices.each[cell] = p.price(cell)
 		first = min(first, cell)
 	})
-	p.prices.sum(&p.grid, first)
+	p.prices.addUp(&p.grid, first)
 }
 
-// First returns the option of a job that takes what it asks for as soon as that is free, whatever
-// it costs: what a queue without prices does. False: it would be worth nothing then.
-func (p *Posted) First(b *Bid, asked int) (first Option, ok bool) {
+// FirstOption returns the option of a job that takes what it asks for as soon as that is free,
+// whatever it costs: what a queue without prices does. False: it would be worth nothing then.
+func (p *Posted) FirstOption(b *Bid, asked int) (first Option, ok bool) {
 	p.grid.options(b, func(o Option) bool {
 		if o.Slots == asked && o.Speed == 0 && p.fits(o) {
 			first, ok = o, true

@@ -215,7 +215,7 @@ func TestFirst(t *testing.T) {
 		ok         bool
 	}{{2, 8, 1, 0, true}, {2, 8, 2, 2, true}, {1, 8, 1, 0, true}, {4, 2, 2, 0, false}} {
 		b := price.Bid{Work: c.work, Rates: rates, Value: 10, Due: c.late - 1, Late: c.late}
-		o, ok := p.First(&b, c.asked)
+		o, ok := p.FirstOption(&b, c.asked)
 		if ok != c.ok || ok && (o.Start != c.start || o.Slots != c.asked) {
 			t.Errorf("job %d: %+v, %v", i, o, ok)
 		}

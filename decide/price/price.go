@@ -120,8 +120,8 @@ func (g *Grid) newPrices() *prices {
 	return &prices{make([]float64, g.Cells), make([]float64, g.Cells+1)}
 }
 
-// sum sets p.until by p.each, which is new from a cell on.
-func (p *prices) sum(g *Grid, from int) {
+// addUp sets p.until by p.each, which is new from a cell on.
+func (p *prices) addUp(g *Grid, from int) {
 	for i := from; i < g.Cells; i++ {
 		p.until[i+1] = p.until[i] + float64(p.each[i]*g.Cell)
 	}

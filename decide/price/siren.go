@@ -57,13 +57,13 @@ func (b *Budgeted) Score(s Spent) float64 {
 // than predicted and what is left of the budget. Where that is too little it takes the cheapest
 // ways.
 func ByTwin(b *Budgeted, s Spent) int {
-	plan, _ := WithinBudget(b.Epochs[s.Epochs:], (b.Budget-s.Cost)/s.off())
+	plan, _ := WithinBudget(b.Epochs[s.Epochs:], (b.Budget-s.Cost)/s.slowdown())
 	return slices.Index(b.Epochs[s.Epochs], plan.Ways[0])
 }
 
-// off returns by which factor the epochs that are over took longer than predicted; 1 before the
-// first.
-func (s Spent) off() float64 {
+// slowdown returns by which factor the epochs that are over took longer than predicted; 1 before
+// the first.
+func (s Spent) slowdown() float64 {
 	if s.Expected > 0 {
 		return s.Seconds / s.Expected
 	}
@@ -128,7 +128,7 @@ func (s *Siren) Policy() EpochPolicy {
 func (s *Siren) guarded() EpochPolicy {
 	later, whole := 0.0, 0.0 // seconds: by its choices until now, and of the whole job
 	return func(b *Budgeted, spent Spent) int {
-		off, rest := spent.off(), b.Epochs[spent.Epochs:]
+		off, rest := spent.slowdown(), b.Epochs[spent.Epochs:]
 		left := (b.Budget - spent.Cost) / off
 		plan, err := WithinBudget(rest, left)
 		if spent.Epochs == 0 {
@@ -151,7 +151,7 @@ func (s *Siren) guarded() EpochPolicy {
 // best returns the way of the next epoch, as an index in its ways, that the actor takes to be the
 // best.
 func (s *Siren) best(b *Budgeted, spent Spent) int {
-	return s.actions[s.agent.Best(s.state(b, spent))]
+	return s.actions[s.agent.Best(s.stateFeatures(b, spent))]
 }
 
 // usedWays returns the ways that are worth a choice in some epoch whatever a second is worth, as
@@ -186,7 +186,7 @@ func (s *Siren) learn(b *Budgeted, planned float64, run uint64) {
 		if n := len(episode); n > 0 {
 			episode[n-1].Reward = reward(now, before)
 		}
-		state := s.state(b, now)
+		state := s.stateFeatures(b, now)
 		action := s.agent.Draw(state)
 		episode, before = append(episode, learn.Moment{State: state, Action: action}), now
 		return s.actions[action]
@@ -195,9 +195,9 @@ func (s *Siren) learn(b *Budgeted, planned float64, run uint64) {
 	s.agent.Learn(episode, len(episode))
 }
 
-// state returns what the policy sees of a job that has come so far: how far the job is, its last
-// epoch, the noise, the budget; sirenState numbers.
-func (s *Siren) state(b *Budgeted, now Spent) []float64 {
+// stateFeatures returns what the policy sees of a job that has come so far: how far the job is, its
+// last epoch, the noise, the budget; sirenState numbers.
+func (s *Siren) stateFeatures(b *Budgeted, now Spent) []float64 {
 	n := float64(len(b.Epochs))
 	done := float64(now.Epochs) / n
 	x := []float64{done, now.Cost / b.Budget, (1 - now.Cost/b.Budget) / (1 - done),

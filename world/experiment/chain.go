@@ -101,7 +101,7 @@ func scaleStages(stages []price.Stage, needs [][]int, seed uint64) (keep, step, 
 	from := int(chainTrain * float64(len(needs)))
 	l := price.NewLearned(stages, seed)
 	l.Train(needs[:from], chainTimes)
-	l.Forget(seed)
+	l.ResetForecasts(seed)
 	guard := &price.Guard{Stages: stages, Safe: chain(), Bold: l.Propose, Part: chainBehind}
 	learned = cost(guard, needs[from:]) / cost(chain(), needs[from:])
 	return keep, step, learned, float64(guard.Followed()) / float64(len(needs)-from), err

@@ -107,7 +107,7 @@ func drawHosts(random *learn.Random, n, perHost int) (*sched.Machine, error) {
 			}
 			taken := 0
 			for range perHost {
-				taken += random.Below(2)
+				taken += random.IntN(2)
 			}
 			if taken == 0 {
 				continue

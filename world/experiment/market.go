@@ -40,11 +40,11 @@ func runMarket(in *Input) (*Table, error) {
 				if err != nil {
 					return nil, err
 				}
-				fair, err := price.Fair(links, buyers)
+				fair, err := price.FairSeconds(links, buyers)
 				if err != nil {
 					return nil, err
 				}
-				gain := 1 - price.Weighed(buyers, sold.Seconds)/price.Weighed(buyers, fair)
+				gain := 1 - price.WeightedSum(buyers, sold.Seconds)/price.WeightedSum(buyers, fair)
 				if gain < 0 && gain > -1e-6 {
 					gain = 0 // up to the residual
 				}
@@ -75,11 +75,11 @@ func drawMarket(random *learn.Random, cards, jobs int, weight float64) (links []
 			b.Weight = weight
 		}
 		for card := range b.Bytes {
-			if random.Below(2) == 0 {
+			if random.IntN(2) == 0 {
 				b.Bytes[card] = between(1e6, 1e9)
 			}
 		}
-		b.Bytes[random.Below(cards)] += 1e6
+		b.Bytes[random.IntN(cards)] += 1e6
 		buyers = append(buyers, b)
 	}
 	return links, buyers

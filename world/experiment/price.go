@@ -64,7 +64,7 @@ func runPrices(in *Input) (*Table, error) {
 			if o, _, ok := posted.Sell(&bids[k]); ok {
 				sold, count = sold+o.Worth, count+1
 			}
-			if o, ok := first.First(&bids[k], asked[k]); ok {
+			if o, ok := first.FirstOption(&bids[k], asked[k]); ok {
 				first.Take(o)
 				came += o.Worth
 			}
@@ -112,7 +112,7 @@ func ratesOf(curves []trace.Curve, asked, gpus int, random *learn.Random) []pric
 	if len(fit) == 0 {
 		return []price.Rate{{Slots: asked, Rate: 1}}
 	}
-	c := &curves[fit[random.Below(len(fit))]]
+	c := &curves[fit[random.IntN(len(fit))]]
 	speed, _ := c.At(asked)
 	rates := []price.Rate{{Slots: asked, Rate: speed}}
 	for i, n := range c.Sizes {

@@ -70,9 +70,9 @@ func predictionErrors(arrivals []int64, sigma float64, seed uint64) []string {
 	r := learn.NewRandom(seed)
 	kinds, weights := make([]recurring, worksKinds), 0.0
 	for k := range kinds {
-		kinds[k] = recurring{learn.Run{Tenant: fmt.Sprint(r.Below(worksTenants)),
-			Kind: fmt.Sprint(k), Model: fmt.Sprint(r.Below(10)), Batch: 16 << r.Below(6),
-			Asked: 1 << r.Below(5)}, portable.Log(3600) + float64(worksAmong*r.Normal())}
+		kinds[k] = recurring{learn.Run{Tenant: fmt.Sprint(r.IntN(worksTenants)),
+			Kind: fmt.Sprint(k), Model: fmt.Sprint(r.IntN(10)), Batch: 16 << r.IntN(6),
+			Asked: 1 << r.IntN(5)}, portable.Log(3600) + float64(worksAmong*r.Normal())}
 		weights += 1 / float64(k+1) // Zipf's law
 	}
 	type running struct {
