@@ -6,9 +6,9 @@ import "slices"
 // within those of the Machine that take events and within Ready, on the goroutine that uses it. An
 // entry is a job that waits or runs; because is the reason that people read in a Grant.
 
-// give has a job have n slots, more than it has, which are free: on places that the machine
+// growTo has a job have n slots, more than it has, which are free: on places that the machine
 // chooses.
-func (m *Machine) give(e *entry, n int, because string) {
+func (m *Machine) growTo(e *entry, n int, because string) {
 	verb := Resize
 	if e.slots == 0 {
 		verb = Start
@@ -30,8 +30,8 @@ func (m *Machine) give(e *entry, n int, because string) {
 // assign has a job that waits nowhere any more run on some places, and grants that.
 func (m *Machine) assign(e *entry, verb Verb, places []Place, because string) {
 	from, before := e.job.Has, e.slots
-	m.place.take(from, -1)
-	e.count(m.now)
+	m.place.changeTaken(from, -1)
+	e.countSlotSeconds(m.now)
 	e.job.Has = places
 	pause := m.costsOf(e.job.Kind)
 	cost := pause.Resize.Mean
@@ -43,9 +43,9 @@ func (m *Machine) assign(e *entry, verb Verb, places []Place, because string) {
 	default:
 		e.job.Moves++
 	}
-	m.place.take(places, 1)
+	m.place.changeTaken(places, 1)
 	if before == 0 {
-		m.begin(e)
+		m.addRunning(e)
 	}
 	e.job.MovedAt, e.changedIn, e.direction = m.now, m.events, 0
 	e.slots = countSlots(places)
@@ -58,18 +58,18 @@ func (m *Machine) assign(e *entry, verb Verb, places []Place, because string) {
 	e.runsFrom = addMillis(m.now, cost/1000)
 	m.setRate(e)
 	m.grants = append(m.grants, Grant{Job: e.job.ID, Verb: verb, From: from, Places: places,
-		Workers: e.job.workers(places), Because: because, Expect: m.expect(e)})
+		Workers: e.job.placesOfWorkers(places), Because: because, Expect: m.expect(e)})
 }
 
 // park takes all slots of a job, which waits from then on.
 func (m *Machine) park(e *entry, because string) {
 	from := e.job.Has
-	m.stop(e)
+	m.releaseSlots(e)
 	e.job.Moves++
 	e.job.MovedAt, e.changedIn, e.direction = m.now, m.events, -1
 	m.grants = append(m.grants, Grant{Job: e.job.ID, Verb: Park, From: from, Because: because,
 		Expect: Expect{End: Never, Lo: Never, Hi: Never}})
-	m.wait(e)
+	m.beginWaiting(e)
 }
 
 // run has a job run on the places that it has, without a grant; from is when the change is over
@@ -79,14 +79,14 @@ func (m *Machine) run(e *entry, from int64) {
 	if e.job.Started == Never {
 		e.job.Started = m.now
 	}
-	m.place.take(e.job.Has, 1)
+	m.place.changeTaken(e.job.Has, 1)
 	e.countedAt = m.now
-	m.begin(e)
+	m.addRunning(e)
 	m.setRate(e)
 }
 
-// begin puts a job among those that run.
-func (m *Machine) begin(e *entry) {
+// addRunning puts a job among those that run.
+func (m *Machine) addRunning(e *entry) {
 	e.waitedBefore += m.now - e.waitsSince
 	e.turn = 1
 	if n := len(m.running); n > 0 {
@@ -95,13 +95,13 @@ func (m *Machine) begin(e *entry) {
 	m.running = append(m.running, e)
 }
 
-// stop takes its slots from a job that has some.
-func (m *Machine) stop(e *entry) {
+// releaseSlots takes its slots from a job that has some.
+func (m *Machine) releaseSlots(e *entry) {
 	if e.slots == 0 {
 		return
 	}
-	e.count(m.now)
-	m.place.take(e.job.Has, -1)
+	e.countSlotSeconds(m.now)
+	m.place.changeTaken(e.job.Has, -1)
 	e.job.Has, e.slots, e.rate, e.waitsSince = nil, 0, 0, m.now
 	i := slices.Index(m.running, e)
 	m.running = slices.Delete(m.running, i, i+1)
@@ -112,8 +112,8 @@ func (m *Machine) setRate(e *entry) {
 	e.rate = e.job.Speed.Rate(e.slots) / m.place.stretch(&e.job, e.job.Has)
 }
 
-// wait puts a job among those that wait.
-func (m *Machine) wait(e *entry) {
+// beginWaiting puts a job among those that wait, from now on.
+func (m *Machine) beginWaiting(e *entry) {
 	e.waitsSince = m.now
 	if m.policy.Order != nil && !e.job.held() {
 		m.unkeyed = append(m.unkeyed, e)
@@ -150,7 +150,7 @@ func (m *Machine) forget(e *entry) {
 	e.ended = true
 	m.gone++
 	delete(m.jobs, e.job.ID)
-	m.happened()
+	m.markChanged()
 }
 
 // relocate moves what is on hosts that are leaving to others, as far as these have room.
@@ -159,7 +159,7 @@ func (m *Machine) relocate() {
 		return
 	}
 	for _, e := range slices.Clone(m.running) {
-		stay := m.place.staying(e.job.Has)
+		stay := m.place.stayingPlaces(e.job.Has)
 		more := e.slots - countSlots(stay)
 		if places, ok := m.place.grow(stay, more); ok && more > 0 {
 			m.assign(e, Move, places, "its host is leaving")

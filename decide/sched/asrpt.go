@@ -39,7 +39,7 @@ type virtual struct {
 func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 	s := virtual{Left: map[JobID]float64{}, Done: map[JobID]int64{}}
 	_ = json.Unmarshal(mem, &s) // what is no memory of this policy is none
-	again := s.play(v)
+	again := s.playUntilNow(v)
 	want, free := make([]int, len(v.Jobs)), v.Slots
 	var done, coming []candidate // whom the virtual machine is done with, and the others
 	for i, j := range v.Jobs {
@@ -50,7 +50,7 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 		}
 	}
 	if free < 0 { // a host is leaving: the youngest give way
-		free = giveWay(sortedBy(v, func(*Job) float64 { return 0 }), want, free)
+		free = takeBackFromLast(sortedBy(v, func(*Job) float64 { return 0 }), want, free)
 	}
 	for i, j := range v.Jobs {
 		if left, is := s.Left[j.ID]; is && want[i] == 0 {
@@ -79,7 +79,7 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 			continue
 		}
 		want[c.index], free = n, free-n
-		place.take(places, 1)
+		place.changeTaken(places, 1)
 	}
 	mem, err := json.Marshal(s)
 	if err != nil {
@@ -90,9 +90,9 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 	}}, mem
 }
 
-// play plays the virtual machine up to now, forgets jobs that are gone, and returns when it is done
-// with the next one; 0 = it has none.
-func (s *virtual) play(v *View) (again int64) {
+// playUntilNow plays the virtual machine up to now, forgets jobs that are gone, and returns when it
+// is done with the next one; 0 = it has none.
+func (s *virtual) playUntilNow(v *View) (again int64) {
 	there := map[JobID]bool{}
 	var coming []*Job // that it does not know, in the order of arrival
 	for _, j := range v.Jobs {
@@ -113,7 +113,7 @@ func (s *virtual) play(v *View) (again int64) {
 			delete(s.Done, id)
 		}
 	}
-	if id, left := s.shortest(); id != "" && v.Slots > 0 {
+	if id, left := s.shortestJob(); id != "" && v.Slots > 0 {
 		return max(addMillis(s.Now, left/float64(v.Slots)), v.Now+1)
 	}
 	return 0
@@ -122,7 +122,7 @@ func (s *virtual) play(v *View) (again int64) {
 // advance plays the virtual machine up to a time, in milliseconds, with so many slots.
 func (s *virtual) advance(to int64, slots int) {
 	for s.Now < to {
-		id, left := s.shortest()
+		id, left := s.shortestJob()
 		if id == "" || slots == 0 {
 			s.Now = to
 			return
@@ -138,8 +138,8 @@ func (s *virtual) advance(to int64, slots int) {
 	}
 }
 
-// shortest returns the job of which the virtual machine has the least left to do; "" = none.
-func (s *virtual) shortest() (best JobID, least float64) {
+// shortestJob returns the job of which the virtual machine has the least left to do; "" = none.
+func (s *virtual) shortestJob() (best JobID, least float64) {
 	for id, left := range s.Left {
 		if best == "" || left < least || left == least && id < best {
 			best, least = id, left

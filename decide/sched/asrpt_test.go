@@ -47,7 +47,7 @@ func TestVirtualMachineIsSRPT(t *testing.T) {
 					v.Jobs = append(v.Jobs, j)
 				}
 			}
-			if again := s.play(v); len(s.Left) > 0 && again <= v.Now {
+			if again := s.playUntilNow(v); len(s.Left) > 0 && again <= v.Now {
 				t.Fatalf("at %d it is to be asked again at %d", v.Now, again)
 			}
 		}

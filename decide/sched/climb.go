@@ -13,7 +13,7 @@ func (c *climb) fit() {
 	for c.free < 0 && c.shrinkLeast(-1, math.Inf(1)) {
 		continue
 	}
-	c.free = giveWay(c.byAttained(), c.want, c.free)
+	c.free = takeBackFromLast(c.byAttained(), c.want, c.free)
 }
 
 // byAttained returns all jobs, those first that have had least.
@@ -49,7 +49,7 @@ func (c *climb) shrinkLeast(except int, limit float64) bool {
 	best, to := -1, 0
 	for i, j := range c.view.Jobs {
 		if n := c.want[i]; i != except && n > 0 {
-			if next := j.sizeBelow(n); next < n && next >= j.kept() {
+			if next := j.sizeBelow(n); next < n && next >= j.untakableSlots() {
 				x := (c.loss(i, next) - c.loss(i, n)) / float64(n-next)
 				if x < limit {
 					best, to, limit = i, next, x

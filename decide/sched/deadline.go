@@ -50,7 +50,7 @@ func (deadlineShare) Decide(v *View, mem []byte) (d Decision, memory []byte) {
 	for i, j := range v.Jobs {
 		a.admitted[i] = j.Deadline > 0 && (a.admitted[i] || j.Started != Never)
 		if !a.admitted[i] {
-			a.slots -= j.kept()
+			a.slots -= j.untakableSlots()
 		}
 	}
 	if !a.check() {
@@ -96,7 +96,7 @@ func (a *appointments) check() (fine bool) {
 	a.table, fine = newTimetable(a.view, a.slots), true
 	for i, j := range a.view.Jobs {
 		if a.plans[i] != nil {
-			_, end := a.table.walk(j, 0, j.Deadline, 0, a.plans[i].at)
+			_, end := a.table.planPeriods(j, 0, j.Deadline, 0, a.plans[i].at)
 			fine = a.table.add(a.plans[i]) && end != Never && fine
 		}
 	}
@@ -154,7 +154,7 @@ func (a *appointments) allot(d *Decision) {
 	v, free := a.view, a.view.Slots
 	need := make([]int, len(v.Jobs))
 	for i, j := range v.Jobs {
-		need[i] = max(a.plans[i].at(a.table.first), j.kept())
+		need[i] = max(a.plans[i].at(a.table.first), j.untakableSlots())
 		free -= need[i]
 		for _, s := range a.plans[i] {
 			if at := int64(s.until) * planPeriod; d.Again == 0 || at < d.Again {
@@ -162,11 +162,11 @@ func (a *appointments) allot(d *Decision) {
 			}
 		}
 	}
-	free = giveWay(a.list, need, free) // late jobs keep what plans do not know
+	free = takeBackFromLast(a.list, need, free) // late jobs keep what plans do not know
 	want := slices.Clone(need)
 	others := slices.DeleteFunc(slices.Clone(a.list), func(c candidate) bool {
 		refused := slices.ContainsFunc(d.Reject, func(r Rejection) bool { return r.Job == c.index })
-		return refused || !a.table.spare(c.job, a.plans[c.index])
+		return refused || !a.table.hasSlack(c.job, a.plans[c.index])
 	})
 	free = startSmallest(v, others, want, free)
 	growBest(others, want, free, partSaved)

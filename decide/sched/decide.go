@@ -18,7 +18,7 @@ const (
 func (m *Machine) decide() {
 	happened := m.dirty
 	m.again, m.dirty = Never, false
-	fault := m.try()
+	fault := m.tryPolicy()
 	if happened || len(m.grants) > 0 {
 		m.idle = 0
 	} else if m.idle++; fault == "" && m.again != Never &&
@@ -27,15 +27,15 @@ func (m *Machine) decide() {
 			m.idle)
 	}
 	if fault != "" {
-		m.replace(fault)
-		m.try()
+		m.replacePolicy(fault)
+		m.tryPolicy()
 	}
 	m.relocate()
 	m.consolidate()
 }
 
-// try has the policy decide, and returns what was wrong with it; "" = nothing.
-func (m *Machine) try() (fault string) {
+// tryPolicy has the policy decide, and returns what was wrong with it; "" = nothing.
+func (m *Machine) tryPolicy() (fault string) {
 	defer func() {
 		if r := recover(); r != nil {
 			fault = fmt.Sprint(r)
@@ -49,8 +49,8 @@ func (m *Machine) try() (fault string) {
 	return ""
 }
 
-// replace puts the default policy in the place of one that has failed.
-func (m *Machine) replace(fault string) {
+// replacePolicy puts the default policy in the place of one that has failed.
+func (m *Machine) replacePolicy(fault string) {
 	if m.policy.Name == Default {
 		panic("sched: the default policy fails: " + fault)
 	}

@@ -60,7 +60,7 @@ func workLeft(j *Job) float64 {
 func (elasticShare) Decide(v *View, mem []byte) (Decision, []byte) {
 	list := sortedBy(v, func(j *Job) float64 { return v.aged(j, workLeft(j)) })
 	want := make([]int, len(v.Jobs))
-	free := startSmallest(v, list, want, keep(v, want))
+	free := startSmallest(v, list, want, keepUntakable(v, want))
 	growBest(list, want, free, partSaved)
 	because := func(i int) string { return elasticReason(v, want, i) }
 	return Decision{Want: want, Because: because}, mem
@@ -76,23 +76,23 @@ func partSaved(j *Job, n, next int) float64 {
 	return (1 - slow/fast) / float64(next-n)
 }
 
-// keep gives jobs what cannot be taken from them. It returns how many slots are left.
-func keep(v *View, want []int) (free int) {
+// keepUntakable gives jobs what cannot be taken from them. It returns how many slots are left.
+func keepUntakable(v *View, want []int) (free int) {
 	free = v.Slots
 	for i, j := range v.Jobs {
-		want[i] = j.kept()
+		want[i] = j.untakableSlots()
 		free -= want[i]
 	}
 	return free
 }
 
-// giveWay has jobs give up what can be taken from them until what all have is there, the last of a
-// list first. It returns how many slots are free then; fewer than 0 = what cannot be taken is more
-// than there is.
-func giveWay(list []candidate, want []int, free int) (left int) {
+// takeBackFromLast has jobs give up what can be taken from them until what all have is there, the
+// last of a list first. It returns how many slots are free then; fewer than 0 = what cannot be
+// taken is more than there is.
+func takeBackFromLast(list []candidate, want []int, free int) (left int) {
 	for k := len(list) - 1; k >= 0 && free < 0; k-- {
 		c := &list[k]
-		if n, keeps := want[c.index], c.job.kept(); n > keeps {
+		if n, keeps := want[c.index], c.job.untakableSlots(); n > keeps {
 			want[c.index], free = keeps, free+n-keeps
 		}
 	}

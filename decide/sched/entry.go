@@ -53,8 +53,9 @@ func (e *entry) rebase(now int64) {
 	e.base, e.left, e.done = now, e.job.Left.Mean, e.job.Done
 }
 
-// count counts the slot-seconds that a job has had up to now, the time at which its slots change.
-func (e *entry) count(now int64) {
+// countSlotSeconds counts the slot-seconds that a job has had up to now, the time at which its
+// slots change.
+func (e *entry) countSlotSeconds(now int64) {
 	e.rebase(now)
 	e.countedAt, e.attained = now, e.job.Attained
 }
@@ -75,8 +76,8 @@ func (e *entry) before(b *entry) bool {
 	return e.key < b.key || e.key == b.key && e.order < b.order
 }
 
-// kept returns how many slots a job has that cannot be taken from it.
-func (j *Job) kept() int {
+// untakableSlots returns how many slots a job has that cannot be taken from it.
+func (j *Job) untakableSlots() int {
 	n := j.Slots()
 	switch {
 	case n == 0 || j.Park == ParkWhole:

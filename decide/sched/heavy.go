@@ -73,8 +73,8 @@ func newSplit(g *Graph) *split {
 	return s
 }
 
-// put puts workers on a host who are on none yet.
-func (s *split) put(host int, workers ...int) {
+// placeWorkers puts workers on a host who are on none yet.
+func (s *split) placeWorkers(host int, workers ...int) {
 	for _, w := range workers {
 		if s.at[w] < 0 {
 			s.at[w] = host
@@ -104,11 +104,11 @@ func (s *split) heavyEdge() {
 			})
 			continue
 		case grow != nil:
-			s.put(host, grow.From, grow.To)
+			s.placeWorkers(host, grow.From, grow.To)
 		case fresh != nil && !last:
-			s.put(host, fresh.From, fresh.To)
+			s.placeWorkers(host, fresh.From, fresh.To)
 		default:
-			s.put(host, slices.Index(s.at, -1))
+			s.placeWorkers(host, slices.Index(s.at, -1))
 		}
 		empty = false
 	}
@@ -206,7 +206,7 @@ func (s *split) between(a, b int) float64 {
 // heavyEdge returns places for the workers of a job in slots that are free, which are enough: hosts
 // with the most free slots come first.
 func (p *placement) heavyEdge(g *Graph) (places []Place) {
-	room, order := p.room(nil)
+	room, order := p.roomOfHosts(nil)
 	order = order[:min(len(order), g.Workers)]
 	had := make([]int, len(order)) // slots of each host, by its rank in order
 	for _, i := range g.split(room, order) {

@@ -184,7 +184,7 @@ func TestPlacementsOfGraphs(t *testing.T) {
 		if countSlots(places) != n {
 			t.Fatalf("%v are not %d slots", places, n)
 		}
-		at, had := j.workers(places), make([]int, len(places))
+		at, had := j.placesOfWorkers(places), make([]int, len(places))
 		for _, i := range at {
 			had[i]++
 		}
@@ -198,7 +198,7 @@ func TestPlacementsOfGraphs(t *testing.T) {
 			t.Fatalf("%v times slower on %v, and %v by best fit on %v", got, places, most, fit)
 		}
 		again, _ := p.choose(j, nil, n)
-		if !samePlaces(again, places) || !slices.Equal(j.workers(again), at) {
+		if !samePlaces(again, places) || !slices.Equal(j.placesOfWorkers(again), at) {
 			t.Fatalf("%v on %v, and again %v", at, places, again)
 		}
 	})
@@ -269,7 +269,7 @@ func TestPackedJobsStayOnMoreHosts(t *testing.T) {
 	}
 	for second := range int64(5) {
 		m.Tick(second * Second)
-		m.happened()
+		m.markChanged()
 		if grants := m.Ready(); len(grants) != 0 && second > 0 {
 			t.Fatalf("after %d s: %+v", second, grants)
 		}
@@ -290,7 +290,7 @@ func TestOrderStaysWhereItIsBetter(t *testing.T) {
 	j, p := graphJob(n, edges), freeHosts([]int{4, 4})
 	places, _ := p.choose(j, nil, n)
 	if got, want := p.stretch(j, places), optimum(j, []int{4, 4}); got != want {
-		t.Errorf("%v times slower, and %v at best: %v", got, want, j.workers(places))
+		t.Errorf("%v times slower, and %v at best: %v", got, want, j.placesOfWorkers(places))
 	}
 }
 

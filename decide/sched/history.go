@@ -115,7 +115,7 @@ func (m *Machine) Update(j Job) error {
 		m.setRate(e)
 	}
 	if !alike {
-		m.happened()
+		m.markChanged()
 	}
 	return nil
 }

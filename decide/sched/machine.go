@@ -91,21 +91,22 @@ func (m *Machine) Now() int64 { return m.now }
 // Next returns when Ready is to be asked though nothing happens until then; Never = not at all.
 func (m *Machine) Next() int64 {
 	if m.dirty || len(m.grants) > 0 {
-		return min(m.due(), m.again)
+		return min(m.nextDecisionTime(), m.again)
 	}
 	return m.again
 }
 
-// due returns when the decision is made that is open: at once, or with a Round at the end of it.
-func (m *Machine) due() int64 {
+// nextDecisionTime returns when the decision is made that is open: at once, or with a Round at the
+// end of it.
+func (m *Machine) nextDecisionTime() int64 {
 	if round := m.cfg.Round; round > 0 && m.policy.Share != nil && len(m.grants) == 0 {
 		return (m.now + round - 1) / round * round
 	}
 	return m.now
 }
 
-// happened notes that an event has happened, after which Ready decides.
-func (m *Machine) happened() {
+// markChanged counts an event that has happened, and has Ready decide.
+func (m *Machine) markChanged() {
 	m.events++
 	m.dirty = true
 }
@@ -126,12 +127,12 @@ func (m *Machine) Submit(j Job) error {
 	m.number++
 	m.jobs[j.ID] = e
 	m.list = append(m.list, e)
-	m.happened()
+	m.markChanged()
 	if e.job.Has == nil {
 		if e.job.Attained == 0 {
 			e.job.Started = Never
 		}
-		m.wait(e)
+		m.beginWaiting(e)
 		return nil
 	}
 	e.job.Has = inOrder(slices.Clone(j.Has))
@@ -158,7 +159,7 @@ func (m *Machine) Progress(id JobID, left Estimate, speed Curve) error {
 	changed.Left = left
 	if speed != nil {
 		changed.Speed = speed
-		m.happened()
+		m.markChanged()
 	}
 	if err := changed.Check(); err != nil {
 		return err
@@ -181,7 +182,7 @@ func (m *Machine) Ended(id JobID) error {
 	if err != nil {
 		return err
 	}
-	m.stop(e)
+	m.releaseSlots(e)
 	m.forget(e)
 	return nil
 }
@@ -202,7 +203,7 @@ func (m *Machine) Host(h Host) error {
 	}
 	m.place.set(h, used)
 	m.short, m.lost = true, m.lost || used > h.Slots
-	m.happened()
+	m.markChanged()
 	return nil
 }
 
@@ -213,7 +214,7 @@ func (m *Machine) HostLost(name string) {
 		return
 	}
 	m.place.remove(name)
-	m.happened()
+	m.markChanged()
 	m.lost = true
 	because := "host " + name + " is lost"
 	for _, e := range slices.Clone(m.running) {
@@ -242,16 +243,16 @@ func (m *Machine) Undo(id JobID, places []Place, pin bool) error {
 	}
 	m.grants = slices.DeleteFunc(m.grants, func(g Grant) bool { return g.Job == id })
 	if e.slots > 0 {
-		m.stop(e)
+		m.releaseSlots(e)
 	} else {
 		m.dequeue(e)
 	}
 	if pin {
 		e.job.Park = ParkNever
 	}
-	m.happened()
+	m.markChanged()
 	if len(places) == 0 {
-		m.wait(e)
+		m.beginWaiting(e)
 		return nil
 	}
 	e.job.Has = inOrder(slices.Clone(places))
@@ -346,20 +347,20 @@ func (m *Machine) compact() {
 // Ready decides if something has happened, or it is time to, and returns what follows: slots that
 // are taken first, and then slots that are given. The list is valid until the next call.
 func (m *Machine) Ready() []Grant {
-	if m.dirty && m.due() <= m.now || m.again <= m.now {
+	if m.dirty && m.nextDecisionTime() <= m.now || m.again <= m.now {
 		m.decide()
 		m.compact()
 	}
 	grants := m.grants
 	m.grants = m.grants[len(grants):]
 	slices.SortStableFunc(grants, func(a, b Grant) int {
-		return cmp.Compare(rank(a), rank(b))
+		return cmp.Compare(grantOrder(a), grantOrder(b))
 	})
 	return grants
 }
 
-// rank returns 0 for a grant that takes slots, and 1 for one that gives some.
-func rank(g Grant) int {
+// grantOrder returns 0 for a grant that takes slots, and 1 for one that gives some.
+func grantOrder(g Grant) int {
 	if countSlots(g.Places) < countSlots(g.From) {
 		return 0
 	}

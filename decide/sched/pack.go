@@ -23,7 +23,7 @@ type moving struct {
 // room after that, and if the job gains more by it than the moves cost. It may run on some already:
 // then it is moved as well.
 func (m *Machine) makeRoom(e *entry, n int) {
-	k := m.place.fewest(n)
+	k := m.place.fewestHosts(n)
 	if n < 2 || len(m.place.hosts) <= k {
 		return
 	}
@@ -54,9 +54,9 @@ func (m *Machine) makeRoom(e *entry, n int) {
 		m.assign(x.entry, Move, []Place{{x.host, x.entry.slots}}, because)
 	}
 	if e.slots > 0 {
-		m.place.take(e.job.Has, -1)
+		m.place.changeTaken(e.job.Has, -1)
 		places, ok := m.place.choose(&e.job, nil, n)
-		m.place.take(e.job.Has, 1)
+		m.place.changeTaken(e.job.Has, 1)
 		if ok && m.place.stretch(&e.job, places) < m.place.stretch(&e.job, now) {
 			m.assign(e, Move, places, "it is faster on these hosts")
 		}
@@ -66,7 +66,7 @@ func (m *Machine) makeRoom(e *entry, n int) {
 // fewestMoves returns which jobs to move so that a job finds n slots on k hosts: of one host, each
 // is looked at, and of several the k with the most room.
 func (m *Machine) fewestMoves(e *entry, k, n int) (best []moving, found bool) {
-	room, order := m.place.room(e.job.Has)
+	room, order := m.place.roomOfHosts(e.job.Has)
 	together := 0
 	for _, i := range order[:min(k, len(order))] {
 		together += room[i]
@@ -75,10 +75,10 @@ func (m *Machine) fewestMoves(e *entry, k, n int) (best []moving, found bool) {
 		return nil, true
 	}
 	if k > 1 {
-		return m.empty(order[:k], room, n)
+		return m.planEmptying(order[:k], room, n)
 	}
 	for _, i := range order {
-		moves, ok := m.empty([]int{i}, room, n)
+		moves, ok := m.planEmptying([]int{i}, room, n)
 		if ok && (!found || len(moves) < len(best)) {
 			best, found = moves, true
 		}
@@ -86,9 +86,9 @@ func (m *Machine) fewestMoves(e *entry, k, n int) (best []moving, found bool) {
 	return best, found
 }
 
-// empty returns which jobs to move from some hosts to others so that n slots are free there, where
-// each host has some room; ok is false where so much cannot be moved.
-func (m *Machine) empty(targets, room []int, n int) (moves []moving, ok bool) {
+// planEmptying returns which jobs to move from some hosts to others so that n slots are free there,
+// where each host has some room; ok is false where so much cannot be moved.
+func (m *Machine) planEmptying(targets, room []int, n int) (moves []moving, ok bool) {
 	free := make([]int, len(m.place.hosts))
 	for i := range free {
 		if !m.place.hosts[i].Leaving && !slices.Contains(targets, i) {
@@ -145,7 +145,7 @@ func (m *Machine) consolidate() {
 	}
 	for _, e := range slices.Clone(m.running) {
 		if len(e.job.Has) > 1 && e.job.Park == ParkWhole &&
-			len(e.job.Has) > m.place.fewest(e.slots) && e.runsFrom <= m.now {
+			len(e.job.Has) > m.place.fewestHosts(e.slots) && e.runsFrom <= m.now {
 			m.makeRoom(e, e.slots)
 		}
 	}

@@ -61,8 +61,8 @@ func (p *placement) recount() {
 	}
 }
 
-// take gives or takes back slots: sign is 1 or -1.
-func (p *placement) take(places []Place, sign int) {
+// changeTaken counts slots as taken, where sign is 1, or as free again, where it is -1.
+func (p *placement) changeTaken(places []Place, sign int) {
 	for _, x := range places {
 		i, there := p.index(x.Host)
 		if !there {
@@ -77,8 +77,8 @@ func (p *placement) take(places []Place, sign int) {
 	}
 }
 
-// fewest returns on how many hosts n slots are at least, if all slots were free.
-func (p *placement) fewest(n int) int {
+// fewestHosts returns on how many hosts n slots are at least, if all slots were free.
+func (p *placement) fewestHosts(n int) int {
 	if p.stale {
 		p.stale, p.sums = false, p.sums[:0]
 		for _, s := range p.hosts {
@@ -119,7 +119,7 @@ func (p *placement) grow(has []Place, more int) (places []Place, ok bool) {
 				slices.ContainsFunc(has, func(x Place) bool { return x.Host == s.Name }) {
 				continue
 			}
-			if best < 0 || better(s.free, p.hosts[best].free, more) {
+			if best < 0 || isBetterHost(s.free, p.hosts[best].free, more) {
 				best = i
 			}
 		}
@@ -131,9 +131,9 @@ func (p *placement) grow(has []Place, more int) (places []Place, ok bool) {
 	return inOrder(places), true
 }
 
-// better reports whether a host with a free slots is better for n slots than one with b: the
+// isBetterHost reports whether a host with a free slots is better for n slots than one with b: the
 // smaller one of those that have room for all, and else the larger one.
-func better(a, b, n int) bool {
+func isBetterHost(a, b, n int) bool {
 	if a >= n && b >= n {
 		return a < b
 	}
@@ -145,7 +145,7 @@ func better(a, b, n int) bool {
 func (p *placement) shrink(has []Place, less int) []Place {
 	places := slices.Clone(has)
 	slices.SortStableFunc(places, func(a, b Place) int {
-		if x, y := p.leaves(a.Host), p.leaves(b.Host); x != y {
+		if x, y := p.leavingRank(a.Host), p.leavingRank(b.Host); x != y {
 			return cmp.Compare(y, x)
 		}
 		return cmp.Or(cmp.Compare(a.Slots, b.Slots), cmp.Compare(b.Host, a.Host))
@@ -159,17 +159,17 @@ func (p *placement) shrink(has []Place, less int) []Place {
 	return inOrder(places)
 }
 
-// leaves returns 1 where a host is leaving or gone, and else 0.
-func (p *placement) leaves(name string) int {
+// leavingRank returns 1 where a host is leaving or gone, and else 0.
+func (p *placement) leavingRank(name string) int {
 	if i, there := p.index(name); there && !p.hosts[i].Leaving {
 		return 0
 	}
 	return 1
 }
 
-// staying returns those of some places that are on hosts that are there and not leaving.
-func (p *placement) staying(has []Place) []Place {
-	goes := func(x Place) bool { return p.leaves(x.Host) == 1 }
+// stayingPlaces returns those of some places that are on hosts that are there and not leaving.
+func (p *placement) stayingPlaces(has []Place) []Place {
+	goes := func(x Place) bool { return p.leavingRank(x.Host) == 1 }
 	if !slices.ContainsFunc(has, goes) {
 		return has
 	}
@@ -187,9 +187,9 @@ func (p *placement) excess() (n int) {
 	return n
 }
 
-// room returns how many slots of each host are free or had by a job, and the indexes of the hosts
-// that are not leaving, that with the most room first.
-func (p *placement) room(has []Place) (room, order []int) {
+// roomOfHosts returns how many slots of each host are free or had by a job, and the indexes of the
+// hosts that are not leaving, that with the most room first.
+func (p *placement) roomOfHosts(has []Place) (room, order []int) {
 	for i, s := range p.hosts {
 		if room = append(room, max(s.free, 0)); !s.Leaving {
 			order = append(order, i)
@@ -226,9 +226,9 @@ func (p *placement) choose(j *Job, has []Place, more int) (places []Place, ok bo
 	return places, true
 }
 
-// workers returns the index of the place of each worker of a job; nil where it has no graph, or
-// another number of slots than that has workers.
-func (j *Job) workers(places []Place) []int {
+// placesOfWorkers returns the index of the place of each worker of a job; nil where it has no
+// graph, or another number of slots than that has workers.
+func (j *Job) placesOfWorkers(places []Place) []int {
 	if j.Graph == nil || countSlots(places) != j.Graph.Workers {
 		return nil
 	}
@@ -241,10 +241,10 @@ func (p *placement) stretch(j *Job, places []Place) float64 {
 	if len(places) < 2 {
 		return 1
 	}
-	if at := j.workers(places); at != nil {
+	if at := j.placesOfWorkers(places); at != nil {
 		return j.Graph.stretch(at)
 	}
-	if j.Spread <= 1 || len(places) <= p.fewest(countSlots(places)) {
+	if j.Spread <= 1 || len(places) <= p.fewestHosts(countSlots(places)) {
 		return 1
 	}
 	return j.Spread

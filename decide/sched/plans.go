@@ -44,10 +44,10 @@ func slotSeconds(first int, plans []plan) (sum int64) {
 	return sum * planPeriod / Second
 }
 
-// spare reports whether a job ends in time by its plan even if its slots change twice more than
+// hasSlack reports whether a job ends in time by its plan even if its slots change twice more than
 // planned; one without a plan does not care. It changes nothing; policy deadline calls it, on the
 // goroutine that decides.
-func (t *timetable) spare(j *Job, p plan) bool {
+func (t *timetable) hasSlack(j *Job, p plan) bool {
 	if p == nil {
 		return true
 	}
@@ -58,7 +58,7 @@ func (t *timetable) spare(j *Job, p plan) bool {
 	costs := t.view.Costs(j.Kind)
 	pause := max(costs.change(), costs.Start.Mean+costs.Park.Mean)
 	more := float64(2 * pause / 1000 * j.Rate(most))
-	_, end := t.walk(j, more, j.Deadline, 0, p.at)
+	_, end := t.planPeriods(j, more, j.Deadline, 0, p.at)
 	return end != Never
 }
 

@@ -57,7 +57,7 @@ func (v *View) placement() *placement {
 	}
 	p.recount()
 	for _, j := range v.Jobs {
-		p.take(j.Has, 1)
+		p.changeTaken(j.Has, 1)
 	}
 	return p
 }

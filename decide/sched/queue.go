@@ -62,9 +62,9 @@ func (q *queue) first(slots int) (best *entry) {
 	return best
 }
 
-// needed returns how many slots all that wait ask for, as far as that is at most a limit, and else
-// a number above it.
-func (q *queue) needed(limit int) (n int) {
+// slotsAskedFor returns how many slots all that wait ask for, as far as that is at most a limit,
+// and else a number above it.
+func (q *queue) slotsAskedFor(limit int) (n int) {
 	for i, size := range q.sizes {
 		if n += size * len(q.heaps[i]); n > limit {
 			break

@@ -7,7 +7,7 @@ import (
 )
 
 // This file decides by an Order, where a job gets the slots that it asks for or none. The methods
-// run within Machine.Ready, on the goroutine that uses the Machine; what jobs get changes by give
+// run within Machine.Ready, on the goroutine that uses the Machine; what jobs get changes by growTo
 // and park.
 
 // keyOf returns the key of a job, less what ageing takes off: a job comes as much sooner as it has
@@ -36,12 +36,12 @@ func (m *Machine) decideByOrder() {
 	}
 	m.unkeyed = m.unkeyed[:0]
 	free := m.place.free
-	if !m.policy.Preempts || m.waiting.needed(free) <= free {
+	if !m.policy.Preempts || m.waiting.slotsAskedFor(free) <= free {
 		m.startWhatFits(free, nil)
 	} else {
 		m.preempt()
 	}
-	m.extend()
+	m.refillShrunk()
 	m.keyTimer()
 }
 
@@ -61,7 +61,7 @@ func (m *Machine) startWhatFits(free int, because func(e *entry) string) {
 		if because != nil {
 			text = because(e)
 		}
-		m.give(e, e.job.Asked, text)
+		m.growTo(e, e.job.Asked, text)
 	}
 }
 
@@ -71,7 +71,7 @@ func (m *Machine) preempt() {
 	free := m.place.free - m.place.excess()
 	list := m.sortRunning()
 	for _, e := range list {
-		free += countSlots(m.place.staying(e.job.Has))
+		free += countSlots(m.place.stayingPlaces(e.job.Has))
 	}
 	var starting, parked []*entry
 	take := func() bool {
@@ -92,7 +92,7 @@ func (m *Machine) preempt() {
 			break
 		}
 		e := list[0]
-		if n := countSlots(m.place.staying(e.job.Has)); n <= free {
+		if n := countSlots(m.place.stayingPlaces(e.job.Has)); n <= free {
 			free -= n
 		} else {
 			parked = append(parked, e)
@@ -103,7 +103,7 @@ func (m *Machine) preempt() {
 		m.park(e, "its slots go to jobs that come first by "+m.policy.Name)
 	}
 	for _, e := range starting {
-		m.give(e, e.job.Asked, "first by "+m.policy.Name)
+		m.growTo(e, e.job.Asked, "first by "+m.policy.Name)
 	}
 }
 
@@ -140,8 +140,8 @@ func (m *Machine) sortRunning() []*entry {
 	return list
 }
 
-// extend gives slots that are still free to jobs that have lost some with a host.
-func (m *Machine) extend() {
+// refillShrunk gives slots that are still free to jobs that have lost some with a host.
+func (m *Machine) refillShrunk() {
 	if !m.short {
 		return
 	}
@@ -151,7 +151,7 @@ func (m *Machine) extend() {
 			continue
 		}
 		if e.job.Asked-e.slots <= m.place.free {
-			m.give(e, e.job.Asked, "the slots that it lost with a host are there again")
+			m.growTo(e, e.job.Asked, "the slots that it lost with a host are there again")
 		} else {
 			m.short = true
 		}

@@ -43,7 +43,7 @@ func (m *Machine) decideByShare() {
 	m.relocate()
 	for i, e := range entries {
 		if want[i] > e.slots && want[i]-e.slots <= m.place.free {
-			m.give(e, want[i], reasons[i])
+			m.growTo(e, want[i], reasons[i])
 		}
 	}
 	for _, r := range d.Reject {
@@ -92,14 +92,14 @@ func checkDecision(v *View, d Decision) string {
 		if d.Need != nil && d.Need[i] > n {
 			return fmt.Sprintf("it wants %d slots for job %s, which needs %d", n, j.ID, d.Need[i])
 		}
-		if n < j.kept() {
+		if n < j.untakableSlots() {
 			return fmt.Sprintf("it wants %d slots for job %s, which must keep %d", n, j.ID,
-				j.kept())
+				j.untakableSlots())
 		}
 		if n > 0 {
 			sum += min(n, v.Slots+1)
 		}
-		kept += j.kept()
+		kept += j.untakableSlots()
 	}
 	if sum > max(v.Slots, kept) {
 		return fmt.Sprintf("it gives away more than the %d slots that there are", v.Slots)

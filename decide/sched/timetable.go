@@ -44,15 +44,15 @@ func (t *timetable) add(p plan) (fits bool) {
 	return fits
 }
 
-// walk plans a job j from now on, period by period, with as many slots as size says. It returns the
-// plan, and when, in milliseconds, j has done its work and `more` units of work beyond; Never if
-// that is not until a time. The plan has reserve more milliseconds than the work takes. Each change
-// of its slots takes what it costs. It stops where slots would be taken from a job that keeps what
-// it has.
-func (t *timetable) walk(j *Job, more float64, until, reserve int64,
+// planPeriods plans a job j from now on, period by period, with as many slots as size says. It
+// returns the plan, and when, in milliseconds, j has done its work and `more` units of work beyond;
+// Never if that is not until a time. The plan has reserve more milliseconds than the work takes.
+// Each change of its slots takes what it costs. It stops where slots would be taken from a job that
+// keeps what it has.
+func (t *timetable) planPeriods(j *Job, more float64, until, reserve int64,
 	size func(period int) int) (plan, int64) {
 	costs := t.view.Costs(j.Kind)
-	n, kept, begun := j.Slots(), j.kept(), j.Started != Never
+	n, kept, begun := j.Slots(), j.untakableSlots(), j.Started != Never
 	left, stall := j.Left.Mean+more, int64(0)
 	if n > 0 { // its last change may not be over
 		pause := costs.change()
@@ -115,7 +115,7 @@ func sizes(j *Job) (list []int) {
 // fit returns the plan by which a job has at most one of its sizes, and less where less is free,
 // and when it ends; Never if that is not until a time.
 func (t *timetable) fit(j *Job, list []int, until int64) (plan, int64) {
-	return t.walk(j, 0, until, deadlineMargin, func(period int) int {
+	return t.planPeriods(j, 0, until, deadlineMargin, func(period int) int {
 		free := t.left(period)
 		for i := len(list) - 1; i >= 0; i-- {
 			if list[i] <= free {
