@@ -187,7 +187,7 @@ func (r *rules) findSharing(name string) (s sharing, err error) {
 	}
 	if why := fits[unsupportedKey]; len(why) > 0 {
 		return s, fmt.Errorf("DeepSpeed says of it that %s (%s.%s)",
-			shorten(r.values[unsupportedKey+"."+why[0]]), infoKey, unsupportedKey)
+			shortText(r.values[unsupportedKey+"."+why[0]]), infoKey, unsupportedKey)
 	}
 	s.blocks = 1
 	switch {
@@ -302,8 +302,8 @@ func (r *rules) cropVocabulary(t *format.Tensor) error {
 	return nil
 }
 
-// shorten formats a value as a text of limited length.
-func shorten(v any) string {
+// shortText formats a value as a text of limited length.
+func shortText(v any) string {
 	text := fmt.Sprint(v)
 	if len(text) > 200 {
 		text = text[:200] + "…"

@@ -64,8 +64,8 @@ func parseSubParams(shape, dim any) (*subParams, error) {
 	var ok bool
 	d, isDim := dim.(int64)
 	if s.said, ok = shape.([]any); !ok || !isDim || d < 0 || d >= int64(len(s.said)) {
-		return nil, fmt.Errorf("partition_dim is %v, and the shape %s", shorten(dim),
-			shorten(shape))
+		return nil, fmt.Errorf("partition_dim is %v, and the shape %s", shortText(dim),
+			shortText(shape))
 	}
 	s.dim = int(d)
 	for i, x := range s.said {
@@ -81,11 +81,11 @@ func parseSubParams(shape, dim any) (*subParams, error) {
 		case i == s.dim || isList:
 			return nil, fmt.Errorf(
 				"the shape %s has no sizes of sub-parameters, or those of other dimensions",
-				shorten(s.said))
+				shortText(s.said))
 		case x == nil:
 			n = -1
 		case !isNumber || n < -1 || int64(int(n)) != n:
-			return nil, fmt.Errorf("the shape %s has %s in it", shorten(s.said), shorten(x))
+			return nil, fmt.Errorf("the shape %s has %s in it", shortText(s.said), shortText(x))
 		}
 		s.shape = append(s.shape, int(n))
 	}
@@ -101,7 +101,7 @@ func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
 	}
 	if !fits {
 		return nil, fmt.Errorf("%s.%s says that it is of the shape %s, and its parts come to %v",
-			infoKey, subParamsKey, shorten(s.said), whole)
+			infoKey, subParamsKey, shortText(s.said), whole)
 	}
 	n := whole[s.dim]
 	switch {
@@ -112,7 +112,7 @@ func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
 	}
 	return nil, fmt.Errorf(
 		"%s.%s says that its sub-parameters are %s along dimension %d, and its parts come to %v",
-		infoKey, subParamsKey, shorten(s.said[s.dim]), s.dim, whole)
+		infoKey, subParamsKey, shortText(s.said[s.dim]), s.dim, whole)
 }
 
 // statedWidths returns the widths that ranks have of each sub-parameter, as the rules state them.
@@ -125,12 +125,12 @@ func (r *rules) statedWidths(s sharing, sizes []int, ranks int) (widths [][]int,
 	list, ok := said.([]any)
 	if !there || !ok || len(list) != len(sizes) {
 		return bad("widths of %d sub-parameters are due, and there is %s", len(sizes),
-			shorten(said))
+			shortText(said))
 	}
 	for i, x := range list {
 		own, ok := parseSizes(x)
 		if !ok || len(own) != ranks {
-			return bad("%s are not the widths of %d ranks", shorten(x), ranks)
+			return bad("%s are not the widths of %d ranks", shortText(x), ranks)
 		}
 		if !sumsTo(own, sizes[i]) {
 			return bad("%v do not come to the %d of the sub-parameter", own, sizes[i])

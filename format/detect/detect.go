@@ -67,7 +67,7 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 		return readMegatron, ".", nil
 	case has(deepspeed.LatestName), has(deepspeed.UniversalName), has("*mp_rank_*_model_states.pt"):
 		return deepspeed.Read, ".", nil
-	case hf.Is(fsys):
+	case hf.IsModelFolder(fsys):
 		return hf.Read, ".", nil
 	}
 	return nil, "", fmt.Errorf("the folder is no checkpoint that shoal knows: there are no "+

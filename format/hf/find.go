@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/format/safetensors"
 )
 
-// This file finds out which files of a folder are those of a model. Is and find read the list of
-// the folder.
+// This file finds out which files of a folder are those of a model. IsModelFolder and find read the
+// list of the folder.
 
 // weights are the files of a folder that hold a model: those that an index names, or these.
 type weights struct {
@@ -26,9 +26,9 @@ func IsIndex(name string) bool {
 	return strings.HasSuffix(name, ".json") && strings.Contains(name, ".index.")
 }
 
-// Is reports whether a folder holds a model in files as this package reads them. Where find fails
-// it is true, so that the reader tells why.
-func Is(fsys fs.FS) bool {
+// IsModelFolder reports whether a folder holds a model in files as this package reads them. Where
+// find fails it is true, so that the reader tells why.
+func IsModelFolder(fsys fs.FS) bool {
 	w, err := find(fsys)
 	return err != nil || w.index != "" || len(w.files) > 0
 }

@@ -145,7 +145,7 @@ func TestIndexes(t *testing.T) {
 			err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", names, err, want)
 		}
-		if !hf.Is(dir) {
+		if !hf.IsModelFolder(dir) {
 			t.Errorf("%s: the folder counts as none with a model", names)
 		}
 	}

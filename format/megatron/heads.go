@@ -24,11 +24,11 @@ type Fact struct {
 // ModelOf returns what the arguments of the run that wrote a checkpoint say about the model; the
 // zero value for other formats.
 func ModelOf(c *format.Checkpoint) (m Model) {
-	m.Heads, m.HeadSize, m.Vocabulary = argument(c, "num_attention_heads"),
-		argument(c, "kv_channels"), argument(c, "vocab_size")
+	m.Heads, m.HeadSize, m.Vocabulary = numberArgument(c, "num_attention_heads"),
+		numberArgument(c, "kv_channels"), numberArgument(c, "vocab_size")
 	m.KVHeads = m.Heads // so many have k and v too, if they have no groups
 	if grouped, _ := c.Value("args.group_query_attention"); grouped == true {
-		m.KVHeads = argument(c, "num_query_groups")
+		m.KVHeads = numberArgument(c, "num_query_groups")
 	}
 	tokenizer, _ := c.Value("args.tokenizer_type")
 	// which has one more than it says
@@ -38,8 +38,8 @@ func ModelOf(c *format.Checkpoint) (m Model) {
 	return m
 }
 
-// argument returns a number of Megatron's arguments; zero if no model can have that number.
-func argument(c *format.Checkpoint, name string) Fact {
+// numberArgument returns a number of Megatron's arguments; zero if no model can have that number.
+func numberArgument(c *format.Checkpoint, name string) Fact {
 	v, _ := c.Value("args." + name)
 	if n, ok := v.(int64); ok && n > 0 && n <= 1<<30 {
 		return Fact{int(n), "args." + name}

@@ -135,7 +135,7 @@ func (r *reshardable) splitBuffers() error {
 	var best []format.Tensor
 	var first error // of the first naming that does not fit
 	fewest := 2     // of one, its proof will say where
-	for _, names := range r.namings() {
+	for _, names := range r.formerNamings() {
 		found, err := r.joinState(names)
 		if why := (*unnamedError)(nil); errors.As(err, &why) {
 			first = cmp.Or(first, err)
@@ -259,11 +259,11 @@ func (r *reshardable) readSizes() (chunks int, err error) {
 var oneExpert = regexp.MustCompile(
 	`experts\.local_experts\.(\d+)\.(linear_fc[12]\.(?:weight|bias))$`)
 
-// namings returns functions from the names that parameters have now to those that they may have had
-// when they were registered: torch_dist has one name for norms that are modules and for norms that
-// are part of the products after them, and one for single experts and for experts that are computed
-// together. The naming of the arguments comes first.
-func (r *reshardable) namings() (list []func(string) string) {
+// formerNamings returns functions from the names that parameters have now to those that they may
+// have had when they were registered: torch_dist has one name for norms that are modules and for
+// norms that are part of the products after them, and one for single experts and for experts that
+// are computed together. The naming of the arguments comes first.
+func (r *reshardable) formerNamings() (list []func(string) string) {
 	alone := func(name string) string {
 		for _, n := range norms {
 			name = strings.Replace(name, n[1], n[0], 1)

@@ -22,7 +22,7 @@ var legacyMagic, _ = new(big.Int).SetString("1950a86a20f9469cfc6c", 16)
 const legacyVersion = 1001
 
 // A legacyReader reads one pickle after the other. It is for one goroutine, that of openLegacy.
-// next and locate read from the file; storage does not.
+// nextPickle and locateStorages read from the file; resolveStorage does not.
 type legacyReader struct {
 	file    *format.File
 	at, end int64 // what is not read yet: a range of the file, in bytes
@@ -46,7 +46,7 @@ func isMagic(v any) bool {
 // openLegacy is openAt for the form before torch 1.6. It has no checksums. It blocks on the file.
 func openLegacy(file *format.File, at, size int64, more pickle.Globals) (*File, error) {
 	l := &legacyReader{file: file, at: at, end: at + size, more: more}
-	first, err := l.next(nil)
+	first, err := l.nextPickle(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func openLegacy(file *format.File, at, size int64, more pickle.Globals) (*File, 
 		return nil, errors.New("it is a pickle, and torch.save did not write it; load it with " +
 			"what wrote it, and save its tensors with torch.save")
 	}
-	version, err := l.next(nil)
+	version, err := l.nextPickle(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -62,22 +62,23 @@ func openLegacy(file *format.File, at, size int64, more pickle.Globals) (*File, 
 		return nil, fmt.Errorf("version %v of torch.save's form before torch 1.6; shoal reads %d",
 			version, legacyVersion)
 	}
-	system, err := l.next(nil)
+	system, err := l.nextPickle(nil)
 	if err != nil {
 		return nil, err
 	}
 	if little, err := pickle.Get[bool](system, "little_endian"); err != nil || !little {
 		return nil, errors.New("it is not of a little-endian machine; shoal reads only such files")
 	}
-	root, err := l.next(l.storage)
+	root, err := l.nextPickle(l.resolveStorage)
 	if err != nil {
 		return nil, err
 	}
-	return &File{Name: file.Name, Root: root}, l.locate()
+	return &File{Name: file.Name, Root: root}, l.locateStorages()
 }
 
-// next reads the next pickle. persistent resolves its references to storages; nil = there are none.
-func (l *legacyReader) next(persistent func(any) (any, error)) (any, error) {
+// nextPickle reads the next pickle. persistent resolves its references to storages; nil = there are
+// none.
+func (l *legacyReader) nextPickle(persistent func(any) (any, error)) (any, error) {
 	// Elements follow behind the pickles, so how long one is turns out when it has been read.
 	for most := int64(64 << 10); ; most *= 8 {
 		b := make([]byte, min(most, maxPickle, l.end-l.at))
@@ -98,9 +99,9 @@ func (l *legacyReader) next(persistent func(any) (any, error)) (any, error) {
 	}
 }
 
-// storage resolves the reference ("storage", class, key, device, elements, part), where part is
-// nil or (key, offset, elements).
-func (l *legacyReader) storage(id any) (any, error) {
+// resolveStorage resolves the reference ("storage", class, key, device, elements, part), where part
+// is nil or (key, offset, elements).
+func (l *legacyReader) resolveStorage(id any) (any, error) {
 	t, ok := id.(pickle.Tuple)
 	if ok && len(t) > 0 && t[0] == "module" {
 		return nil, errors.New("it holds a module itself, with its source; save its state_dict " +
@@ -145,10 +146,10 @@ func (l *legacyReader) storage(id any) (any, error) {
 	return s, nil
 }
 
-// locate reads the list of storages, and finds where each lies in the rest of the file.
-func (l *legacyReader) locate() error {
+// locateStorages reads the list of storages, and finds where each lies in the rest of the file.
+func (l *legacyReader) locateStorages() error {
 	roots := l.roots
-	list, err := l.next(nil)
+	list, err := l.nextPickle(nil)
 	if err != nil {
 		return err
 	}
