@@ -10,10 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/client"
 )
 
-// trainer is a worker that trains a sum in steps: as many epochs as its argument says, without end
-// when there is none, with a batch that BATCH_RANGE opens, such as 8,64, and checkpoints in the
+// runTrainer is a worker that trains a sum in steps: as many epochs as its argument says, without
+// end when there is none, with a batch that BATCH_RANGE opens, such as 8,64, and checkpoints in the
 // folder CHECKPOINTS. TestMain runs it in a process of its own.
-func trainer() {
+func runTrainer() {
 	if err := trainSum(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

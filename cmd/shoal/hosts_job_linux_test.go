@@ -262,13 +262,13 @@ func (s *spread) signal(sig syscall.Signal, workers []api.Worker, others ...*pro
 	}
 	for _, pid := range pids {
 		s.waitUntil(fmt.Sprintf("process %d stands still", pid), func() (bool, error) {
-			return standsStill(pid)
+			return isStopped(pid)
 		})
 	}
 }
 
-// standsStill reports whether all threads of a process are stopped, or have ended.
-func standsStill(pid int) (bool, error) {
+// isStopped reports whether all threads of a process are stopped, or have ended.
+func isStopped(pid int) (bool, error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	for _, thread := range threads {
 		tid, err := strconv.Atoi(filepath.Base(thread))

@@ -22,17 +22,17 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"shoal":    main,
-		"joiner":   joiner,
-		"trainer":  trainer,
-		"fallible": fallible,
-		"natsd":    natsd,
-		"recorded": recorded,
+		"joiner":   runJoiner,
+		"trainer":  runTrainer,
+		"fallible": runFallible,
+		"natsd":    runNATSServer,
+		"recorded": printStoredRecord,
 	})
 }
 
-// joiner is a worker that joins, meets the others and leaves; with an argument it waits for them
+// runJoiner is a worker that joins, meets the others and leaves; with an argument it waits for them
 // for ever. TestMain runs it in a process of its own.
-func joiner() {
+func runJoiner() {
 	ctx := context.Background()
 	j, err := client.Join(ctx)
 	if err == nil {
@@ -55,9 +55,9 @@ func joiner() {
 // TestScripts runs testdata/*.txtar, with the commands of package clitest.
 func TestScripts(t *testing.T) { clitest.Run(t, "testdata") }
 
-// fallible is the worker of the demo, which SIGUSR1 makes fail in mid-step, as an exception would:
-// it exits with code 1. TestMain runs it in a process of its own.
-func fallible() {
+// runFallible is the worker of the demo, which SIGUSR1 makes fail in mid-step, as an exception
+// would: it exits with code 1. TestMain runs it in a process of its own.
+func runFallible() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
 	defer stop()
 	if err := demo.Work(ctx, math.MaxInt32, io.Discard); err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/shoal-ml/shoal/store/storetest"
 )
 
-// natsd is a NATS server with its files in a folder, until it is killed: natsd FOLDER URLFILE
-// [HOST]. Started again with the same file it has the same port. TestMain runs it in a process of
-// its own.
-func natsd() {
+// runNATSServer is a NATS server with its files in a folder, until it is killed: natsd FOLDER
+// URLFILE [HOST]. Started again with the same file it has the same port. TestMain runs it in a
+// process of its own.
+func runNATSServer() {
 	options := server.Options{ServerName: "elsewhere", Host: "127.0.0.1", Port: server.RANDOM_PORT,
 		NoSigs: true, NoLog: true, JetStream: true, StoreDir: os.Args[1], SyncAlways: true}
 	if len(os.Args) > 3 {
@@ -63,9 +63,9 @@ func serveNATS(options *server.Options, file string) error {
 	return nil
 }
 
-// recorded prints what a store has of a job: recorded STORE JOB. TestMain runs it in a process of
-// its own.
-func recorded() {
+// printStoredRecord prints what a store has of a job: recorded STORE JOB. TestMain runs it in a
+// process of its own.
+func printStoredRecord() {
 	if err := printRecord(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

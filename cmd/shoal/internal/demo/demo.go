@@ -205,7 +205,7 @@ func Work(ctx context.Context, steps int, out io.Writer) (err error) {
 		return err
 	}
 	config := digits.Default()
-	config.Steps, config.Computed = steps, held.hold
+	config.Steps, config.Computed = steps, held.sleepToPace
 	config.Audit = &digits.Audit{Changed: func(c digits.Change) error {
 		return j.Report(map[string]float64{"step": float64(c.Step), "workers": float64(c.Size),
 			"generation": float64(c.Generation),

@@ -272,7 +272,7 @@ func TestDemoChanges(t *testing.T) {
 func TestPace(t *testing.T) {
 	var p pace
 	for range 100 {
-		p.hold(1, time.Hour) // it computes slowly, and never sleeps
+		p.sleepToPace(1, time.Hour) // it computes slowly, and never sleeps
 	}
 	if p.usual < 50*time.Minute || p.usual > time.Hour {
 		t.Errorf("it takes %v for a sample as a rule", p.usual)

@@ -32,8 +32,8 @@ func (p *pace) slowDown(ctx context.Context, signals <-chan os.Signal) error {
 	return nil
 }
 
-// hold sleeps after some samples on which the worker has computed for a time.
-func (p *pace) hold(samples int, took time.Duration) {
+// sleepToPace sleeps after some samples on which the worker has computed for a time.
+func (p *pace) sleepToPace(samples int, took time.Duration) {
 	n := time.Duration(samples)
 	if !p.slow.Load() {
 		each := max(took/n, demoPace)

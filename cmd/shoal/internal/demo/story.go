@@ -72,7 +72,7 @@ func (s *demoStory) play(ctx context.Context, dir string) error {
 	if err == nil && s.slows {
 		if err = s.waitForShare(ctx, j, demoSlowAt); err == nil {
 			if err = s.slowMember(j); err == nil {
-				err = s.tellChanges(ctx, j)
+				err = s.printChanges(ctx, j)
 			}
 		}
 	}
@@ -160,8 +160,8 @@ func (s *demoStory) addChange(c setting.Change) {
 	s.changes = append(s.changes, c)
 }
 
-// tellChanges tells of changes until the job ends, which is control.ErrEnded.
-func (s *demoStory) tellChanges(ctx context.Context, j *control.Job) error {
+// printChanges tells of changes until the job ends, which is control.ErrEnded.
+func (s *demoStory) printChanges(ctx context.Context, j *control.Job) error {
 	return cli.Poll(ctx, func() (bool, error) {
 		s.mu.Lock()
 		lines := s.lines

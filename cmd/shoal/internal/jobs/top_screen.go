@@ -45,13 +45,14 @@ func screenText(v watch.View, width, height int) string {
 	}
 	var b strings.Builder
 	for _, line := range lines {
-		b.WriteString(fit(line, width) + "\n")
+		b.WriteString(fitColumns(line, width) + "\n")
 	}
 	return b.String()
 }
 
-// fit cuts a line to so many columns, and makes what could do something to a terminal visible.
-func fit(line string, width int) string {
+// fitColumns cuts a line to so many columns, and makes what could do something to a terminal
+// visible.
+func fitColumns(line string, width int) string {
 	line = cli.Visible(line, false)
 	if width == 0 || utf8.RuneCountInString(line) <= width {
 		return line
@@ -124,10 +125,10 @@ func stepLines(v watch.View, width int) (lines []string) {
 				text(x), sparkline(list, chart)))
 		}
 	}
-	steps := find(v, "steps")
+	steps := findSeries(v, "steps")
 	add("step", steps, "median", plural.Seconds)
 	add("samples/s", steps, "rate", digits)
-	add("steps/s, now", find(v, "pace"), "steps", digits)
+	add("steps/s, now", findSeries(v, "pace"), "steps", digits)
 	before := len(lines)
 	add("loss", steps, "loss", digits)
 	hasLoss := len(lines) > before // the mean of the workers' losses
@@ -139,7 +140,7 @@ func stepLines(v watch.View, width int) (lines []string) {
 			add(name, s, name, digits)
 		}
 	}
-	if s := find(v, "split"); s != nil {
+	if s := findSeries(v, "split"); s != nil {
 		lines = append(lines, splitText(s))
 	}
 	return lines
@@ -160,8 +161,8 @@ func splitText(s *watch.SeriesView) string {
 	return "of a step: " + strings.Join(parts, ", ")
 }
 
-// find returns a series by its name; nil = there is none.
-func find(v watch.View, name string) *watch.SeriesView {
+// findSeries returns a series by its name; nil = there is none.
+func findSeries(v watch.View, name string) *watch.SeriesView {
 	i := slices.IndexFunc(v.Series, func(s watch.SeriesView) bool { return s.Name == name })
 	if i < 0 {
 		return nil

@@ -64,12 +64,12 @@ whether it holds: then the command says so.`,
 				return cli.Usagef("--work=%v: it is above 0, and up to %d", f.work,
 					deployment.MostWork)
 			}
-			_, d, err := read(args[0], deployment.MaxBytes, deployment.Parse)
+			_, d, err := readFile(args[0], deployment.MaxBytes, deployment.Parse)
 			if err != nil {
 				return err
 			}
 			if judges {
-				return f.judge(cmd.Context(), cmd.OutOrStdout(), args[0], d)
+				return f.recheckPlan(cmd.Context(), cmd.OutOrStdout(), args[0], d)
 			}
 			return f.compare(cmd.Context(), cmd.OutOrStdout(), d)
 		},
@@ -84,11 +84,11 @@ whether it holds: then the command says so.`,
 	return cmd
 }
 
-// judge judges a plan again, which is in a file, and prints which of its claims do not hold. It
-// fails if there is one.
-func (f *checkFlags) judge(ctx context.Context, out io.Writer, file string,
+// recheckPlan judges a plan again, which is in a file, and prints which of its claims do not hold.
+// It fails if there is one.
+func (f *checkFlags) recheckPlan(ctx context.Context, out io.Writer, file string,
 	d *deployment.Deployment) error {
-	clusterText, c, err := read(f.cluster, cluster.MaxBytes, cluster.Parse)
+	clusterText, c, err := readFile(f.cluster, cluster.MaxBytes, cluster.Parse)
 	if err != nil {
 		return err
 	}

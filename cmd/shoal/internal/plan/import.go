@@ -106,7 +106,7 @@ func sailorSource(folder, name, hosts string) (s importer.Source, err error) {
 
 // importFile reads a file of a source, writes what it has, and tells what was changed.
 func importFile(to io.Writer, source importer.Source, file, out, clusterOut string) error {
-	_, got, err := read(file, importer.MaxBytes, source.Read)
+	_, got, err := readFile(file, importer.MaxBytes, source.Read)
 	if err != nil {
 		return err
 	}

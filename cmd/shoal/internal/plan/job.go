@@ -38,11 +38,11 @@ func printAssumed(out io.Writer, c *cluster.Cluster) error {
 	return err
 }
 
-// machines returns what is planned for: what a file says, or what a running job says of itself. The
-// batch of the job is taken where none is given.
-func (f *flags) machines(ctx context.Context) (text []byte, c *cluster.Cluster, err error) {
+// readMachines returns what is planned for: what a file says, or what a running job says of itself.
+// The batch of the job is taken where none is given.
+func (f *flags) readMachines(ctx context.Context) (text []byte, c *cluster.Cluster, err error) {
 	if f.job == "" {
-		return read(f.cluster, cluster.MaxBytes, cluster.Parse)
+		return readFile(f.cluster, cluster.MaxBytes, cluster.Parse)
 	}
 	j, err := control.Find(ctx, f.job)
 	if err != nil {

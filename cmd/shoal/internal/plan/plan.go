@@ -118,7 +118,7 @@ func (f *flags) validate(batch bool) error {
 // run reads the files, plans, and prints the plan. It fails for files that are none, and where no
 // plan can be.
 func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
-	clusterText, c, err := f.machines(ctx)
+	clusterText, c, err := f.readMachines(ctx)
 	if err != nil {
 		return err
 	}
@@ -172,9 +172,9 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 	return printAssumed(out, c)
 }
 
-// read reads a file of at most so many bytes, and what parse makes of it. Errors about its content
-// are those of the command line.
-func read[T any](file string, most int64, parse func([]byte) (*T, error)) ([]byte, *T, error) {
+// readFile reads a file of at most so many bytes, and what parse makes of it. Errors about its
+// content are those of the command line.
+func readFile[T any](file string, most int64, parse func([]byte) (*T, error)) ([]byte, *T, error) {
 	text, err := durable.Read(file, most)
 	if err != nil {
 		return nil, nil, cli.AsUsage(err)
@@ -190,7 +190,7 @@ func read[T any](file string, most int64, parse func([]byte) (*T, error)) ([]byt
 func printPlan(out io.Writer, r *planner.Result) error {
 	d, p := r.Best, r.Best.Predicted
 	var b strings.Builder
-	fmt.Fprintf(&b, "plan        %s on %s of %s\n", describe(d), plural.Of(r.Workers, "worker"),
+	fmt.Fprintf(&b, "plan        %s on %s of %s\n", describeMesh(d), plural.Of(r.Workers, "worker"),
 		r.Devices)
 	if d.Runs.WhyNot != "" {
 		fmt.Fprintf(&b, "runs        not by shoal.train, because %s\n", d.Runs.WhyNot)
@@ -245,8 +245,8 @@ func printPlan(out io.Writer, r *planner.Result) error {
 	return err
 }
 
-// describe writes the mesh of a plan, or its stages where they are none.
-func describe(d *deployment.Deployment) string {
+// describeMesh writes the mesh of a plan, or its stages where they are none.
+func describeMesh(d *deployment.Deployment) string {
 	if d.Mesh != "" {
 		return d.Mesh
 	}

@@ -35,9 +35,9 @@ const (
 	tokenFile     = "token"     // with which other hosts join
 )
 
-// machine returns the text that tells this machine from others of the same name, which it makes
+// machineID returns the text that tells this machine from others of the same name, which it makes
 // where there is none.
-func machine(dir string) (string, error) {
+func machineID(dir string) (string, error) {
 	path := filepath.Join(dir, machineFile)
 	text, err := os.ReadFile(path)
 	if err == nil && len(text) >= 8 {
@@ -52,13 +52,13 @@ func machine(dir string) (string, error) {
 	return name, durable.Write(path, []byte(name))
 }
 
-// links returns how the keeper of a pool is linked with others, as far as the folder of the pool
-// knows.
-func links(dir, host string) (keeper.Links, error) {
+// keeperLinks returns how the keeper of a pool is linked with others, as far as the folder of the
+// pool knows.
+func keeperLinks(dir, host string) (keeper.Links, error) {
 	if err := tcp.CheckName(fabric.Host(host)); err != nil {
 		return keeper.Links{}, cli.AsUsage(fmt.Errorf("--name: %w", err))
 	}
-	id, err := machine(dir)
+	id, err := machineID(dir)
 	if err != nil {
 		return keeper.Links{}, err
 	}
@@ -162,7 +162,7 @@ it is back.`, cli.ExitCodes, "pool"),
 // keep keeps this host in the pool until the context of cmd ends or somebody ends the keeper.
 func (f *joinFlags) keep(cmd *cobra.Command, name string) error {
 	ctx, notes := cmd.Context(), cmd.ErrOrStderr()
-	dir, err := folder(name)
+	dir, err := makePoolFolder(name)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (f *joinFlags) keep(cmd *cobra.Command, name string) error {
 			plural.Of(c.Slots, "slot"))
 	})
 	if ctx.Err() == nil && err != nil {
-		return usage(err)
+		return asUsageError(err)
 	}
 	fmt.Fprintf(notes, "shoal: this host leaves the pool %s; its jobs go on\n", name)
 	return context.Cause(ctx)

@@ -65,8 +65,8 @@ one needs slots, and more when slots are free, at the end of a step, without los
 	return cmd
 }
 
-// usage returns err as one about the command line if it is about what was asked.
-func usage(err error) error {
+// asUsageError returns err as one about the command line if it is about what was asked.
+func asUsageError(err error) error {
 	if no := new(pool.UsageError); errors.As(err, &no) {
 		return cli.AsUsage(no)
 	}
@@ -80,7 +80,7 @@ func call(ctx context.Context, name, path string, body, into any) error {
 	if err == nil {
 		err = keeper.Call(ctx, name, path, body, into)
 	}
-	return usage(err)
+	return asUsageError(err)
 }
 
 // startFlags are the flags of shoal pool start.
@@ -209,8 +209,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// folder returns the folder of the files of a pool, which it makes.
-func folder(name string) (string, error) {
+// makePoolFolder returns the folder of the files of a pool, which it makes.
+func makePoolFolder(name string) (string, error) {
 	runs, err := launcher.RunsDir()
 	if err != nil {
 		return "", err
@@ -253,13 +253,13 @@ func keeperConfig(dir, name, host string, slots int, notes io.Writer) (c keeper.
 	if c.Program, err = os.Executable(); err != nil {
 		return c, err
 	}
-	c.Links, err = links(dir, c.Host)
+	c.Links, err = keeperLinks(dir, c.Host)
 	return c, err
 }
 
 // keep keeps a pool until ctx ends or somebody ends it.
 func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) error {
-	dir, err := folder(name)
+	dir, err := makePoolFolder(name)
 	if err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) err
 			plural.Of(f.slots, "slot"), found)
 	})
 	if ctx.Err() == nil && err != nil {
-		return usage(err)
+		return asUsageError(err)
 	}
 	fmt.Fprintf(notes, "shoal: pool %s ends; its jobs go on\n", name)
 	return context.Cause(ctx)
@@ -326,7 +326,7 @@ const hurry = 2 * time.Second
 func inSession(about *cobra.Command, name, input string, args []string) (s keeper.State,
 	path string, err error) {
 	ctx := about.Context()
-	dir, err := folder(name)
+	dir, err := makePoolFolder(name)
 	if err != nil {
 		return s, "", err
 	}
@@ -362,9 +362,9 @@ func inSession(about *cobra.Command, name, input string, args []string) (s keepe
 		text, _ := os.ReadFile(log.Name()) // nothing is shown of what cannot be read
 		switch {
 		case ended == pid && status.ExitStatus() == 2:
-			return false, cli.Usagef("%s", sayings(text[told:]))
+			return false, cli.Usagef("%s", errorFromLog(text[told:]))
 		case ended == pid:
-			return false, errors.New(sayings(text[told:]))
+			return false, errors.New(errorFromLog(text[told:]))
 		case keeper.Call(ctx, name, keeper.PathQueue, nil, &s) == nil:
 			return true, nil
 		case time.Since(began) > hurry:
@@ -384,8 +384,8 @@ func inSession(about *cobra.Command, name, input string, args []string) (s keepe
 	return s, path, err
 }
 
-// sayings returns what a keeper that has ended has said in its log, as the text of an error.
-func sayings(log []byte) string {
+// errorFromLog returns what a keeper that has ended has said in its log, as the text of an error.
+func errorFromLog(log []byte) string {
 	return strings.TrimPrefix(strings.TrimSpace(string(log)), "shoal: ")
 }
 
@@ -408,7 +408,7 @@ start finds them. To end a job, use shoal stop.`, cli.ExitCodes, "pool"),
 			}
 			name, err := keeper.Find(name)
 			if err != nil {
-				return usage(err)
+				return asUsageError(err)
 			}
 			ctx := cmd.Context()
 			err = keeper.Call(ctx, name, keeper.PathEnd, keeper.Ask{Who: cli.Requester()},

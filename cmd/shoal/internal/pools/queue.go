@@ -124,7 +124,7 @@ func queueRows(s keeper.State) [][]string {
 			done = plural.Of(int(j.Steps), "step")
 		}
 		if x := j.Expect; x.End > s.Now && !j.State.Over() {
-			left, ends = around(x.End-s.Now, (x.High-x.Low)/2), clock(x.End, s.Now)
+			left, ends = formatSpread(x.End-s.Now, (x.High-x.Low)/2), clock(x.End, s.Now)
 		}
 		why, _, _ := strings.Cut(j.Why(), "\n") // explain has the rest
 		if why == string(j.State) {
@@ -136,8 +136,8 @@ func queueRows(s keeper.State) [][]string {
 	return rows
 }
 
-// around returns a time with its spread, both in milliseconds, as people read it.
-func around(ms, spread int64) string {
+// formatSpread returns a time with its spread, both in milliseconds, as people read it.
+func formatSpread(ms, spread int64) string {
 	unit, name := int64(1000), "s"
 	switch {
 	case ms >= 10*3600*1000:

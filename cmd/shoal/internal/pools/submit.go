@@ -191,7 +191,7 @@ func answerText(a pool.Answer, now int64) string {
 		}
 		var known []string
 		if move.Expect.Pause > 0 {
-			known = append(known, "expected pause "+duration(move.Expect.Pause))
+			known = append(known, "expected pause "+formatDuration(move.Expect.Pause))
 		}
 		if move.Before > 0 && move.Expect.End > 0 {
 			known = append(known, fmt.Sprintf("its end moves from %s to %s",
@@ -209,8 +209,8 @@ func answerText(a pool.Answer, now int64) string {
 	return text
 }
 
-// duration returns a time in milliseconds as people read it.
-func duration(ms int64) string {
+// formatDuration returns a time in milliseconds as people read it.
+func formatDuration(ms int64) string {
 	if ms < 1000 {
 		return fmt.Sprintf("%d ms", ms)
 	}

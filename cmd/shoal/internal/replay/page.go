@@ -86,7 +86,7 @@ func pageOf(r *report) []byte {
 		unfair = append(unfair, series{name, distribution(x.Jobs, func(j *cluster.Job) float64 {
 			return j.Unfair
 		})})
-		used = append(used, series{name, means(x.Hours, float64(x.GPUs))})
+		used = append(used, series{name, hourlyMeans(x.Hours, float64(x.GPUs))})
 	}
 	chart(&b, "Part of jobs that are done after so many hours", took, true)
 	chart(&b, "Part of all GPUs that are in use, by days", used, false)
@@ -115,9 +115,9 @@ func distribution(jobs []cluster.Job, number func(j *cluster.Job) float64) (poin
 	return points
 }
 
-// means returns at most 300 points of a series of hours: the day, and the mean of what hours have
-// then, as a part of gpus.
-func means(hours []float64, gpus float64) (points [][2]float64) {
+// hourlyMeans returns at most 300 points of a series of hours: the day, and the mean of what hours
+// have then, as a part of gpus.
+func hourlyMeans(hours []float64, gpus float64) (points [][2]float64) {
 	step := max((len(hours)+299)/300, 1)
 	for i := 0; i < len(hours); i += step {
 		part := hours[i:min(i+step, len(hours))]

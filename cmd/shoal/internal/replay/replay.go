@@ -69,8 +69,8 @@ for. Without it they have those or none. A policy exec:./mine.py is a program th
 JSON and answers one; where it fails, elastic decides.
 
 Policies, and experiments on public data:
-`+listed(sched.Names())+`
-`+listed(experiment.Names()), cli.ExitCodes, "replay"),
+`+wrapNames(sched.Names())+`
+`+wrapNames(experiment.Names()), cli.ExitCodes, "replay"),
 		Example: `  shoal replay cluster04.csv.gz --gpus 512 --policy fifo,fifo-skip
   shoal replay cluster04.csv.gz --gpus 384,448,512 --html report.html     how many GPUs to buy?
   shoal replay jobs.csv --gpus 64 --curves speeds/ --costs restart --sigma 1 --load 1.5
@@ -95,12 +95,12 @@ Policies, and experiments on public data:
 			return f.run(cmd.OutOrStdout(), args[0])
 		},
 	}
-	f.define(cmd)
+	f.addTo(cmd)
 	return cmd
 }
 
-// define adds the flags to a command.
-func (f *flags) define(cmd *cobra.Command) {
+// addTo adds the flags to a command.
+func (f *flags) addTo(cmd *cobra.Command) {
 	set := cmd.Flags()
 	set.IntSliceVar(&f.gpus, "gpus", nil, "GPUs of the cluster; several numbers are compared")
 	set.StringSliceVar(&f.policies, "policy", []string{"fifo", "fifo-skip"},
@@ -180,7 +180,7 @@ func (f *flags) run(out io.Writer, file string) error {
 			return cli.AsUsage(fmt.Errorf("--curves %s: %w", f.curves, err))
 		}
 	}
-	policies, stop, err := f.open()
+	policies, stop, err := f.openPolicies()
 	if err != nil {
 		return err
 	}
@@ -241,9 +241,9 @@ func (f *flags) write(out io.Writer, r *report) error {
 	return nil
 }
 
-// listed returns names for the help with commas between them, in indented lines of up to 98
+// wrapNames returns names for the help with commas between them, in indented lines of up to 98
 // columns.
-func listed(names []string) string {
+func wrapNames(names []string) string {
 	const most = 98
 	var b strings.Builder
 	at := 0
@@ -268,8 +268,9 @@ func listed(names []string) string {
 	return b.String()
 }
 
-// open returns the policies by their names, and a function that ends those that are programs.
-func (f *flags) open() (list []sched.Policy, stop func(), err error) {
+// openPolicies returns the policies by their names, and a function that ends those that are
+// programs.
+func (f *flags) openPolicies() (list []sched.Policy, stop func(), err error) {
 	var programs []*program
 	stop = func() {
 		for _, p := range programs {

@@ -163,10 +163,10 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 			OnJob: func(job, dir string) {
 				fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n",
 					plural.Of(f.slots, "worker"), job, dir)
-				asked.begin(dir)
+				asked.setRunDir(dir)
 			},
 			OnEnd: func(result *launcher.Result, goesOn bool, err error) {
-				wrote = asked.ended(result, goesOn, p.Ctx.Err() != nil, err)
+				wrote = asked.writeEnd(result, goesOn, p.Ctx.Err() != nil, err)
 				if f.onEnd != nil {
 					f.onEnd(result)
 				}

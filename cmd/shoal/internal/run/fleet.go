@@ -150,7 +150,7 @@ func (f *fleet) updateShortage(change func()) {
 // launcher calls it once, before invite, and closes the network.
 func (f *fleet) createNetwork(h fabric.Handler) (fabric.Network, error) {
 	network, err := tcp.Create(
-		tcp.Config{Job: f.job, Name: fabric.Host(cli.HostName(f.name())), Listen: f.listen,
+		tcp.Config{Job: f.job, Name: fabric.Host(cli.HostName(f.givenHostName())), Listen: f.listen,
 			Version: version.Version, PlainData: f.plain, Authority: f.authority}, h)
 	if err != nil {
 		return nil, err
@@ -180,8 +180,8 @@ func (f *fleet) ownAddress() string {
 	return own
 }
 
-// name is the name of this host that somebody else has given it; "" = its own.
-func (f *fleet) name() string {
+// givenHostName is the name of this host that somebody else has given it; "" = its own.
+func (f *fleet) givenHostName() string {
 	if f.task != nil {
 		return f.task.node
 	}

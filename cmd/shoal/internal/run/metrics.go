@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
-// The answers to Prometheus of shoal run and shoal agent. But for begin, the goroutine of the
+// The answers to Prometheus of shoal run and shoal agent. But for setRunDir, the goroutine of the
 // command calls what is here.
 
 // exporter answers Prometheus about a run; nil = nobody asked for that.
@@ -35,8 +35,8 @@ func openMetrics(cmd *cobra.Command, address string) (*exporter, error) {
 	return &exporter{m}, nil
 }
 
-// begin says in which directory the run is, from any goroutine. It does not wait.
-func (e *exporter) begin(dir string) {
+// setRunDir says in which directory the run is, from any goroutine. It does not wait.
+func (e *exporter) setRunDir(dir string) {
 	if e != nil {
 		e.metrics.ShowRun(dir)
 	}

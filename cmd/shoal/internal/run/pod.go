@@ -16,7 +16,7 @@ import (
 )
 
 // What shoal run and shoal agent tell programs outside, such as the operator of Kubernetes. But for
-// begin, the goroutine of the command calls what is here; it reads and writes files.
+// setRunDir, the goroutine of the command calls what is here; it reads and writes files.
 
 // podFlags are the flags by which programs outside hear of a job, such as Prometheus and the
 // operator in deploy/kube: what shoal run and shoal agent have in common.
@@ -91,9 +91,9 @@ func (f *podFlags) openStatus(cmd *cobra.Command, p *pod) error {
 	return nil
 }
 
-// begin says in which directory the run is, from any goroutine.
-func (p *pod) begin(dir string) {
-	p.metrics.begin(dir)
+// setRunDir says in which directory the run is, from any goroutine.
+func (p *pod) setRunDir(dir string) {
+	p.metrics.setRunDir(dir)
 	if p.server != nil {
 		p.server.ShowRun(dir)
 	}
@@ -107,10 +107,10 @@ func (p *pod) close() {
 	}
 }
 
-// ended writes how this host's part in a job has ended: result is that of the job, where this host
-// led it, and goesOn says that it goes on elsewhere. interrupted says that this host was ended
+// writeEnd writes how this host's part in a job has ended: result is that of the job, where this
+// host led it, and goesOn says that it goes on elsewhere. interrupted says that this host was ended
 // before. err is that of the command.
-func (p *pod) ended(result *launcher.Result, goesOn, interrupted bool, err error) error {
+func (p *pod) writeEnd(result *launcher.Result, goesOn, interrupted bool, err error) error {
 	if p.end == "" {
 		return nil
 	}

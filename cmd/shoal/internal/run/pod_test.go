@@ -12,7 +12,7 @@ import (
 // A reason that is too long for the file of --end-file ends with a whole character.
 func TestEndOfWholeCharacters(t *testing.T) {
 	p := &pod{end: filepath.Join(t.TempDir(), "end")}
-	if err := p.ended(nil, false, false, errors.New("x"+strings.Repeat("é", 1500))); err != nil {
+	if err := p.writeEnd(nil, false, false, errors.New("x"+strings.Repeat("é", 1500))); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(p.end)

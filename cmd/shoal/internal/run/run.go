@@ -249,7 +249,7 @@ func (f *runFlags) readSlurm(cmd *cobra.Command, spec job.Spec) (job.Spec, error
 	if !cmd.Flags().Changed("slots") {
 		f.slots = f.task.slots
 	}
-	return f.task.fill(spec, f.slots), nil
+	return f.task.withDefaults(spec, f.slots), nil
 }
 
 // checkPolicies returns what is wrong with the policies of a job, at whose files it looks; nil =
@@ -400,7 +400,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if others.listen != "" {
 		p := cli.NewShutdown(ctx, func(s syscall.Signal) bool {
 			return s == syscall.SIGTERM
-		}, func() { f.sayLeaving(notes) })
+		}, func() { f.printLeaving(notes) })
 		defer p.Close()
 		ctx, leave, cannot = p.Ctx, p.Asked, func(error) { p.Must() }
 	}
@@ -414,10 +414,10 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 			others.job = name
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name,
 				plural.Of(spec.Workers, "worker"), dir)
-			asked.begin(dir)
+			asked.setRunDir(dir)
 		},
 	})
-	if wrote := asked.ended(result, false, ctx.Err() != nil, err); wrote != nil {
+	if wrote := asked.writeEnd(result, false, ctx.Err() != nil, err); wrote != nil {
 		err = errors.Join(err, wrote)
 	}
 	if f.task != nil {
@@ -429,7 +429,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	if err != nil {
 		return withTakeOverHint(err)
 	}
-	sayEnd(notes, spec, result)
+	printEnd(notes, spec, result)
 	return nil
 }
 
@@ -441,8 +441,8 @@ func (f *runFlags) manager() string {
 	return ""
 }
 
-// sayLeaving writes to notes what becomes of this host, which was asked to leave.
-func (f *runFlags) sayLeaving(notes io.Writer) {
+// printLeaving writes to notes what becomes of this host, which was asked to leave.
+func (f *runFlags) printLeaving(notes io.Writer) {
 	if f.task != nil {
 		fmt.Fprintln(notes, "shoal: Slurm asks for this node: the job is parked when its step "+
 			"ends, if it is led here")
@@ -452,8 +452,8 @@ func (f *runFlags) sayLeaving(notes io.Writer) {
 		"with it; a second signal ends the job at once")
 }
 
-// sayEnd writes to notes how a run has ended that has ended well.
-func sayEnd(notes io.Writer, spec job.Spec, result *launcher.Result) {
+// printEnd writes to notes how a run has ended that has ended well.
+func printEnd(notes io.Writer, spec job.Spec, result *launcher.Result) {
 	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 	if result.GoesOn != "" {
 		fmt.Fprintf(notes, "shoal: this host has left job %s after %s; it goes on on host %s\n",

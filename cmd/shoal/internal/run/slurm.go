@@ -127,9 +127,9 @@ func (t *slurmTask) readSlots(get func(string) string) error {
 	return nil
 }
 
-// fill returns a spec with what a job in Slurm has by default: it begins with the workers of the
-// first node, and grows to all slots of the others.
-func (t *slurmTask) fill(s job.Spec, slots int) job.Spec {
+// withDefaults returns a spec with what a job in Slurm has by default: it begins with the workers
+// of the first node, and grows to all slots of the others.
+func (t *slurmTask) withDefaults(s job.Spec, slots int) job.Spec {
 	s.Grow = s.Grow || s.Spares == 0 && s.Budget == 0
 	if s.Workers == 0 {
 		s.Workers = max(slots, s.Min, 1)

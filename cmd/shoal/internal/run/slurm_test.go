@@ -98,7 +98,7 @@ func TestSlurmFillsTheSpec(t *testing.T) {
 		{job.Spec{Min: 6}, job.Spec{Workers: 6, Min: 6, Grow: true}},
 		{job.Spec{Spares: 1}, job.Spec{Workers: 4, Spares: 1}},
 	} {
-		if got := task.fill(c.spec, 4); got.String() != c.want.String() {
+		if got := task.withDefaults(c.spec, 4); got.String() != c.want.String() {
 			t.Errorf("%v became %v, and not %v", c.spec, got, c.want)
 		}
 	}

@@ -159,7 +159,7 @@ func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 		}
 	}
 	if err == nil {
-		err = s.model.apply(c)
+		err = s.model.applyNames(c)
 	}
 	if s.noValues {
 		c.Values = nil

@@ -117,7 +117,7 @@ func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *f
 		fmt.Fprintf(notes, "shoal: %s %s rounded%s: DST is another state than SRC, with a "+
 			"fingerprint of its own\n", plural.Of(n, "tensor"), plural.Verb(n, "is", "are"), kept)
 	}
-	if text := suspicion(c); text != "" {
+	if text := describeSuspicion(c); text != "" {
 		fmt.Fprintf(notes, "shoal: %s\n", text)
 	}
 	if n := c.JobWorkers(); n > 0 {

@@ -72,9 +72,9 @@ func (m *modelFlags) refuseUnused(flags *pflag.FlagSet, megatronCore bool) error
 	return nil
 }
 
-// apply gives the tensors of c the names that are asked for, and sets m.behind. It reads the file
-// of --config, if that is given. The flags are checked.
-func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
+// applyNames gives the tensors of c the names that are asked for, and sets m.behind. It reads the
+// file of --config, if that is given. The flags are checked.
+func (m *modelFlags) applyNames(c *checkpoint.Checkpoint) error {
 	if err := m.readConfig(); err != nil {
 		return err
 	}

@@ -352,7 +352,7 @@ func printCheck(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSO
 	if c.Doubt != "" {
 		verdict = "has no fault, but may not be whole (" + c.Doubt + ")"
 	}
-	if text := suspicion(c); text != "" {
+	if text := describeSuspicion(c); text != "" {
 		verdict = "has no fault, but is suspicious (" + text + ")"
 	}
 	_, err := fmt.Fprintf(out, "%s %s: %s, %s, every element in exactly one place%s\n", path,
@@ -360,8 +360,8 @@ func printCheck(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSO
 	return errors.Join(err, explainParts(out, c.Checkpoint))
 }
 
-// suspicion says why a checkpoint can hardly be what somebody wanted to save; "" if it can.
-func suspicion(c *checkpoint.Checkpoint) string {
+// describeSuspicion says why a checkpoint can hardly be what somebody wanted to save; "" if it can.
+func describeSuspicion(c *checkpoint.Checkpoint) string {
 	names := c.Placeholders()
 	if len(names) == 0 {
 		return ""
@@ -402,7 +402,7 @@ func listUnknown(c *checkpoint.Checkpoint, blind string) (list []unknownJSON) {
 			list = append(list, unknownJSON{Unknown: text})
 		}
 	}
-	if text := suspicion(c); text != "" {
+	if text := describeSuspicion(c); text != "" {
 		list = append(list, unknownJSON{c.Placeholders()[0], text})
 	}
 	for _, t := range unjoinedTensors(c.Checkpoint) {
