@@ -22,9 +22,9 @@ type forecast struct {
 // forecast knows it, so that a change of the shares is no change of speed.
 const fixedSamples = fixed / each
 
-// look returns an observation with what is predicted in place of how slow hosts were, and learns
-// from what they were.
-func (f *forecast) look(o sense.Observation) sense.Observation {
+// withForecast returns an observation with what is predicted in place of how slow hosts were, and
+// learns from what they were.
+func (f *forecast) withForecast(o sense.Observation) sense.Observation {
 	work, beside, why := decide.WorkOf(o)
 	if f.make == nil || why != "" {
 		return o

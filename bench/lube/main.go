@@ -162,7 +162,8 @@ func (m measurement) play(d disturbance, p decide.Policy,
 	make func() predict.Predictor) (out row, err error) {
 	for i := range m.seeds {
 		f := &forecast{make: make, ahead: m.ahead}
-		r, err := play.PlayWith(world(d, m.seed+uint64(i), m.seconds), []decide.Policy{p}, f.look)
+		r, err := play.PlayWith(disturbedJob(d, m.seed+uint64(i), m.seconds),
+			[]decide.Policy{p}, f.withForecast)
 		if err != nil {
 			return out, err
 		}
@@ -194,9 +195,9 @@ func ratio(r *play.Result) float64 {
 	return made / best
 }
 
-// world returns a job whose hosts are disturbed by turns: one whose processors others use, one
-// whose cable is slow, one whose disk is busy.
-func world(d disturbance, seed uint64, seconds float64) *scenario.Scenario {
+// disturbedJob returns a job whose hosts are disturbed by turns: one whose processors others use,
+// one whose cable is slow, one whose disk is busy.
+func disturbedJob(d disturbance, seed uint64, seconds float64) *scenario.Scenario {
 	c := job.Config{Seed: seed, Network: cost.Default(), Gradients: 5_000_000}
 	c.Data, _ = cursor.New(1_000_000, batch, seed, true)
 	const cable = 8 / 10e9

@@ -58,7 +58,7 @@ func (l *tuneLead) expectedAnswers(w tuneWord) (owed []tuneNews) {
 // awaitAnswers waits until all these answers have come.
 func (l *tuneLead) awaitAnswers(waiting []tuneNews) (err error) {
 	for err == nil && len(waiting) > 0 {
-		waiting, err = l.takeNews(waiting)
+		waiting, err = l.awaitAnswer(waiting)
 	}
 	return err
 }
@@ -72,9 +72,9 @@ func (l *tuneLead) startOnAll(w tuneWord) error {
 	return l.runStep(w, func(answer tuneWord) { l.news.Put(tuneNews{from: self, word: answer}) })
 }
 
-// takeNews waits for one piece of news, removes the answer that it is from waiting, and returns
+// awaitAnswer waits for one piece of news, removes the answer that it is from waiting, and returns
 // what is left. News that are no answer leave it as it is.
-func (l *tuneLead) takeNews(waiting []tuneNews) ([]tuneNews, error) {
+func (l *tuneLead) awaitAnswer(waiting []tuneNews) ([]tuneNews, error) {
 	n, ok := l.news.Take()
 	switch {
 	case !ok:
@@ -157,7 +157,7 @@ func (l *tuneLead) dispatch(first uint64, batches int, backward time.Duration) e
 		for wait := ready - time.Since(start); wait > 0; wait = ready - time.Since(start) {
 			var err error
 			clock := time.AfterFunc(wait, func() { l.news.Put(tuneNews{}) })
-			if waiting, err = l.takeNews(waiting); err != nil {
+			if waiting, err = l.awaitAnswer(waiting); err != nil {
 				return err
 			}
 			clock.Stop()
