@@ -219,7 +219,7 @@ func TestAsksTwice(t *testing.T) {
 	if err := a.Resize(2, "the test"); err != nil {
 		t.Fatal(err)
 	}
-	token := a.Expect(1, true)
+	token := a.ExpectWorker(1, true)
 	a.WorkerStarted(1)
 	late := joinRawWithToken(t, a, 1, token)
 	enter := arena.Descriptor{Kind: arena.KindEnter}

@@ -28,9 +28,9 @@ func meanAllocations(runs int, f func()) uint64 {
 	return (after.Mallocs - before.Mallocs) / uint64(runs)
 }
 
-// roundOf returns a function that lets all workers post the same call, and waits until each has its
-// result; the test ends if one fails. The function allocates nothing.
-func roundOf(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()) {
+// newRound returns a function that lets all workers post the same call, and waits until each has
+// its result; the test ends if one fails. The function allocates nothing.
+func newRound(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()) {
 	return func() {
 		for _, w := range workers {
 			w.submit(d)
@@ -65,7 +65,7 @@ func TestCallsOfOneHostAllocateNothing(t *testing.T) {
 		a, d := startAgent(t, 2), validCall()
 		d.Step = step
 		workers := []*rawWorker{joinRaw(t, a, 0), joinRaw(t, a, 1)}
-		if n := leastAllocations(roundOf(t, workers, d)); n > 0 {
+		if n := leastAllocations(newRound(t, workers, d)); n > 0 {
 			t.Errorf("step %v: %d allocations a call", step, n)
 		}
 	}
@@ -83,7 +83,7 @@ func TestCallsOfTwoHostsAllocateNothing(t *testing.T) {
 			s.agent.FixRoutes()
 			workers = append(workers, joinRawWithToken(t, s.agent, s.number, s.token))
 		}
-		if n := leastAllocations(roundOf(t, workers, d)); n > 0 {
+		if n := leastAllocations(newRound(t, workers, d)); n > 0 {
 			t.Errorf("step %v: %d allocations a call", step, n)
 		}
 	}

@@ -59,7 +59,7 @@ func (r *routes) routesByLength(lengths []int) map[int]collective.Route {
 	}
 	ways := map[int]collective.Route{}
 	for _, bytes := range lengths {
-		ways[bytes] = r.choose(collective.AllReduce, r.hosts, bytes)
+		ways[bytes] = r.chooseRoute(collective.AllReduce, r.hosts, bytes)
 	}
 	return ways
 }

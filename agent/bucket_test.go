@@ -30,7 +30,7 @@ func TestBucketOfWhatWasMeasured(t *testing.T) {
 			for _, bytes := range []int{64 << 10, 4 << 20, 16 << 20} {
 				s := cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes}
 				s.Seconds = m.AllReduceSeconds(s.Route, s.Hosts, s.Bytes)
-				r.decide(decide.Measurement[cost.Sample]{Sample: s})
+				r.decideRoutes(decide.Measurement[cost.Sample]{Sample: s})
 			}
 		}
 		sizes[name] = ask(r)

@@ -27,7 +27,7 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 		return nil
 	}
 	f.runAndGrow(5)
-	f.check(0, 2, 3, 4)
+	f.awaitAndVerify(0, 2, 3, 4)
 	folder := snapshot.Folder{Root: f.folder}
 	steps, err := folder.Sealed()
 	if err != nil || len(steps) == 0 || int(steps[0].Step) != f.steps[0] {

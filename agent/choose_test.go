@@ -23,7 +23,7 @@ func TestChoose(t *testing.T) {
 		{collective.AllReduce, 3, 2 * bytes, collective.DefaultRoute(2 * bytes)},
 		{collective.Broadcast, 3, bytes, collective.DefaultRoute(bytes)},
 	} {
-		if got := r.choose(c.kind, c.hosts, c.bytes); got != c.want {
+		if got := r.chooseRoute(c.kind, c.hosts, c.bytes); got != c.want {
 			t.Errorf("%v of %d bytes over %d hosts goes %v, want %v", c.kind, c.bytes, c.hosts, got,
 				c.want)
 		}
@@ -31,15 +31,16 @@ func TestChoose(t *testing.T) {
 	// a transfer that was begun by the route before does not take back a decision
 	for leads, want := range map[bool]collective.Route{true: better,
 		false: collective.DefaultRoute(bytes)} {
-		r.see(cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes}, leads)
-		got := r.choose(collective.AllReduce, 3, bytes)
+		route := collective.DefaultRoute(bytes)
+		r.learnRoute(cost.Sample{Route: route, Hosts: 3, Bytes: bytes}, leads)
+		got := r.chooseRoute(collective.AllReduce, 3, bytes)
 		if got != want {
 			t.Errorf("after another route was seen an all-reduce goes %v (leads: %v)", got, leads)
 		}
 		r.chosen[cost.ClassOf(3, bytes)] = better
 	}
 	r.fixed = true
-	if got := r.choose(collective.AllReduce, 3, bytes); got != collective.DefaultRoute(bytes) {
+	if got := r.chooseRoute(collective.AllReduce, 3, bytes); got != collective.DefaultRoute(bytes) {
 		t.Errorf("routes are fixed, and an all-reduce goes %v", got)
 	}
 }
@@ -55,7 +56,7 @@ func TestFollowKungFu(t *testing.T) {
 		}
 		changed := false
 		for _, seconds := range []float64{1, 1, 1, 1, 1, 1, 2} {
-			_, is := a.driver.routes.decide(decide.Measurement[cost.Sample]{Leads: true,
+			_, is := a.driver.routes.decideRoutes(decide.Measurement[cost.Sample]{Leads: true,
 				Sample: cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 4, Bytes: bytes,
 					Seconds: seconds}})
 			changed = changed || is

@@ -31,10 +31,10 @@ func (a *Agent) Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 	_ = a.engine.runLater(func() { a.engine.signals.Decides = mode != act.Off })
 }
 
-// NoteFailure tells the policies that a worker has ended by itself, and how, where this agent
-// leads: a change that is on trial may be the reason, and the head is then asked to take it back
-// before this returns. It waits for the engine's thread and for policies that decide.
-func (a *Agent) NoteFailure(how string) { a.loop.Lost(how) }
+// ReportFailedWorker tells the policies that a worker has ended by itself, and how, where this
+// agent leads: a change that is on trial may be the reason, and the head is then asked to take it
+// back before this returns. It waits for the engine's thread and for policies that decide.
+func (a *Agent) ReportFailedWorker(how string) { a.loop.WorkerFailed(how) }
 
 // WhyNot returns, for each policy, why it left things as they are lately. It waits for policies
 // that decide.
@@ -50,7 +50,7 @@ type loopJob struct{ *Agent }
 func (a loopJob) Look() (look loop.Look, ok bool) {
 	var of noise.Estimator
 	_ = a.engine.runAndWait(func() {
-		look, of, ok = a.engine.signals.Look(a.driver.head.State())
+		look, of, ok = a.engine.signals.NextLook(a.driver.head.State())
 	})
 	if ok {
 		look.Observation.Noise = of.Estimate()
@@ -64,8 +64,8 @@ func (a loopJob) Change(next setting.Setting, c setting.Change) error {
 	return a.askHead(func() error { return a.driver.head.Change(next, c) })
 }
 
-// Tell implements loop.Job: the launcher gets the line as an event. It does not wait.
-func (a loopJob) Tell(line string) {
+// ReportLine implements loop.Job: the launcher gets the line as an event. It does not wait.
+func (a loopJob) ReportLine(line string) {
 	_ = a.engine.runLater(func() { // a stopped engine tells nobody
 		known := a.driver.head.State()
 		e := Event{What: "policy", Generation: a.driver.generationNumber(known.View.Generation),
@@ -103,24 +103,24 @@ func (e *engine) NewestEnding(w topo.WorkerID) (topo.Rank, *signals.Ending) {
 	return m.rank, &m.ending
 }
 
-// tellHead tells the head what this host has seen of steps, where that is due. It is called with
-// every look at the waits of the job, on the engine's thread.
-func (d *driver) tellHead() {
+// sendSignalsToHead tells the head what this host has seen of steps, where that is due. It is
+// called with every look at the waits of the job, on the engine's thread.
+func (d *driver) sendSignalsToHead() {
 	s := d.engine.signals
 	if !s.IsDue() {
 		return
 	}
-	d.tellLinks()
-	if note := s.TakeNote(); note != nil {
+	d.sendLinkRates()
+	if note := s.PopStepsNote(); note != nil {
 		d.runStepInput(func() { d.head.TellHead(note) })
 	}
-	s.LookAtRow()
+	s.UpdateRow()
 }
 
-// tellLinks tells the head what links from this host carry, if that is news, on the engine's
+// sendLinkRates tells the head what links from this host carry, if that is news, on the engine's
 // thread.
-func (d *driver) tellLinks() {
-	if note := d.engine.signals.TakeLinks(); note != nil {
+func (d *driver) sendLinkRates() {
+	if note := d.engine.signals.PopLinksNote(); note != nil {
 		d.runStepInput(func() { d.head.TellHead(note) })
 	}
 }
@@ -128,7 +128,7 @@ func (d *driver) tellLinks() {
 // keepRows gives the launcher rows that are over, until there will be no more. It is a goroutine of
 // Run, since the rate of cables takes milliseconds to find.
 func (a *Agent) keepRows(context.Context) error {
-	for row := a.engine.signals.TakeRow(); row != nil; row = a.engine.signals.TakeRow() {
+	for row := a.engine.signals.AwaitRow(); row != nil; row = a.engine.signals.AwaitRow() {
 		if each, known := a.driver.routes.cableSecondsPerByte(); known && each > 0 {
 			row.Cable = 1 / each
 		}
@@ -169,9 +169,9 @@ func (a *Agent) SlowHosts() (lines []string) {
 	return lines
 }
 
-// tellDevice takes in what a worker of this host needs of the memory of its GPU, and does not wait.
-// It runs on the goroutine of the worker's session.
-func (a *Agent) tellDevice(w topo.WorkerID, r *api.MemoryRequest) {
+// addDeviceMemory takes in what a worker of this host needs of the memory of its GPU, and does not
+// wait. It runs on the goroutine of the worker's session.
+func (a *Agent) addDeviceMemory(w topo.WorkerID, r *api.MemoryRequest) {
 	_ = a.engine.runLater(func() {
 		a.engine.signals.AddDevice(w, a.driver.head.State(), float64(r.Peak), float64(r.Room))
 	})

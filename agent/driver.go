@@ -154,8 +154,8 @@ func (d *driver) carryOutAction(action head.Action) {
 		d.decisions = append(d.decisions, a.Decision)
 	case head.Note:
 		view := d.head.State().View
-		if d.engine.signals.Learn(a, view.Generation) {
-			d.routes.cables = d.engine.signals.Cables(hostsOf(view))
+		if d.engine.signals.AddNote(a, view.Generation) {
+			d.routes.cables = d.engine.signals.CableRates(hostsOf(view))
 			d.routes.cablesAt = view.Generation
 		}
 	case head.Layout:

@@ -213,9 +213,9 @@ func (f *elasticJob) addCounted(epoch int, samples []int64) {
 	}
 }
 
-// check waits for all workers, and fails the test unless every sample counted once an epoch, and
-// the workers that stayed to the end, given by number, have the same parameters.
-func (f *elasticJob) check(stayed ...int) {
+// awaitAndVerify waits for all workers, and fails the test unless every sample counted once an
+// epoch, and the workers that stayed to the end, given by number, have the same parameters.
+func (f *elasticJob) awaitAndVerify(stayed ...int) {
 	f.t.Helper()
 	if err := f.group.Wait(); err != nil {
 		f.t.Fatal(err)
@@ -251,7 +251,7 @@ func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
 				return nil
 			})
 	}
-	f.check(1, 3)
+	f.awaitAndVerify(1, 3)
 	if n := len(f.events); f.events[n-1].Size >= 2 {
 		t.Errorf("the last of %d generations has %d workers", n, f.events[n-1].Size)
 	}
@@ -266,7 +266,7 @@ func TestALossBeforeTheFirstStep(t *testing.T) {
 	for _, number := range []int{0, 2, 3} {
 		f.runWorker(number, fmt.Sprintf("token-%d", number), doNothing)
 	}
-	f.check(0, 2, 3)
+	f.awaitAndVerify(0, 2, 3)
 }
 
 // One worker is left of five that die in the same step, and trains to the end.
@@ -281,7 +281,7 @@ func TestAllButOneAreLost(t *testing.T) {
 				return nil
 			})
 	}
-	f.check(4)
+	f.awaitAndVerify(4)
 }
 
 // A job is made larger and smaller while it trains, and every sample counts once.
@@ -310,11 +310,11 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	<-resized
 	for range 2 {
 		number := <-f.started
-		token := f.agent.Expect(number, true)
+		token := f.agent.ExpectWorker(number, true)
 		f.agent.WorkerStarted(number)
 		f.runWorker(number, token, doNothing)
 	}
-	f.check(0)
+	f.awaitAndVerify(0)
 	joined, released := 0, 0
 	for _, e := range f.events {
 		if e.Generation > 1 {
@@ -359,7 +359,7 @@ func TestRandomElasticJobs(t *testing.T) {
 						return nil
 					})
 			}
-			f.check(stayed...)
+			f.awaitAndVerify(stayed...)
 		})
 	}
 }

@@ -31,7 +31,7 @@ func TestEntersInAnEpoch(t *testing.T) {
 		}
 	}
 	steps(4, arena.Done) // the first epoch, and a step of the second
-	token := a.Expect(1, true)
+	token := a.ExpectWorker(1, true)
 	a.WorkerStarted(1)
 	late := joinRawWithToken(t, a, 1, token)
 	asks := func(epoch uint32) uint64 {
@@ -78,7 +78,7 @@ func TestEntersWithTheEndOfAnEpoch(t *testing.T) {
 	if err := a.Resize(2, "the test"); err != nil {
 		t.Fatal(err)
 	}
-	token := a.Expect(1, true)
+	token := a.ExpectWorker(1, true)
 	a.WorkerStarted(1)
 	late := joinRawWithToken(t, a, 1, token)
 	late.submit(arena.Descriptor{Kind: arena.KindEnter, Tag: 2})

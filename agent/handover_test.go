@@ -53,7 +53,7 @@ func TestMemberIsLostWhileItHandsOver(t *testing.T) {
 					stayed = append(stayed, number)
 				}
 			}
-			f.check(stayed...)
+			f.awaitAndVerify(stayed...)
 			joins, again := 0, 0
 			for _, e := range f.events {
 				if e.Generation > 1 {
@@ -105,7 +105,7 @@ func (f *elasticJob) runAndGrow(size int) {
 	<-resized
 	for range size - f.size {
 		number := <-f.started
-		token := f.agent.Expect(number, true)
+		token := f.agent.ExpectWorker(number, true)
 		f.agent.WorkerStarted(number)
 		f.runWorker(number, token, doNothing)
 	}

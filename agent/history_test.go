@@ -62,5 +62,5 @@ func TestRowsComeFromWhoLeads(t *testing.T) {
 		}
 		f.runWorkerAt(s.agent, s.number, s.token, does)
 	}
-	f.check(stayed...)
+	f.awaitAndVerify(stayed...)
 }

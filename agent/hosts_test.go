@@ -89,7 +89,7 @@ func (c *testHosts) orderStart(host string, number int) {
 	c.mu.Lock()
 	a := c.agents[host]
 	c.mu.Unlock()
-	token := a.Expect(number, number >= c.workers)
+	token := a.ExpectWorker(number, number >= c.workers)
 	a.WorkerStarted(number)
 	c.started <- startOrder{number, a, token}
 }
@@ -144,7 +144,8 @@ func (c *testHosts) startAgent(name string, cfg agent.Config) *agent.Agent {
 }
 
 // startElasticJobOnHosts starts the agents of an elasticJob on several hosts. The caller runs the
-// workers that are ordered, which come in started, by runWorkerAt, and waits for them by check.
+// workers that are ordered, which come in started, by runWorkerAt, and waits for them by
+// awaitAndVerify.
 func startElasticJobOnHosts(t *testing.T, workers int, slots []int, data client.Data) (*elasticJob,
 	*testHosts) {
 	f := &elasticJob{t: t, data: data, group: group.New(context.Background()),
@@ -213,7 +214,7 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 					return errHostDies
 				})
 			}
-			f.check(stayed...)
+			f.awaitAndVerify(stayed...)
 			f.mu.Lock() // late news may still come
 			defer f.mu.Unlock()
 			if !slices.ContainsFunc(f.events, func(e agent.Event) bool {
@@ -241,7 +242,7 @@ func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
 			return errHostDies
 		})
 	}
-	f.check(0, 1)
+	f.awaitAndVerify(0, 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !slices.Contains(c.gone, "a: c is no part of the job any more") {
@@ -282,7 +283,7 @@ func TestHostsJoinAndAreDrained(t *testing.T) {
 		s := <-c.started
 		f.runWorkerAt(s.agent, s.number, s.token, does)
 	}
-	f.check(0)
+	f.awaitAndVerify(0)
 	joined, released := 0, 0
 	f.mu.Lock() // late news may still come
 	defer f.mu.Unlock()

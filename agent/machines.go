@@ -45,15 +45,15 @@ func (a *Agent) Machines() (m Machines, err error) {
 		signals := a.engine.signals
 		for _, h := range machine.Rooms() {
 			m.Hosts = append(m.Hosts, Machine{h.Name, h.Kind, h.Slots,
-				signals.Memory(h.Name, h.Slots)})
+				signals.MemoryPerWorker(h.Name, h.Slots)})
 		}
 		if m.Hosts == nil { // the job is on this host alone
 			n := max(machine.CountExpected(), 1)
-			m.Hosts = []Machine{{a.Host(), a.cfg.Kind, n, signals.Memory(a.Host(), n)}}
+			m.Hosts = []Machine{{a.Host(), a.cfg.Kind, n, signals.MemoryPerWorker(a.Host(), n)}}
 		}
 		for i, from := range m.Hosts {
 			for _, to := range m.Hosts[:i] {
-				if rate := signals.Rate(from.Name, to.Name); rate > 0 {
+				if rate := signals.LinkRate(from.Name, to.Name); rate > 0 {
 					m.Links = append(m.Links, Link{From: from.Name, To: to.Name, Rate: rate})
 				}
 			}
@@ -61,14 +61,14 @@ func (a *Agent) Machines() (m Machines, err error) {
 		return nil
 	})
 	if err == nil {
-		a.driver.routes.judge(&m)
+		a.driver.routes.fillInMeasuredLinks(&m)
 	}
 	return m, err
 }
 
-// judge fills in what all-reduces have shown of links. It locks r.mu and fits a model, which is not
-// for the engine's thread.
-func (r *routes) judge(m *Machines) {
+// fillInMeasuredLinks fills in what all-reduces have shown of links. It locks r.mu and fits a
+// model, which is not for the engine's thread.
+func (r *routes) fillInMeasuredLinks(m *Machines) {
 	model := cost.Default()
 	m.Others = Link{Latency: model.Fixed + model.Alpha, Rate: 1 / model.Beta}
 	if call, known := r.callSeconds(); known {
@@ -87,9 +87,9 @@ func (r *routes) judge(m *Machines) {
 	}
 }
 
-// Sent returns how many bytes of data this host has sent to others over the links that there are
-// now. It does not wait for the engine's thread.
-func (a *Agent) Sent() (sum uint64) {
+// BytesSent returns how many bytes of data this host has sent to others over the links that there
+// are now. It does not wait for the engine's thread.
+func (a *Agent) BytesSent() (sum uint64) {
 	network, is := a.network.(fabric.Counter)
 	if !is {
 		return 0

@@ -115,7 +115,7 @@ func runPhases(t *testing.T, n int, phases ...phase) {
 	for running := true; running; {
 		select {
 		case number := <-f.started:
-			token := f.agent.Expect(number, true)
+			token := f.agent.ExpectWorker(number, true)
 			f.agent.WorkerStarted(number)
 			f.startWorker(number, token)
 		case <-f.over:

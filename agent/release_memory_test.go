@@ -25,7 +25,7 @@ func (b *busy) Unused(f func()) { b.asked = append(b.asked, f) }
 // The memory of a worker stays as long as pieces of a transfer that was aborted may be sent from
 // it, and no longer: that of a reshape too.
 func TestAbortedTransferLetsMemoryGo(t *testing.T) {
-	e, err := newEngine(lanes.Alone(), nil)
+	e, err := newEngine(lanes.WithoutHelpers(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 
 // Nobody holds a transfer that was aborted, nor one of a reshape: it has room for all of the state.
 func TestBegunTransfersAreForgotten(t *testing.T) {
-	e, err := newEngine(lanes.Alone(), nil)
+	e, err := newEngine(lanes.WithoutHelpers(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 // The memory of a worker that has ended is given back beside the engine's thread, for which all
 // other workers wait; at the end of the agent nobody else is there.
 func TestMemoryOfTheDeadIsUnmappedBesideTheEngine(t *testing.T) {
-	e, err := newEngine(lanes.Alone(), nil)
+	e, err := newEngine(lanes.WithoutHelpers(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	})
 	<-late
 	number := <-f.started
-	token := f.agent.Expect(number, true)
+	token := f.agent.ExpectWorker(number, true)
 	f.agent.WorkerStarted(number)
 	f.runWorker(number, token, func(*elasticJob, int, int) error {
 		return fmt.Errorf("a worker trains in a job that has ended")

@@ -22,9 +22,9 @@ func (a *Agent) Host() string { return string(a.engine.name) }
 // Socket is the path that workers connect to.
 func (a *Agent) Socket() string { return a.cfg.Socket }
 
-// Expect has a worker that the launcher is about to start be known, and returns the secret by which
-// it joins. late says that the job runs already.
-func (a *Agent) Expect(worker int, late bool) (token string) {
+// ExpectWorker has a worker that the launcher is about to start be known, and returns the secret by
+// which it joins. late says that the job runs already.
+func (a *Agent) ExpectWorker(worker int, late bool) (token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	token = newToken()
@@ -80,9 +80,9 @@ func (a *Agent) Allot(slots map[string]int, who, why string) error {
 var ErrNoLimit = errors.New("the job was started without --listen and --hosts: it sends nothing " +
 	"to other hosts")
 
-// Limit holds what this host sends to the others of the job, of its data, to so many bytes a second
-// altogether; 0 = there is no limit. It does not wait.
-func (a *Agent) Limit(bytesPerSecond float64) error {
+// LimitSending holds what this host sends to the others of the job, of its data, to so many bytes a
+// second altogether; 0 = there is no limit. It does not wait.
+func (a *Agent) LimitSending(bytesPerSecond float64) error {
 	network, is := a.network.(fabric.Limiter)
 	if !is {
 		return ErrNoLimit

@@ -79,7 +79,7 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 		Tensors: len(c.New.Tensors), State: f.State, Bytes: f.Bytes, Bound: f.Bound,
 		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound,
 		Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
-	predict(&p, &a.driver.routes)
+	fillInSeconds(&p, &a.driver.routes)
 	p.Redundant = c.IsRedundant()
 	p.Unreplicated, p.Where = c.Unreplicated()
 	p.OtherUnreplicated, _ = contrary.Unreplicated()
@@ -87,10 +87,10 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 	return p, nil
 }
 
-// predict fills in how long a plan takes: in memory as a probe measures it now, which takes some
-// milliseconds, and on links if all-reduces have shown how fast those are. It locks r.mu, and is
-// not for the engine's thread.
-func predict(p *api.Plan, r *routes) {
+// fillInSeconds fills in how long a plan takes: in memory as a probe measures it now, which takes
+// some milliseconds, and on links if all-reduces have shown how fast those are. It locks r.mu, and
+// is not for the engine's thread.
+func fillInSeconds(p *api.Plan, r *routes) {
 	p.MemorySeconds = float64(p.Copied) * probe.MeasureReshape(newClock())
 	p.Seconds = p.MemorySeconds
 	beta, known := r.cableSecondsPerByte()

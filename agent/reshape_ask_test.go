@@ -17,14 +17,14 @@ func TestPredictOnLinks(t *testing.T) {
 	r := &routes{chosen: map[cost.Class]collective.Route{}}
 	ask := func(busiest int) api.Plan {
 		p := api.Plan{Busiest: busiest, Copied: 1 << 20}
-		predict(&p, r)
+		fillInSeconds(&p, r)
 		return p
 	}
 	measure := func(hosts, bytes int) {
 		s := cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: hosts, Bytes: bytes}
 		s.Seconds = truth.AllReduceSeconds(s.Route, hosts, bytes)
 		for range 3 {
-			r.decide(decide.Measurement[cost.Sample]{Sample: s})
+			r.decideRoutes(decide.Measurement[cost.Sample]{Sample: s})
 		}
 	}
 	unknown := func(when string) {

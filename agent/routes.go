@@ -70,9 +70,9 @@ var benchRoute string
 // benchBytes leaves losses and counters the route of their length.
 const benchBytes = 4 << 10
 
-// choose returns the route of a collective of so many bytes over so many hosts, where this agent
-// leads. It runs on the engine's thread.
-func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route {
+// chooseRoute returns the route of a collective of so many bytes over so many hosts, where this
+// agent leads. It runs on the engine's thread.
+func (r *routes) chooseRoute(kind collective.Kind, hosts, bytes int) collective.Route {
 	if r.fixed && benchRoute != "" && kind == collective.AllReduce && bytes > benchBytes {
 		var route collective.Route
 		if err := route.UnmarshalText([]byte(benchRoute)); err != nil {
@@ -99,17 +99,17 @@ func (d *driver) beginMeasuring(f *batch, begun []*transfer) {
 		s := cost.Sample{Route: t.route, Hosts: t.sites.N,
 			Bytes: collective.Ready{Calls: part.Calls}.MaxBytes()}
 		if kind == collective.AllReduce {
-			d.routes.see(s, d.head.Leads())
+			d.routes.learnRoute(s, d.head.Leads())
 		}
 		d.routes.meter.BeginTransfer(s, kind, now)
 		f.timed++
 	}
 }
 
-// see learns the route of an all-reduce that begins, with which this agent goes on if it comes to
-// lead. Where it leads already, a transfer may go by a route that was chosen before the newest
-// decision, which stays. It runs on the engine's thread.
-func (r *routes) see(s cost.Sample, leads bool) {
+// learnRoute learns the route of an all-reduce that begins, with which this agent goes on if it
+// comes to lead. Where it leads already, a transfer may go by a route that was chosen before the
+// newest decision, which stays. It runs on the engine's thread.
+func (r *routes) learnRoute(s cost.Sample, leads bool) {
 	r.hosts = s.Hosts
 	if !leads {
 		r.chosen[cost.ClassOf(s.Hosts, s.Bytes)] = s.Route
@@ -149,7 +149,7 @@ func (a *Agent) tuneRoutes(ctx context.Context) error {
 			read = now
 			a.readLinks(&meter)
 		}
-		if change, is := r.decide(o); is {
+		if change, is := r.decideRoutes(o); is {
 			// a stopped engine goes no way
 			_ = a.engine.runLater(func() { a.driver.reroute(change) })
 		}
@@ -182,14 +182,15 @@ func (a *Agent) readLinks(by *cables.Meter) {
 	// a stopped engine tells nobody
 	_ = a.engine.runLater(func() {
 		if a.engine.signals.AddLinks(rates); news {
-			a.driver.tellLinks()
+			a.driver.sendLinkRates()
 		}
 	})
 }
 
-// decide gives the tuner a measurement, and makes the tuner before the first; true = the routes of
-// a class are to change. It locks r.mu and takes milliseconds, on the goroutine of tuneRoutes.
-func (r *routes) decide(o decide.Measurement[cost.Sample]) (policy.RouteDecision, bool) {
+// decideRoutes gives the tuner a measurement, and makes the tuner before the first; true = the
+// routes of a class are to change. It locks r.mu and takes milliseconds, on the goroutine of
+// tuneRoutes.
+func (r *routes) decideRoutes(o decide.Measurement[cost.Sample]) (policy.RouteDecision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tuner == nil {

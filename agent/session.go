@@ -131,7 +131,7 @@ func (s *session) serveMemberRequest(m api.Message) error {
 	case *api.SettingRequest:
 		return s.serveSetting()
 	case *api.MemoryRequest:
-		s.agent.tellDevice(s.worker, r)
+		s.agent.addDeviceMemory(s.worker, r)
 		return nil
 	case *api.GoalRequest:
 		s.agent.driver.published.goal.Store(r.Steps)

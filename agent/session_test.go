@@ -20,7 +20,7 @@ func TestEndedWorkersDoNotCrowdAHost(t *testing.T) {
 			a := startAgentOf(t, context.Background(), agent.Config{Size: 1, Max: 100})
 			cores := runtime.NumCPU()
 			for worker := 1; worker <= cores; worker++ {
-				a.Expect(worker, true)
+				a.ExpectWorker(worker, true)
 				a.WorkerStarted(worker)
 			}
 			for worker := 1; worker <= ended; worker++ {
@@ -41,7 +41,7 @@ func TestEndedWorkersAreForgotten(t *testing.T) {
 	a := startAgentOf(t, context.Background(), agent.Config{Size: 1, Max: 100})
 	joinRaw(t, a, 0)
 	for worker := 1; worker <= 6; worker++ {
-		token := a.Expect(worker, true)
+		token := a.ExpectWorker(worker, true)
 		a.WorkerStarted(worker)
 		end := func() { a.WorkerLost(worker, "was killed by SIGKILL") }
 		if worker%3 == 0 { // it never joins

@@ -79,7 +79,7 @@ func (s *session) serveStay(r *api.StayRequest) error {
 		return &collective.FieldError{Field: "sync",
 			Problem: fmt.Sprintf("%q is no way to synchronise that the job has had", r.Sync)}
 	}
-	s.agent.loop.Stayed(act.Stay{Number: r.Number, Sync: r.Sync, Why: r.Why})
+	s.agent.loop.WorkersStayed(act.Stay{Number: r.Number, Sync: r.Sync, Why: r.Why})
 	return nil
 }
 

@@ -200,11 +200,11 @@ func TestSharedResultsOfAnElasticJob(t *testing.T) {
 	}
 	for range 2 {
 		number := <-f.started
-		token := f.agent.Expect(number, true)
+		token := f.agent.ExpectWorker(number, true)
 		f.agent.WorkerStarted(number)
 		f.runWorker(number, token, does)
 	}
-	f.check(0)
+	f.awaitAndVerify(0)
 	if len(f.released) != 2 || f.steps[0] < 75 {
 		t.Errorf("%d workers were released, and there were %d steps: %+v", len(f.released),
 			f.steps[0], f.events)

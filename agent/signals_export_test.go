@@ -8,12 +8,12 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// TellHead has the agent of a host tell the head what it has seen of steps, now. A stopped agent
+// SendSignals has the agent of a host tell the head what it has seen of steps, now. A stopped agent
 // tells nothing.
-func TellHead(a *Agent) {
+func SendSignals(a *Agent) {
 	_ = a.engine.runAndWait(func() {
 		for range sense.Second / stall.Interval {
-			a.driver.tellHead()
+			a.driver.sendSignalsToHead()
 		}
 	})
 }
@@ -21,7 +21,7 @@ func TellHead(a *Agent) {
 // LearnNote has the agent that leads learn a note of a host. A stopped agent learns nothing.
 func LearnNote(a *Agent, host, note string) {
 	_ = a.engine.runAndWait(func() {
-		a.engine.signals.Learn(head.Note{Host: host, Data: []byte(note)},
+		a.engine.signals.AddNote(head.Note{Host: host, Data: []byte(note)},
 			a.driver.head.State().View.Generation)
 	})
 }
@@ -57,7 +57,7 @@ func EndingOf(a *Agent, number int) (ticket uint64) {
 // noise, and the newest step. A stopped agent knows nothing.
 func Observed(a *Agent) (split sense.Split, estimate noise.Estimate, step sense.StepSample) {
 	_ = a.engine.runAndWait(func() {
-		look, of, _ := a.engine.signals.Look(a.driver.head.State())
+		look, of, _ := a.engine.signals.NextLook(a.driver.head.State())
 		split, estimate = look.Observation.Split, of.Estimate()
 		step, _ = look.Observation.Steps.Newest()
 	})

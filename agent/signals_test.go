@@ -32,7 +32,7 @@ func TestSignals(t *testing.T) {
 				return trainNoisily(t, j, agents, rounds)
 			})
 			for _, a := range agents {
-				agent.TellHead(a)
+				agent.SendSignals(a)
 			}
 			split, estimate, step := agent.Observed(c.head)
 			for !estimate.Known || split.Slack == nil { // the note of the other host is on its way
@@ -79,7 +79,7 @@ func trainNoisily(t *testing.T, j *client.Job, agents []*agent.Agent, rounds int
 		if err := client.Commit(t.Context(), loop, gradient); err != nil {
 			return err
 		}
-		agent.TellHead(agents[j.Rank()])
+		agent.SendSignals(agents[j.Rank()])
 	}
 	if loop.Step() != rounds {
 		return errors.New("the loop has ended early")

@@ -36,7 +36,7 @@ func TestSparesTakeThePlacesOfLostWorkers(t *testing.T) {
 	for running := true; running; {
 		select {
 		case number := <-f.started:
-			token := f.agent.Expect(number, true)
+			token := f.agent.ExpectWorker(number, true)
 			f.agent.WorkerStarted(number)
 			f.runWorker(number, token, does)
 		case <-over:
@@ -45,7 +45,7 @@ func TestSparesTakeThePlacesOfLostWorkers(t *testing.T) {
 			running = false
 		}
 	}
-	f.check(0, 4, 5)
+	f.awaitAndVerify(0, 4, 5)
 	var joined, lost []int
 	for _, e := range f.events {
 		lost = append(lost, e.Lost...)

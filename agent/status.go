@@ -241,7 +241,7 @@ func (d *driver) publishRates() {
 	r := &Rates{}
 	r.Pace, r.PaceSince = d.engine.signals.Pace()
 	if d.head.Leads() {
-		r.NetworkWaits = d.engine.signals.Waits(known)
+		r.NetworkWaits = d.engine.signals.WaitShare(known)
 	}
 	d.published.rates.Store(r)
 }

@@ -65,7 +65,7 @@ func (d *driver) observeWaits() {
 		append(d.head.Waits(), d.engine.streamWaits()...))
 	d.reportWaits("waited", over, d.endedWaitText)
 	d.reportWaits("wait", unusual, d.unusualWaitText)
-	d.tellHead()
+	d.sendSignalsToHead()
 	d.publishRates()
 }
 

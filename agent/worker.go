@@ -115,7 +115,7 @@ func (e *engine) readCall(m *worker, p *collective.Posted) error {
 		collective.Reduction(d.Reduction)
 	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
 	c.Flags = collective.Flags(d.Flags)
-	if d.Step && e.signals.Senses() {
+	if d.Step && e.signals.SensesStep() {
 		m.ending = signals.Ending{Ticket: d.Ticket, At: e.driver.now(), Told: d.Told}
 	}
 	switch {

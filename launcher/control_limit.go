@@ -59,7 +59,7 @@ func (l *launcher) applyLimit(bytes uint64, who string) error {
 	if bytes == 0 && l.limit.get() == 0 {
 		return nil
 	}
-	if err := l.agent.Limit(float64(bytes)); err != nil {
+	if err := l.agent.LimitSending(float64(bytes)); err != nil {
 		return err
 	}
 	if before := l.limit.bytes.Swap(bytes); before == bytes {

@@ -25,7 +25,7 @@ func (l *launcher) describeTraining(s agent.Status) api.Training {
 		t.Pace = &api.Pace{Since: s.PaceSince, Steps: p.Steps, Batch: p.Batch, P25: p.First,
 			Median: p.Median, P75: p.Third}
 	}
-	if sent := l.agent.Sent(); sent > 0 {
+	if sent := l.agent.BytesSent(); sent > 0 {
 		t.Traffic = &api.Traffic{Sent: sent, Waits: s.NetworkWaits}
 	}
 	if l.registry.leads() {

@@ -26,8 +26,8 @@ func (n *noting) SendToLauncher(host string, b []byte) {
 	n.sent = append(n.sent, fmt.Sprintf("%s %s", host, b))
 }
 
-// NoteFailure notes a failure.
-func (n *noting) NoteFailure(how string) { n.failures = append(n.failures, how) }
+// ReportFailedWorker records a failure.
+func (n *noting) ReportFailedWorker(how string) { n.failures = append(n.failures, how) }
 
 // The failure of a worker is told to policies once, by the host that leads then. A new head hears
 // of it too, as of all that has happened, and does not take it for the effect of a change that is

@@ -51,7 +51,7 @@ func (l *launcher) registerMessage(host string, m *message) {
 	if m.Ended != nil {
 		// What was told before has nothing to do with a change that is on trial now.
 		if m.Ended.Survived && m.Ended.Code != 0 && !m.Ended.Told && l.registry.leads() {
-			l.agent.NoteFailure(fmt.Sprintf("worker %d ended with code %d", m.Ended.Worker,
+			l.agent.ReportFailedWorker(fmt.Sprintf("worker %d ended with code %d", m.Ended.Worker,
 				m.Ended.Code))
 		}
 	}

@@ -57,7 +57,7 @@ type hostAgent interface {
 	Await(ctx context.Context, fits func(agent.Status) bool) (agent.Status, error)
 	Waits() map[int]control.Wait
 
-	Expect(worker int, late bool) (token string)
+	ExpectWorker(worker int, late bool) (token string)
 	WorkerStarted(worker int)
 	WorkerFinished(worker int, how string)
 	WorkerLost(worker int, how string)
@@ -70,7 +70,7 @@ type hostAgent interface {
 	PlanReshape(mesh string) (control.Plan, error)
 	Drain(host, who string) error
 	Allot(slots map[string]int, who, why string) error
-	Limit(bytesPerSecond float64) error
+	LimitSending(bytesPerSecond float64) error
 	Park(who string) error
 	ReleaseWorkers(why string) bool
 	ForceHead()
@@ -84,9 +84,9 @@ type hostAgent interface {
 	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
 	WhyNot() []act.WhyNot
 	SlowHosts() []string
-	Sent() uint64
+	BytesSent() uint64
 	Machines() (agent.Machines, error)
-	NoteFailure(how string)
+	ReportFailedWorker(how string)
 }
 
 // launcher runs the workers that a job wants on this host. Where the job is led it also sees to the

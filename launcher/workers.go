@@ -59,7 +59,7 @@ func (l *launcher) startOrdered(o agent.StartOrder) {
 // in the queue of starts, and waits for the engine's thread, and while a template imports.
 func (l *launcher) startWorker(worker int) error {
 	late := worker >= l.registry.jobSpec().Workers
-	token := l.agent.Expect(worker, late)
+	token := l.agent.ExpectWorker(worker, late)
 	l.agent.WorkerStarted(worker)
 	output := func() (*proc.Output, error) {
 		return proc.NewOutput(l.console, worker, l.reporter.directory().logPath(worker))

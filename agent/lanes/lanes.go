@@ -58,15 +58,15 @@ type share struct {
 	_    [48]byte     // fills the cache line, so that lanes do not share one
 }
 
-// Alone returns lanes without helpers: who calls Execute does all of the work.
-func Alone() *Lanes {
+// WithoutHelpers returns lanes without helpers: who calls Execute does all of the work.
+func WithoutHelpers() *Lanes {
 	return &Lanes{own: collective.NewScratch(), shares: make([]share, 1)}
 }
 
 // New starts the helpers as goroutines of a group, which end with the group; then Close frees
 // their bells, also those that were made before an error.
 func New(g *group.Group) (*Lanes, error) {
-	l := Alone()
+	l := WithoutHelpers()
 	l.shares = make([]share, runtime.GOMAXPROCS(0))
 	for i := 1; i < len(l.shares); i++ {
 		bell, err := arena.NewThreadBell()

@@ -19,8 +19,8 @@ type counted []atomic.Int32
 func (c counted) Chunks() int                        { return len(c) }
 func (c counted) Chunk(i int, _ *collective.Scratch) { c[i].Add(1) }
 
-// checkOnce ends the test unless every chunk was done once.
-func checkOnce(t *testing.T, c counted) {
+// mustRunOnce ends the test unless every chunk was done once.
+func mustRunOnce(t *testing.T, c counted) {
 	t.Helper()
 	for i := range c {
 		if n := c[i].Load(); n != 1 {
@@ -46,7 +46,7 @@ func TestLanesDoEachChunkOnce(t *testing.T) {
 	for i := range 2000 {
 		c := make(counted, 1+i%100)
 		l.Execute(c, 1<<30, 1, i%2 == 0)
-		checkOnce(t, c)
+		mustRunOnce(t, c)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestALaneThatDoesNotGetUpIsNotWaitedFor(t *testing.T) {
 	for range 3 {
 		c := make(counted, 10)
 		l.Execute(c, 1<<30, 1, false)
-		checkOnce(t, c)
+		mustRunOnce(t, c)
 	}
 	l.helpOnce(1, collective.NewScratch()) // late: there is nothing left to do
 	if err := l.Close(); err != nil {

@@ -48,7 +48,7 @@ type Job interface {
 	// Change does what head.Agent.Change says.
 	Change(next setting.Setting, c setting.Change) error
 	// Tell tells people what a policy would change, or what is wrong with one.
-	Tell(line string)
+	ReportLine(line string)
 }
 
 // Loop decides about the job of an agent. Its methods may be called from any goroutine.
@@ -89,8 +89,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ticker.C:
-			l.turn()
-			if users := l.takeUsers(); users != nil {
+			l.runTurn()
+			if users := l.popUserPolicies(); users != nil {
 				l.group.Go("policies of users", func(context.Context) error {
 					l.startUsers(users)
 					return nil
@@ -102,32 +102,32 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// turn looks at the job once, has the policies decide, and passes on what they want.
-func (l *Loop) turn() { l.turnAfter("") }
+// runTurn looks at the job once, has the policies decide, and passes on what they want.
+func (l *Loop) runTurn() { l.runTurnAfterFailure("") }
 
-// turnAfter is turn, where a worker has ended by itself, and how; "" = none has.
-func (l *Loop) turnAfter(lost string) {
+// runTurnAfterFailure is runTurn, where a worker has ended by itself, and how; "" = none has.
+func (l *Loop) runTurnAfterFailure(lost string) {
 	l.mu.Lock() // before it looks: looks are taken in their order
 	defer l.mu.Unlock()
 	look, ok := l.job.Look()
 	if !ok {
 		if look.OnMesh {
-			l.tell("what may change: nothing, since a job on a mesh keeps its setting; shoal " +
-				"reshape changes the mesh")
+			l.reportOpenOnce("what may change: nothing, since a job on a mesh keeps its setting; " +
+				"shoal reshape changes the mesh")
 		}
 		return
 	}
-	l.take(look)
+	l.adoptLook(look)
 	if s := l.stay.Swap(nil); s != nil {
 		l.act.WorkersStayed(*s)
 	}
-	l.tellOpen(look.Observation)
+	l.reportOpenLevers(look.Observation)
 	if lost != "" {
 		l.act.WorkerFailed(lost)
 	}
 	for _, o := range l.act.Observe(look.Observation) {
 		if o.Watch {
-			l.job.Tell("would change " + o.Change.Reason())
+			l.job.ReportLine("would change " + o.Change.Reason())
 			continue
 		}
 		// An agent that has just ceased to lead orders nothing: the next head decides anew.
@@ -140,12 +140,12 @@ func (l *Loop) turnAfter(lost string) {
 		if f.Off {
 			line += "; that was the third time in a row, so it is not asked any more"
 		}
-		l.job.Tell(line)
+		l.job.ReportLine(line)
 	}
 }
 
-// take tells the loop what has become true, and makes it before the first look. l.mu is held.
-func (l *Loop) take(look Look) {
+// adoptLook tells the loop what has become true, and makes it before the first look. l.mu is held.
+func (l *Loop) adoptLook(look Look) {
 	l.leads = len(look.Entries) > 0 && look.Entries[len(look.Entries)-1].Leads
 	if l.act == nil {
 		l.act = l.makeLoop()
@@ -161,9 +161,9 @@ func (l *Loop) take(look Look) {
 	}
 }
 
-// tellOpen tells people what the policies decide about, where this agent leads, when that is known
-// and again when it has become more. l.mu is held.
-func (l *Loop) tellOpen(o sense.Observation) {
+// reportOpenLevers tells people what the policies decide about, where this agent leads, when that
+// is known and again when it has become more. l.mu is held.
+func (l *Loop) reportOpenLevers(o sense.Observation) {
 	// before a step is made, not all that is open is known
 	if _, any := o.Steps.Newest(); !any || !l.leads || l.waits || l.mode == act.Off {
 		return
@@ -195,21 +195,21 @@ func (l *Loop) tellOpen(o sense.Observation) {
 	if l.mode == act.Watch {
 		notes = append(notes, "policies only say what they would change")
 	}
-	l.tell(strings.Join(append([]string{"what may change: " +
+	l.reportOpenOnce(strings.Join(append([]string{"what may change: " +
 		cmp.Or(strings.Join(list, ", "), "nothing")}, notes...), "; "))
 }
 
-// tell tells people what may change, unless they were told the same. l.mu is held.
-func (l *Loop) tell(open string) {
+// reportOpenOnce tells people what may change, unless they were told the same. l.mu is held.
+func (l *Loop) reportOpenOnce(open string) {
 	if open != l.open {
 		l.open = open
-		l.job.Tell(open)
+		l.job.ReportLine(open)
 	}
 }
 
-// takeUsers returns what starts the policies of users, once, when this agent leads; nil = nothing
-// is to be started.
-func (l *Loop) takeUsers() (users func(g *group.Group) []decide.Policy) {
+// popUserPolicies returns what starts the policies of users, once, when this agent leads; nil =
+// nothing is to be started.
+func (l *Loop) popUserPolicies() (users func(g *group.Group) []decide.Policy) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.leads {
@@ -237,7 +237,7 @@ func (l *Loop) makeLoop() *act.Loop {
 	if err == nil {
 		return made
 	}
-	l.job.Tell(fmt.Sprintf("%v; only the policies of shoal decide", err))
+	l.job.ReportLine(fmt.Sprintf("%v; only the policies of shoal decide", err))
 	made, err = act.New(act.Config{Mode: mode, Policies: withBuiltIn(nil)})
 	if err != nil {
 		panic(err) // the policies of shoal go together
@@ -254,7 +254,7 @@ func withBuiltIn(users []decide.Policy) []decide.Policy {
 // Predict returns the change by which a person gives the job another setting, with what is
 // predicted of it, as far as that can be said. It waits for policies that decide.
 func (l *Loop) Predict(next setting.Setting, who string) setting.Change {
-	l.turn() // so that the newest steps count
+	l.runTurn() // so that the newest steps count
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.act != nil {
@@ -265,14 +265,14 @@ func (l *Loop) Predict(next setting.Setting, who string) setting.Change {
 	return setting.Change{Phase: setting.Entered, Who: who}
 }
 
-// Lost tells the loop that a worker of the job has ended by itself, and how. When it returns, the
-// head was asked to take back the change that may be why, so that the job has it for one step: it
-// waits for the engine's thread, and for policies that decide.
-func (l *Loop) Lost(how string) { l.turnAfter(how) }
+// WorkerFailed tells the loop that a worker of the job has ended by itself, and how. When it
+// returns, the head was asked to take back the change that may be why, so that the job has it for
+// one step: it waits for the engine's thread, and for policies that decide.
+func (l *Loop) WorkerFailed(how string) { l.runTurnAfterFailure(how) }
 
-// Stayed tells the loop that workers of this agent go on by another way to synchronise than the
-// setting has. It waits for nobody: the next look takes it in.
-func (l *Loop) Stayed(s act.Stay) { l.stay.Store(&s) }
+// WorkersStayed tells the loop that workers of this agent go on by another way to synchronise than
+// the setting has. It waits for nobody: the next look takes it in.
+func (l *Loop) WorkersStayed(s act.Stay) { l.stay.Store(&s) }
 
 // WhyNots returns, for each policy, why it left things as they are lately.
 func (l *Loop) WhyNots() []act.WhyNot {

@@ -87,15 +87,15 @@ func (j *fakeJob) Change(next setting.Setting, c setting.Change) error {
 	return nil
 }
 
-// Tell implements Job.
-func (j *fakeJob) Tell(line string) { j.told = append(j.told, line) }
+// ReportLine implements Job.
+func (j *fakeJob) ReportLine(line string) { j.told = append(j.told, line) }
 
-// run has a loop look at a job while that makes steps, ten a look.
-func run(l *Loop, j *fakeJob, looks int) {
+// runLooks has a loop look at a job while that makes steps, ten a look.
+func runLooks(l *Loop, j *fakeJob, looks int) {
 	for range looks {
 		j.train(10)
-		l.turn()
-		if users := l.takeUsers(); users != nil {
+		l.runTurn()
+		if users := l.popUserPolicies(); users != nil {
 			l.startUsers(users)
 		}
 	}
@@ -114,12 +114,12 @@ func newLoop(t *testing.T, j *fakeJob, mode act.Mode, users ...decide.Policy) *L
 func TestLoopChangesTheJob(t *testing.T) {
 	j := newJob()
 	l := newLoop(t, j, act.Auto)
-	l.turn()
-	l.startUsers(l.takeUsers())
-	if l.turn(); len(j.told) > 0 {
+	l.runTurn()
+	l.startUsers(l.popUserPolicies())
+	if l.runTurn(); len(j.told) > 0 {
 		t.Errorf("before the first step people were told %q", j.told)
 	}
-	run(l, j, 60)
+	runLooks(l, j, 60)
 	if len(j.asked) < 2 || j.asked[0].Phase != setting.Entered || !j.asked[1].Phase.IsEnd() ||
 		j.asked[0].Policy != "batch" || j.now.Batch <= 64 {
 		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)
@@ -133,7 +133,7 @@ func TestLoopChangesTheJob(t *testing.T) {
 func TestSyncIsTold(t *testing.T) {
 	j := newJob()
 	j.auto = true
-	run(newLoop(t, j, act.Auto), j, 2)
+	runLooks(newLoop(t, j, act.Auto), j, 2)
 	if len(j.told) != 1 || !strings.HasSuffix(j.told[0], ", how workers synchronise") {
 		t.Errorf("people were told %q", j.told)
 	}
@@ -143,7 +143,7 @@ func TestSyncIsTold(t *testing.T) {
 func TestMeshIsTold(t *testing.T) {
 	j := newJob()
 	j.onMesh = true
-	run(newLoop(t, j, act.Auto), j, 2)
+	runLooks(newLoop(t, j, act.Auto), j, 2)
 	if len(j.told) != 1 || !strings.HasPrefix(j.told[0], "what may change: nothing, since a job") {
 		t.Errorf("people were told %q", j.told)
 	}
@@ -153,7 +153,7 @@ func TestMeshIsTold(t *testing.T) {
 func TestClosedBatchIsTold(t *testing.T) {
 	j := newJob()
 	j.batch = setting.Range{}
-	run(newLoop(t, j, act.Auto), j, 2)
+	runLooks(newLoop(t, j, act.Auto), j, 2)
 	if len(j.told) != 1 || !strings.Contains(j.told[0], "batch_range=(least, most)) opens it; "+
 		"under the Trainer of transformers") {
 		t.Errorf("people were told %q", j.told)
@@ -165,7 +165,7 @@ func TestClosedBatchIsTold(t *testing.T) {
 func TestClosedSharesAreTold(t *testing.T) {
 	j := newJob()
 	j.alike, j.now.Shares = true, []uint16{2, 1}
-	run(newLoop(t, j, act.Auto), j, 2)
+	runLooks(newLoop(t, j, act.Auto), j, 2)
 	if len(j.told) != 1 ||
 		!strings.HasPrefix(j.told[0], "what may change: batch 32–1024; shares of work are clo") ||
 		!strings.Contains(j.told[0], "unequal now: shoal set JOB shares=1") {
@@ -184,7 +184,7 @@ func TestLoopHoldsBack(t *testing.T) {
 		{"watch", act.Watch, true, true}} {
 		j := newJob()
 		j.leads = x.leads
-		run(newLoop(t, j, x.mode), j, 60)
+		runLooks(newLoop(t, j, x.mode), j, 60)
 		if len(j.asked) > 0 || x.tells != (len(j.told) > 0) ||
 			x.tells && !strings.Contains(j.told[1], "would change batch 64 -> ") {
 			t.Errorf("%s: asked for %v, told %q", x.name, j.asked, j.told)
@@ -198,7 +198,7 @@ func TestRefusalsAreTaken(t *testing.T) {
 		j := newJob()
 		j.refuse = why
 		l := newLoop(t, j, act.Auto)
-		run(l, j, 30)
+		runLooks(l, j, 30)
 		noted := false
 		for _, w := range l.WhyNots() {
 			noted = noted || strings.Contains(w.Why, "the job is paused")
@@ -224,7 +224,7 @@ func (badPolicy) Decide(sense.Observation, decide.Twin, []byte) (decide.Decision
 // which is told, and changes nothing.
 func TestUsersPolicies(t *testing.T) {
 	j := newJob()
-	run(newLoop(t, j, act.Auto, badPolicy{[]string{"batch"}}), j, 60)
+	runLooks(newLoop(t, j, act.Auto, badPolicy{[]string{"batch"}}), j, 60)
 	if len(j.asked) > 0 || len(j.told) != 4 ||
 		!strings.Contains(j.told[1], "bad left things as they are: ") ||
 		!strings.Contains(j.told[1], "it has ended") ||
@@ -232,7 +232,8 @@ func TestUsersPolicies(t *testing.T) {
 		t.Errorf("asked for %v, told %q", j.asked, j.told)
 	}
 	j = newJob()
-	run(newLoop(t, j, act.Auto, badPolicy{[]string{"batch"}}, badPolicy{[]string{"batch"}}), j, 60)
+	bad := badPolicy{[]string{"batch"}}
+	runLooks(newLoop(t, j, act.Auto, bad, bad), j, 60)
 	if len(j.told) != 2 || !strings.Contains(j.told[0], "only the policies of shoal decide") ||
 		len(j.asked) == 0 {
 		t.Errorf("with two for one lever: asked for %v, told %q", j.asked, j.told)
@@ -245,9 +246,9 @@ func TestLostInTheFirstStep(t *testing.T) {
 	j := newJob()
 	l := newLoop(t, j, act.Auto)
 	for len(j.asked) == 0 {
-		run(l, j, 1)
+		runLooks(l, j, 1)
 	}
-	l.Lost("worker 1 ended with code 1")
+	l.WorkerFailed("worker 1 ended with code 1")
 	if n := len(j.asked); n != 2 || j.asked[1].Phase != setting.Reverted || j.now.Batch != 64 {
 		t.Errorf("batch %d after %+v", j.now.Batch, j.asked)
 	}
@@ -259,17 +260,17 @@ func TestPersonsChangeOutlivesHead(t *testing.T) {
 	j := newJob()
 	j.leads = false
 	l := newLoop(t, j, act.Auto)
-	run(l, j, 10)
+	runLooks(l, j, 10)
 	c := setting.Change{Number: 1, Phase: setting.Entered, Who: "ada", From: "batch=64",
 		To: "batch=128"}
 	for _, c.Phase = range []setting.Phase{setting.Entered, setting.Kept} {
 		if err := j.Change(setting.Setting{Number: 1, Batch: 128}, c); err != nil {
 			t.Fatal(err)
 		}
-		run(l, j, 10)
+		runLooks(l, j, 10)
 	}
 	j.leads = true
-	run(l, j, 60)
+	runLooks(l, j, 60)
 	if len(j.asked) != 2 {
 		t.Errorf("policies have changed what a person has set: %+v", j.asked)
 	}
@@ -282,12 +283,12 @@ func TestStartHoldsNobodyUp(t *testing.T) {
 	release := make(chan struct{})
 	l.Drive(act.Auto, func(*group.Group) []decide.Policy { <-release; return nil })
 	j.train(10)
-	l.turn()
-	users := l.takeUsers()
+	l.runTurn()
+	users := l.popUserPolicies()
 	l.group.Go("start", func(context.Context) error { l.startUsers(users); return nil })
 	for range 30 {
 		j.train(10)
-		l.turn()
+		l.runTurn()
 	}
 	if c := l.Predict(setting.Setting{Batch: 128}, "ada"); !c.Predicted.IsKnown() ||
 		len(j.asked)+len(l.WhyNots()) > 0 {
@@ -296,7 +297,7 @@ func TestStartHoldsNobodyUp(t *testing.T) {
 	}
 	close(release)
 	for len(j.asked) == 0 {
-		run(l, j, 1)
+		runLooks(l, j, 1)
 	}
 }
 
@@ -320,7 +321,7 @@ func (j *watchedJob) Look() (Look, bool) {
 func TestLooksAreInOrder(t *testing.T) {
 	j := &watchedJob{fakeJob: newJob()}
 	j.l = New(j, nil)
-	j.l.turn()
+	j.l.runTurn()
 	if j.free {
 		t.Error("two looks at once may be taken in the wrong order")
 	}

@@ -130,11 +130,11 @@ func TestStepsFromDeviceToDevice(t *testing.T) {
 		if s.rows.gradients != 0 {
 			t.Fatal("a sample is taken for all that is averaged")
 		}
-		s.AddBatch(&head.Apply{Parts: []head.Part{sample, end}, State: state(number, 16)},
+		s.AddBatch(&head.Apply{Parts: []head.Part{sample, end}, State: stateAfter(number, 16)},
 			[]error{nil, nil})
-		s.Learn(head.Note{Host: "h1", Data: s.TakeNote()}, 0)
+		s.AddNote(head.Note{Host: "h1", Data: s.PopStepsNote()}, 0)
 	}
-	o := s.observe(state(40, 16))
+	o := s.observe(stateAfter(40, 16))
 	// |G|² + trΣ/8 = 4 and |G|² + trΣ/16 = 3
 	estimator := s.job.Noise()
 	if n := estimator.Estimate(); !n.Known || math.Abs(n.SquaredNorm-2) > 1e-6 ||

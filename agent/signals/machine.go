@@ -27,9 +27,11 @@ type machines struct {
 // enoughSteps is how many steps workers make with a batch before what they need of memory counts.
 const enoughSteps = 2
 
-// addStep takes in that a step was made, after which the next one comes, as far as they differ.
-// workers are those of this host with their ranks in both; nil = not known.
-func (s *Signals) addStep(a *head.Apply, next sense.StepSample, workers []steps.Worker) {
+// countSamplesOfAlikeSteps counts a step that was made as the next one is, and begins anew where
+// the next one differs. After enoughSteps it sets how many samples a worker of this host has, for
+// what is told of memory. workers are those of this host with their ranks in both; nil = not known.
+func (s *Signals) countSamplesOfAlikeSteps(a *head.Apply, next sense.StepSample,
+	workers []steps.Worker) {
 	m, u := &s.machines, &s.under
 	if u.Batch != next.Batch || u.Deal != next.Deal || u.Generation != next.Generation {
 		m.alike, m.samples = 0, 0
@@ -79,9 +81,9 @@ func (s *Signals) AddDevice(w topo.WorkerID, known head.State, used, room float6
 		Samples: float64(whole.PartLen(int(rank), known.View.Size()))}
 }
 
-// Memory returns how many bytes each of so many workers of a host may have, on the head: of its
-// GPU, or of the memory of the host; 0 = that is not known.
-func (s *Signals) Memory(host string, workers int) (bytes float64) {
+// MemoryPerWorker returns how many bytes each of so many workers of a host may have, on the head:
+// of its GPU, or of the memory of the host; 0 = that is not known.
+func (s *Signals) MemoryPerWorker(host string, workers int) (bytes float64) {
 	for _, h := range s.machines.watch.Hosts() {
 		for _, m := range h.Memory {
 			switch {
@@ -96,9 +98,9 @@ func (s *Signals) Memory(host string, workers int) (bytes float64) {
 	return bytes
 }
 
-// Waits returns the part of a step, from 0 to 1, in which all workers of the job, which is in a
+// WaitShare returns the part of a step, from 0 to 1, in which all workers of the job, which is in a
 // state, wait for the network, on the head; 0 = that is not known.
-func (s *Signals) Waits(known head.State) float64 {
+func (s *Signals) WaitShare(known head.State) float64 {
 	if known.Data == nil {
 		return 0
 	}

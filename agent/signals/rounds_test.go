@@ -51,13 +51,13 @@ func TestRounds(t *testing.T) {
 	if rate, n := sense.Rate(list); n != 7 || rate.Mid != 64 {
 		t.Errorf("%+v samples a second by %d", rate, n)
 	}
-	note, err := steps.Parse(f.signals.TakeNote())
+	note, err := steps.Parse(f.signals.PopStepsNote())
 	if err != nil || len(note.Waits) != 2 || math.Abs(note.Waits[0]/note.Timed-0.6) > 0.01 ||
 		math.Abs(note.Waits[1]/note.Timed-0.4) > 0.01 {
 		t.Errorf("workers have waited %v in %v rounds, %v", note.Waits, note.Timed, err)
 	}
 	f.signals.EndRows("h")
-	r := f.signals.TakeRow()
+	r := f.signals.AwaitRow()
 	if r == nil {
 		t.Fatal("there is no row")
 	}
@@ -104,7 +104,7 @@ func TestSampleOfRound(t *testing.T) {
 	f.apply.Parts = []head.Part{{Calls: sampled}, moved}
 	for i := range 9 {
 		if i == 1 { // what a job makes is known after its first step
-			f.signals.TakeNote()
+			f.signals.PopStepsNote()
 		}
 		f.now += 4 * sense.Second
 		f.apply.Steps++
@@ -114,7 +114,7 @@ func TestSampleOfRound(t *testing.T) {
 		}
 		f.signals.AddBatch(&f.apply, []error{nil, nil})
 	}
-	note, err := steps.Parse(f.signals.TakeNote())
+	note, err := steps.Parse(f.signals.PopStepsNote())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // What is kept of the steps of a job, on the host that leads. The functions run on the engine's
-// thread, but for TakeRow, which a goroutine of the agent calls.
+// thread, but for AwaitRow, which a goroutine of the agent calls.
 
 // rows are what is kept of the steps, on its way to the launcher. The engine's thread puts them,
 // and keepRows takes them.
@@ -46,11 +46,11 @@ func (s *Signals) recordStep(a *head.Apply, x sense.StepSample) {
 		})
 	}
 	r.recorder.SetGradientBytes(gradients)
-	s.keepRow(over)
+	s.queueRow(over)
 }
 
-// keepRow passes a row on that is over; nil = none.
-func (s *Signals) keepRow(over *history.Row) {
+// queueRow passes a row on that is over; nil = none.
+func (s *Signals) queueRow(over *history.Row) {
 	if over != nil {
 		over.Machines = history.NewMachines(s.machines.watch.Hosts())
 		s.rows.over.Put(row{over, s.job.Noise()})
@@ -85,29 +85,29 @@ func dataOf(s head.State) *history.Data {
 }
 
 // EndRows passes the last row on, with what this host, by its name, has seen since its last note;
-// after that, TakeRow has no more. It is called when the engine's thread has ended.
+// after that, AwaitRow has no more. It is called when the engine's thread has ended.
 func (s *Signals) EndRows(name string) {
 	if s.rows.recorder.HasSteps() {
 		if n := s.host.TakeNote(); n.Steps > 0 {
 			s.job.Add(name, n)
 		}
-		s.LookAtRow()
-		s.keepRow(s.rows.recorder.EndRow())
+		s.UpdateRow()
+		s.queueRow(s.rows.recorder.EndRow())
 	}
 	s.rows.over.Put(row{})
 }
 
-// LookAtRow adds what is known of the steps to the row under way. It is called about once a second.
-func (s *Signals) LookAtRow() {
+// UpdateRow adds what is known of the steps to the row under way. It is called about once a second.
+func (s *Signals) UpdateRow() {
 	if s.rows.recorder.HasSteps() {
 		loss, told := s.job.Loss()
 		s.rows.recorder.AddSplit(s.job.Split(s.under.Generation, s.under.Deal), loss, told)
 	}
 }
 
-// TakeRow blocks until a row is over, and returns it; nil = there will be no more, after EndRows.
+// AwaitRow blocks until a row is over, and returns it; nil = there will be no more, after EndRows.
 // One goroutine calls it, which may be another than that of the other methods.
-func (s *Signals) TakeRow() *history.Row {
+func (s *Signals) AwaitRow() *history.Row {
 	over, _ := s.rows.over.Take()
 	if over.Row != nil {
 		over.Noise = history.NewNoise(over.noise.Estimate())

@@ -22,7 +22,7 @@ import (
 )
 
 // Signals are what a host sees of the steps of its job, and on the head what all hosts see. One
-// thread uses them, that of the engine; but for TakeRow.
+// thread uses them, that of the engine; but for AwaitRow.
 type Signals struct {
 	// Blind has nothing measured: what the rest costs, for benchmarks.
 	Blind bool
@@ -145,7 +145,7 @@ func (s *Signals) isMeasured(c *collective.Call) bool {
 // Measure has an Executor or a Relay, whichever reduces the tensors of c, measure the part of a
 // gradient that c is, as far as that is to be measured in this step.
 func (s *Signals) Measure(c *collective.Call, by interface{ Measure(every, turn int) }) {
-	if s.every > 0 && s.Senses() && s.isMeasured(c) {
+	if s.every > 0 && s.SensesStep() && s.isMeasured(c) {
 		by.Measure(s.every, s.turn)
 	}
 }
@@ -177,7 +177,7 @@ func (s *Signals) Levers(known head.State) setting.Levers {
 func (s *Signals) AddNorms(part head.Part, by interface {
 	Norms(in []float64) (result float64, elements int)
 }) {
-	if !s.Senses() {
+	if !s.SensesStep() {
 		return
 	}
 	c := &part.Calls[0].Call
@@ -205,9 +205,9 @@ func (s *Signals) AddNorms(part head.Part, by interface {
 	}
 }
 
-// Senses reports whether what there is to see of the step under way is to be told: of very short
-// steps, only one in some.
-func (s *Signals) Senses() bool { return !s.Blind && s.passed+1 >= s.host.Stride() }
+// SensesStep reports whether what there is to see of the step under way is to be told: of very
+// short steps, only one in some.
+func (s *Signals) SensesStep() bool { return !s.Blind && s.passed+1 >= s.host.Stride() }
 
 // AddBatch adds the step that ends with a batch which counts, if one does: its calls are complete.
 // errs says by part why the part could not be executed; nil = it was.
@@ -237,7 +237,7 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 	if s.Blind {
 		s.began = 0
 	} else if i < len(a.Parts) && errs[i] == nil {
-		full := s.Senses()
+		full := s.SensesStep()
 		s.passed++
 		if full || a.Changed || s.under != next {
 			s.addSteps(a, i, full, next)
@@ -289,7 +289,7 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 	sample.Step, sample.Seconds, sample.Alike = a.Steps, x.Seconds, passed-1
 	s.series.Add(sample)
 	s.recordStep(a, sample)
-	s.addStep(a, next, x.Workers)
+	s.countSamplesOfAlikeSteps(a, next, x.Workers)
 	if last := s.under; a.Changed || last.Batch != next.Batch || last.Change != next.Change ||
 		last.Deal != next.Deal {
 		s.host.AddEach()
@@ -344,29 +344,29 @@ func (s *Signals) IsDue() bool {
 	return s.looks%looksPerNote == 0 || s.notes < earlyNotes
 }
 
-// AddLinks takes in the newest rates of the links from this host, which it keeps. TakeLinks tells
-// the head of them.
+// AddLinks takes in the newest rates of the links from this host, which it keeps. PopLinksNote
+// tells the head of them.
 func (s *Signals) AddLinks(r cables.Rates) {
 	if !s.Blind {
 		s.links.told = r
 	}
 }
 
-// Rate returns how many bytes per second the link between two hosts carries at least, on the head;
-// 0 = that is not known.
-func (s *Signals) Rate(a, b string) float64 { return s.links.seen.Between(a, b) }
+// LinkRate returns how many bytes per second the link between two hosts carries at least, on the
+// head; 0 = that is not known.
+func (s *Signals) LinkRate(a, b string) float64 { return s.links.seen.Between(a, b) }
 
-// Cables returns how many bytes per second the cable of each of some hosts carries at least, on the
-// head; nil = that is not known. It forgets what other hosts have told.
-func (s *Signals) Cables(hosts []string) []float64 {
+// CableRates returns how many bytes per second the cable of each of some hosts carries at least, on
+// the head; nil = that is not known. It forgets what other hosts have told.
+func (s *Signals) CableRates(hosts []string) []float64 {
 	s.links.seen.KeepOnly(hosts)
 	return s.links.seen.Cables(hosts)
 }
 
-// TakeLinks returns a note with the newest rates of links, which the caller owns; nil = there are
-// none that were not taken. It is a note of its own, which may go at any time: those of steps go
-// with those of other hosts, and have no room for links beside the waits of many workers.
-func (s *Signals) TakeLinks() []byte {
+// PopLinksNote returns a note with the newest rates of links, which the caller owns; nil = there
+// are none that were not taken. It is a note of its own, which may go at any time: those of steps
+// go with those of other hosts, and have no room for links beside the waits of many workers.
+func (s *Signals) PopLinksNote() []byte {
 	n := steps.Note{Links: s.links.told}
 	if s.links.told = nil; n.Links == nil {
 		return nil
@@ -374,9 +374,9 @@ func (s *Signals) TakeLinks() []byte {
 	return n.Encode()
 }
 
-// TakeNote returns what the head is to be told of the steps and of the machine since the last note,
-// which the caller owns; nil = nothing.
-func (s *Signals) TakeNote() []byte {
+// PopStepsNote returns what the head is to be told of the steps and of the machine since the last
+// note, which the caller owns; nil = nothing.
+func (s *Signals) PopStepsNote() []byte {
 	n := s.host.TakeNote()
 	n.Machine, s.machines.told = s.machines.told, nil
 	if n.Steps == 0 && n.Machine == nil {
@@ -388,10 +388,10 @@ func (s *Signals) TakeNote() []byte {
 	return n.Encode()
 }
 
-// Learn adds what a host has told of its steps, its machine and its links, on the head. What cannot
-// be is ignored, such as steps of a generation after the newest: all that are true would be older.
-// links = it has told of links.
-func (s *Signals) Learn(n head.Note, newest topo.Generation) (links bool) {
+// AddNote adds what a host has told of its steps, its machine and its links, on the head. What
+// cannot be is ignored, such as steps of a generation after the newest: all that are true would be
+// older. links = it has told of links.
+func (s *Signals) AddNote(n head.Note, newest topo.Generation) (links bool) {
 	note, err := steps.Parse(n.Data)
 	if err != nil {
 		return false
@@ -408,12 +408,12 @@ func (s *Signals) Learn(n head.Note, newest topo.Generation) (links bool) {
 	return note.Links != nil
 }
 
-// Look returns what the loop is to know of the job in a state, and which changes have begun or
+// NextLook returns what the loop is to know of the job in a state, and which changes have begun or
 // ended since the last Look; false = nothing can change, or be measured, and where policies decide
 // about a job on a mesh, which is led here, only that is known. Of the noise it returns
 // what an estimate is made of, which takes longer than a short step. What it returns is the
 // caller's.
-func (s *Signals) Look(known head.State) (look loop.Look, of noise.Estimator, ok bool) {
+func (s *Signals) NextLook(known head.State) (look loop.Look, of noise.Estimator, ok bool) {
 	levers := s.Levers(known)
 	if known.Data == nil || known.Shape != nil || !s.Decides && known.Trial == nil &&
 		!levers.Batch.IsOpen() && !levers.Size.IsOpen() {

@@ -6,9 +6,9 @@ import "testing"
 func BenchmarkStep(b *testing.B) {
 	f := newFast()
 	for i := range b.N {
-		f.step(10_000)
+		f.makeStep(10_000)
 		if i%100_000 == 99_999 {
-			f.signals.TakeNote()
+			f.signals.PopStepsNote()
 		}
 	}
 }

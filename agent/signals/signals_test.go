@@ -57,10 +57,10 @@ func newFast() *fast {
 	return f
 }
 
-// step makes a step of this length.
-func (f *fast) step(takes sense.Duration) {
+// makeStep makes a step of this length.
+func (f *fast) makeStep(takes sense.Duration) {
 	s := f.signals
-	if s.Senses() {
+	if s.SensesStep() {
 		f.seen++
 		for w := range f.endings {
 			f.endings[w] = Ending{Ticket: 1, At: f.now}
@@ -81,12 +81,12 @@ func (f *fast) Norms([]float64) (float64, int) { return 0, 0 }
 func TestShortSteps(t *testing.T) {
 	f := newFast()
 	const short, long = sense.Second / 100_000, sense.Second
-	f.step(short) // how long the first has taken is not known
+	f.makeStep(short) // how long the first has taken is not known
 	var want sense.Duration
 	run := func(n int, takes sense.Duration) (seen int) {
 		seen = f.seen
 		for range n {
-			f.step(takes)
+			f.makeStep(takes)
 			want += takes
 		}
 		return f.seen - seen
@@ -94,7 +94,7 @@ func TestShortSteps(t *testing.T) {
 	if seen := run(2000, short); seen != 2000 {
 		t.Errorf("%d of 2000 steps are seen before anybody knows how short they are", seen)
 	}
-	f.signals.TakeNote()
+	f.signals.PopStepsNote()
 	if seen := run(2003, short); seen != 250 {
 		t.Errorf("%d of 2003 short steps are seen, expected one in eight", seen)
 	}
@@ -106,17 +106,17 @@ func TestShortSteps(t *testing.T) {
 	if seen := run(4, long); seen != 4 {
 		t.Errorf("%d of 4 steps with another batch are seen", seen)
 	}
-	f.signals.TakeNote()
+	f.signals.PopStepsNote()
 	run(2000, short)
-	f.signals.TakeNote()
+	f.signals.PopStepsNote()
 	if seen := run(3, long); seen != 0 {
 		t.Errorf("%d steps are seen, of three after short ones", seen)
 	}
-	f.signals.TakeNote() // nothing to tell: steps take long
+	f.signals.PopStepsNote() // nothing to tell: steps take long
 	if seen := run(2, long); seen != 2 {
 		t.Errorf("%d of 2 steps are seen that take long", seen)
 	}
-	look, _, _ := f.signals.Look(f.apply.State)
+	look, _, _ := f.signals.NextLook(f.apply.State)
 	if look.Observation.Steps != nil {
 		t.Error("nothing can change, and there is a look")
 	}
@@ -124,14 +124,14 @@ func TestShortSteps(t *testing.T) {
 	onMesh.Shape = &head.Shape{}
 	for _, decides := range []bool{false, true} {
 		f.signals.Decides = decides
-		if look, _, ok := f.signals.Look(onMesh); ok || look.OnMesh != decides {
+		if look, _, ok := f.signals.NextLook(onMesh); ok || look.OnMesh != decides {
 			t.Errorf("a job on a mesh, policies decide: %v; a look: %v, %+v", decides, ok, look)
 		}
 	}
 	f.signals.Decides = false
 	steps, span, samples := uint64(0), 0.0, uint64(0)
 	f.signals.EndRows("h")
-	for r := f.signals.TakeRow(); r != nil; r = f.signals.TakeRow() {
+	for r := f.signals.AwaitRow(); r != nil; r = f.signals.AwaitRow() {
 		steps, span, samples = steps+r.Steps, span+r.Span, samples+r.Samples
 	}
 	if steps != f.apply.Steps || math.Abs(span-want.Seconds()) > 1e-3 ||
@@ -154,8 +154,8 @@ func TestFollowersTellTheHead(t *testing.T) {
 	f.signals = New(follower{f})
 	told := 0
 	for range earlyNotes + 5*looksPerNote {
-		f.step(sense.Second)
-		if f.signals.IsDue() && f.signals.TakeNote() != nil {
+		f.makeStep(sense.Second)
+		if f.signals.IsDue() && f.signals.PopStepsNote() != nil {
 			told++
 		}
 	}
@@ -163,7 +163,7 @@ func TestFollowersTellTheHead(t *testing.T) {
 		t.Errorf("the head is told %d times, want %d", told, want)
 	}
 	f.signals.EndRows("h")
-	if r := f.signals.TakeRow(); r != nil {
+	if r := f.signals.AwaitRow(); r != nil {
 		t.Errorf("a row is kept: %s", r.Encode())
 	}
 }
@@ -174,31 +174,31 @@ func TestLinks(t *testing.T) {
 	a := &agentOfTwo{}
 	one, other, head1 := New(a), New(a), New(a)
 	learn := func(host string, from *Signals) {
-		head1.Learn(head.Note{Host: host, Data: from.TakeLinks()}, 0)
+		head1.AddNote(head.Note{Host: host, Data: from.PopLinksNote()}, 0)
 	}
 	one.AddLinks(cables.Rates{"h2": 7})
 	learn("h1", one)
-	if got := head1.Cables([]string{"h1", "h2"}); !slices.Equal(got, []float64{7, 7}) {
+	if got := head1.CableRates([]string{"h1", "h2"}); !slices.Equal(got, []float64{7, 7}) {
 		t.Errorf("by one end: %v", got)
 	}
 	other.AddLinks(cables.Rates{"h1": 9})
 	learn("h2", other)
-	if got := head1.Cables([]string{"h2", "h1"}); !slices.Equal(got, []float64{9, 9}) {
+	if got := head1.CableRates([]string{"h2", "h1"}); !slices.Equal(got, []float64{9, 9}) {
 		t.Errorf("by both ends: %v", got)
 	}
-	if got := head1.Cables([]string{"h3", "h1"}); got != nil {
+	if got := head1.CableRates([]string{"h3", "h1"}); got != nil {
 		t.Errorf("with a host that tells nothing: %v", got)
 	}
-	if note := one.TakeLinks(); note != nil {
+	if note := one.PopLinksNote(); note != nil {
 		t.Errorf("told twice: %s", note)
 	}
 	one.host.Add(steps.Step{Size: 2, Seconds: 1})
 	one.AddLinks(cables.Rates{"h2": 7})
-	if learn("h1", one); !strings.Contains(string(one.TakeNote()), `"steps":1`) {
+	if learn("h1", one); !strings.Contains(string(one.PopStepsNote()), `"steps":1`) {
 		t.Error("news of links has taken the note of a step with it")
 	}
 	one.Blind = true
-	if one.AddLinks(cables.Rates{"h2": 7}); one.TakeLinks() != nil {
+	if one.AddLinks(cables.Rates{"h2": 7}); one.PopLinksNote() != nil {
 		t.Error("what is to measure nothing tells of links")
 	}
 }
@@ -208,7 +208,7 @@ func TestPace(t *testing.T) {
 	f := newFast()
 	f.apply.Shape = &head.Shape{Mesh: "dp=2"}
 	for range 5 {
-		f.step(sense.Second)
+		f.makeStep(sense.Second)
 	}
 	// The job gets the mesh with a batch that ends no step.
 	parts := f.apply.Parts
@@ -219,9 +219,9 @@ func TestPace(t *testing.T) {
 	if p, since := f.signals.Pace(); p.Steps != 0 || since != 5 {
 		t.Errorf("%+v since step %d", p, since)
 	}
-	f.step(9 * sense.Second)
+	f.makeStep(9 * sense.Second)
 	for range 3 {
-		f.step(2 * sense.Second)
+		f.makeStep(2 * sense.Second)
 	}
 	want := sense.Pace{Steps: 3, Batch: 64, First: 2, Median: 2, Third: 2}
 	if p, since := f.signals.Pace(); p != want || since != 5 {
