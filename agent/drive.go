@@ -112,7 +112,7 @@ func (d *driver) sendSignalsToHead() {
 	}
 	d.sendLinkRates()
 	if note := s.PopStepsNote(); note != nil {
-		d.runStepInput(func() { d.head.TellHead(note) })
+		d.runStepInput(func() { d.head.SendNote(note) })
 	}
 	s.UpdateRow()
 }
@@ -121,7 +121,7 @@ func (d *driver) sendSignalsToHead() {
 // thread.
 func (d *driver) sendLinkRates() {
 	if note := d.engine.signals.PopLinksNote(); note != nil {
-		d.runStepInput(func() { d.head.TellHead(note) })
+		d.runStepInput(func() { d.head.SendNote(note) })
 	}
 }
 

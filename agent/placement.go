@@ -31,7 +31,7 @@ func (d *driver) placementOf(shape *head.Shape, w topo.WorkerID) (*placement, er
 	if err != nil {
 		return nil, err
 	}
-	at, hosts := meshes.Locate(shape, d.head.State().View)
+	at, hosts := meshes.LocateWorkers(shape, d.head.State().View)
 	s := &placement{layout: l, rank: slices.Index(shape.Workers, w), placed: shape.Redundant}
 	switch {
 	case slices.Contains(at.Ranks, reshape.Lost):

@@ -46,7 +46,7 @@ func (d *driver) acceptStatement(m *worker, s *reshape.Statement,
 	}
 	// no layout is known here, or one that the job has not taken
 	if d.planner.State() == nil || d.planner.State().ID() != stated {
-		d.planner.Learn(state)
+		d.planner.SetState(state)
 	}
 	rank := int(m.rank)
 	if shape != nil {
@@ -105,7 +105,7 @@ func (d *driver) learnLayout(text string) {
 	}
 	if s, err := reshape.ParseStatement([]byte(text)); err == nil {
 		if state, err := reshape.NewState(s); err == nil {
-			d.planner.Learn(state)
+			d.planner.SetState(state)
 		}
 	}
 }

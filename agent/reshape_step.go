@@ -34,7 +34,7 @@ func (d *driver) newReshapeStep(calls []*collective.Posted) (*reshapeStep, error
 	if known.Shape.Lost != "" {
 		return &reshapeStep{shape: known.Shape, calls: calls}, nil
 	}
-	change, err := d.planner.TakePlan(known.Shape, known.View)
+	change, err := d.planner.PopPlan(known.Shape, known.View)
 	if err != nil {
 		return nil, err
 	}

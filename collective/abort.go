@@ -39,5 +39,5 @@ func (m *Matcher) Abort(w topo.WorkerID, why string, out []Ready) []Ready {
 			g.dropIfEmpty(key)
 		}
 	}
-	return m.Lost(w, why, out)
+	return m.LoseWorker(w, why, out)
 }

@@ -26,7 +26,7 @@ func TestAbortedWorkerIsNotWaitedFor(t *testing.T) {
 				t.Fatalf("got %v", r)
 			}
 			for _, p := range r.Calls {
-				if len(who) == 0 || p.Worker != worker(who[0]) {
+				if len(who) == 0 || p.Worker != workerOfRank(who[0]) {
 					t.Fatalf("a call of w%d fails, expected are %v", p.Worker, who)
 				}
 				who = who[1:]
@@ -41,12 +41,12 @@ func TestAbortedWorkerIsNotWaitedFor(t *testing.T) {
 		In: []byte{1}, Shape: []int{1}}
 	fails(m.Post(posted(1, 1, send), nil))
 	fails(m.Post(posted(1, 2, call(other)), nil))
-	fails(m.Lost(worker(2), "was killed", nil), 1)
+	fails(m.LoseWorker(workerOfRank(2), "was killed", nil), 1)
 	// what it has sent, and what waits for it
-	fails(m.Abort(worker(1), "has dropped the step", nil), 1, 0)
+	fails(m.Abort(workerOfRank(1), "has dropped the step", nil), 1, 0)
 	fails(m.Post(posted(0, 2, call(one)), nil), 0)
 	fails(m.Post(posted(0, 3, call(topo.World)), nil), 0)
-	fails(m.Abort(worker(0), "has dropped the step", nil))
+	fails(m.Abort(workerOfRank(0), "has dropped the step", nil))
 	m.Advance(workers([]int{1, 0}))
 	if got := m.Post(posted(0, 4, call(topo.World)), nil); len(got) != 0 {
 		t.Fatalf("got %v", got)
@@ -63,7 +63,7 @@ func joinGroup(t *testing.T, m *collective.Matcher, ranks ...int) (id topo.Group
 	t.Helper()
 	for _, r := range ranks {
 		var err error
-		if id, _, err = m.JoinGroup(worker(r), workers(ranks)); err != nil {
+		if id, _, err = m.JoinGroup(workerOfRank(r), workers(ranks)); err != nil {
 			t.Fatal(err)
 		}
 	}

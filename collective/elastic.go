@@ -9,9 +9,10 @@ import (
 // This file has what an elastic world does: it goes on without members that are lost. The methods
 // of Matcher, group and position are for the one goroutine that uses the Matcher, and do no I/O.
 
-// elastic reports whether a collective means the same with fewer members: its result has the same
-// shape, and only the sum lacks a missing member. Other collectives fail when a member is lost.
-func (k Kind) elastic() bool {
+// outlivesLosses reports whether a collective means the same with fewer members: its result has the
+// same shape, and only the sum lacks a missing member. Other collectives fail when a member is
+// lost.
+func (k Kind) outlivesLosses() bool {
 	return k == AllReduce || k == Barrier || k == Broadcast || k == Reduce
 }
 
@@ -20,13 +21,13 @@ func (k Kind) elastic() bool {
 func (m *Matcher) SetElastic() {
 	m.elastic = true
 	for _, p := range m.groups[topo.World].members {
-		p.gone = p.gone || m.Gone(p.worker)
+		p.gone = p.gone || m.IsLost(p.worker)
 	}
 }
 
-// Quiet reports whether no collective of the world is under way, so that its members may change.
+// IsQuiet reports whether no collective of the world is under way, so that its members may change.
 // One at which only a lost worker has stood, whose call was withdrawn, is not.
-func (m *Matcher) Quiet() bool {
+func (m *Matcher) IsQuiet() bool {
 	g := m.groups[topo.World]
 	return len(g.held) == 0 && len(g.mailboxes) == 0 &&
 		!slices.ContainsFunc(g.open, (*position).isUnderWay)
@@ -47,7 +48,7 @@ func (m *Matcher) Advance(workers []topo.WorkerID) {
 	var members []*member
 	for _, w := range workers {
 		p := &member{worker: w, posted: g.firstOpen, since: -1}
-		if i := g.index(w); i >= 0 && !m.Gone(w) {
+		if i := g.index(w); i >= 0 && !m.IsLost(w) {
 			p = g.members[i]
 		}
 		delete(m.gone, w)

@@ -51,12 +51,12 @@ func TestLostInMidStep(t *testing.T) {
 		if completed {
 			m.Post(posted(2, 2, stepCall(false)), nil)
 		}
-		taken := m.Lost(worker(2), "was killed", nil)
+		taken := m.LoseWorker(workerOfRank(2), "was killed", nil)
 		m.Post(posted(0, 2, stepCall(false)), nil)
 		got := m.Post(posted(1, 2, stepCall(false)), nil)
 		want := workers([]int{0, 1})
 		if completed {
-			want = append(want, worker(2))
+			want = append(want, workerOfRank(2))
 		}
 		if len(got) != 2 || got[0].Err != nil || got[1].Err != nil {
 			t.Fatalf("completed %v: %v", completed, got)
@@ -69,7 +69,7 @@ func TestLostInMidStep(t *testing.T) {
 		if completed != (len(taken) == 0) {
 			t.Errorf("completed %v: taken back: %v", completed, taken)
 		}
-		if !m.Quiet() {
+		if !m.IsQuiet() {
 			t.Error("something is left open")
 		}
 	}
@@ -78,23 +78,23 @@ func TestLostInMidStep(t *testing.T) {
 // A lost worker is forgotten when no group has it any more, and is known to be gone until then.
 func TestForget(t *testing.T) {
 	m := newElasticMatcher(3)
-	list := []topo.WorkerID{worker(1), worker(2)}
+	list := []topo.WorkerID{workerOfRank(1), workerOfRank(2)}
 	for _, w := range list {
 		if _, _, err := m.JoinGroup(w, list); err != nil {
 			t.Fatal(err)
 		}
 	}
-	m.Lost(worker(2), "was killed", nil)
+	m.LoseWorker(workerOfRank(2), "was killed", nil)
 	for _, rid := range []func(){
-		func() { m.Advance([]topo.WorkerID{worker(0), worker(1)}) },
-		func() { m.LeaveGroup(worker(1), 1); m.RemoveUnusedGroups() },
+		func() { m.Advance([]topo.WorkerID{workerOfRank(0), workerOfRank(1)}) },
+		func() { m.LeaveGroup(workerOfRank(1), 1); m.RemoveUnusedGroups() },
 	} {
-		if m.Forget(worker(2)) || !m.Gone(worker(2)) {
+		if m.Forget(workerOfRank(2)) || !m.IsLost(workerOfRank(2)) {
 			t.Error("a lost worker is forgotten that a group has")
 		}
 		rid()
 	}
-	if !m.Forget(worker(2)) || m.Gone(worker(2)) {
+	if !m.Forget(workerOfRank(2)) || m.IsLost(workerOfRank(2)) {
 		t.Error("a lost worker is known that no group has")
 	}
 }
@@ -115,7 +115,7 @@ func TestAside(t *testing.T) {
 	if len(got) != 1 || got[0].Err != nil || !got[0].Calls[0].Call.Aside || len(got[0].Calls) != 3 {
 		t.Fatalf("ready after an aside: %v", got)
 	}
-	m.Lost(worker(2), "was killed", nil)
+	m.LoseWorker(workerOfRank(2), "was killed", nil)
 	m.Post(posted(0, 3, stepCall(false)), nil)
 	got = m.Post(posted(1, 3, stepCall(false)), nil)
 	if len(got) != 2 || !slices.Equal(workersOf(got[0].Calls), workers([]int{0, 1})) ||
@@ -129,7 +129,7 @@ func TestLossMakesReady(t *testing.T) {
 	m := newElasticMatcher(3)
 	m.Post(posted(0, 1, stepCall(false)), nil)
 	m.Post(posted(2, 1, stepCall(false)), nil)
-	got := m.Lost(worker(1), "was killed", nil)
+	got := m.LoseWorker(workerOfRank(1), "was killed", nil)
 	if len(got) != 1 || got[0].Err != nil ||
 		!slices.Equal(workersOf(got[0].Calls), workers([]int{0, 2})) {
 		t.Errorf("got %v", got)
@@ -140,7 +140,7 @@ func TestLossMakesReady(t *testing.T) {
 // all get.
 func TestBroadcastWithoutItsRoot(t *testing.T) {
 	m := newElasticMatcher(3)
-	m.Lost(worker(0), "was killed", nil)
+	m.LoseWorker(workerOfRank(0), "was killed", nil)
 	var ready []collective.Ready
 	for r := 1; r < 3; r++ {
 		ready = m.Post(posted(r, 1,
@@ -167,7 +167,7 @@ func TestAllGatherFailsWithALostMember(t *testing.T) {
 	m.Post(posted(0, 1,
 		collective.Call{Kind: collective.AllGather, DType: tensor.U8, In: []byte{1},
 			Out: []byte{0, 0}, Shape: []int{1}}), nil)
-	got := m.Lost(worker(1), "was killed", nil)
+	got := m.LoseWorker(workerOfRank(1), "was killed", nil)
 	var lost *collective.LostError
 	if len(got) != 1 || !errors.As(got[0].Err, &lost) {
 		t.Errorf("got %v", got)
@@ -195,16 +195,16 @@ func TestStepsAreAtomic(t *testing.T) {
 		m := newElasticMatcher(size)
 		var members []*simWorker
 		for r := range size {
-			members = append(members, &simWorker{id: worker(r), alive: true})
+			members = append(members, &simWorker{id: workerOfRank(r), alive: true})
 		}
-		next, step := worker(size), 0
+		next, step := workerOfRank(size), 0
 		var contributors [][]topo.WorkerID // by call of the current step
 		// deal takes up what a method of m returned, and fails the test where it is not as the
 		// test says; at the last call of a step it begins the next one.
 		deal := func(ready []collective.Ready) {
 			for _, r := range ready {
 				if r.Err != nil {
-					if len(r.Calls) != 1 || !m.Gone(r.Calls[0].Worker) {
+					if len(r.Calls) != 1 || !m.IsLost(r.Calls[0].Worker) {
 						t.Fatalf("a living worker got %v", r.Err)
 					}
 					continue
@@ -250,8 +250,8 @@ func TestStepsAreAtomic(t *testing.T) {
 			switch what := rapid.IntRange(0, 9).Draw(t, "what"); {
 			case what == 0 && w.alive:
 				w.alive = false
-				deal(m.Lost(w.id, "was killed", nil))
-			case what == 1 && m.Quiet():
+				deal(m.LoseWorker(w.id, "was killed", nil))
+			case what == 1 && m.IsQuiet():
 				members = slices.DeleteFunc(members, func(w *simWorker) bool { return !w.alive })
 				members = append(members, &simWorker{id: next, step: step, alive: true})
 				next++
@@ -273,7 +273,7 @@ func TestStepsAreAtomic(t *testing.T) {
 				post(w)
 			}
 		}
-		if !m.Quiet() {
+		if !m.IsQuiet() {
 			t.Fatal("all living members finished their step, and something is still open")
 		}
 	})

@@ -72,7 +72,7 @@ func (m *Matcher) RemoveUnusedGroups() (list []topo.GroupID) {
 	m.unused = false
 	for _, g := range m.sortedGroups() {
 		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *member) bool {
-			return !p.left && !m.Gone(p.worker)
+			return !p.left && !m.IsLost(p.worker)
 		}) {
 			continue
 		}

@@ -10,11 +10,11 @@ import (
 
 // The methods in this file are for the one goroutine that uses the Matcher, and do no I/O.
 
-// LostMemory records in m that workers are lost together with their memory, as when their host is
-// lost: even steps that they had posted in full are withdrawn. All of the workers are lost at once,
-// so that nothing becomes ready with one of them and without another. It appends to out what fails
-// or becomes ready by that, and returns it.
-func (m *Matcher) LostMemory(workers []topo.WorkerID, why string, out []Ready) []Ready {
+// LoseWorkersWithMemory records in m that workers are lost together with their memory, as when
+// their host is lost: even steps that they had posted in full are withdrawn. All of the workers are
+// lost at once, so that nothing becomes ready with one of them and without another. It appends to
+// out what fails or becomes ready by that, and returns it.
+func (m *Matcher) LoseWorkersWithMemory(workers []topo.WorkerID, why string, out []Ready) []Ready {
 	for _, g := range m.sortedGroups() {
 		for _, w := range workers {
 			if self := g.index(w); self >= 0 {
@@ -23,8 +23,8 @@ func (m *Matcher) LostMemory(workers []topo.WorkerID, why string, out []Ready) [
 		}
 	}
 	for _, w := range workers {
-		if !m.Gone(w) {
-			out = m.Lost(w, why, out)
+		if !m.IsLost(w) {
+			out = m.LoseWorker(w, why, out)
 			continue
 		}
 		for _, g := range m.sortedGroups() {
@@ -74,7 +74,7 @@ func (m *Matcher) WithoutLost(r Ready, lostWorkers []topo.WorkerID) Ready {
 		return Ready{nil, r.Err}
 	}
 	if first := lost.Call; r.Err == nil && m.elastic && first.Group == topo.World &&
-		first.Kind.elastic() {
+		first.Kind.outlivesLosses() {
 		return Ready{pos.compact(), nil}
 	}
 	calls := pos.takeCalls()

@@ -20,12 +20,13 @@ func TestLostMemoryContributesNothing(t *testing.T) {
 		m.Post(posted(r, 1, stepCall(true)), nil)
 		m.Post(posted(r, 2, stepCall(false)), nil)
 	}
-	m.Lost(worker(3), "was killed", nil) // its memory is still there
-	if got := m.LostMemory(workers([]int{2, 3}), "is on a lost host", nil); len(got) != 0 {
+	m.LoseWorker(workerOfRank(3), "was killed", nil) // its memory is still there
+	got := m.LoseWorkersWithMemory(workers([]int{2, 3}), "is on a lost host", nil)
+	if len(got) != 0 {
 		t.Fatalf("ready before w0 has posted: %v", got)
 	}
 	m.Post(posted(0, 1, stepCall(true)), nil)
-	got := m.Post(posted(0, 2, stepCall(false)), nil)
+	got = m.Post(posted(0, 2, stepCall(false)), nil)
 	if len(got) != 2 {
 		t.Fatalf("got %v", got)
 	}
@@ -43,8 +44,8 @@ func TestLostMemoryIsNotWaitedFor(t *testing.T) {
 		Out: []byte{0, 0, 0}, Shape: []int{1}}
 	m.Post(posted(0, 1, gather), nil)
 	m.Post(posted(2, 1, gather), nil)
-	m.Lost(worker(2), "was killed", nil) // what it gave is still there
-	got := m.LostMemory(workers([]int{2}), "is on a lost host", nil)
+	m.LoseWorker(workerOfRank(2), "was killed", nil) // what it gave is still there
+	got := m.LoseWorkersWithMemory(workers([]int{2}), "is on a lost host", nil)
 	var lost *collective.LostError
 	if len(got) != 1 || !errors.As(got[0].Err, &lost) ||
 		!slices.Equal(workersOf(got[0].Calls), workers([]int{0})) {
@@ -70,7 +71,7 @@ func TestWithoutLost(t *testing.T) {
 		sets = m.Post(posted(r, 1, cast(r)), sets)
 	}
 	gone := workers([]int{0})
-	m.LostMemory(gone, "is on a lost host", nil)
+	m.LoseWorkersWithMemory(gone, "is on a lost host", nil)
 	r := m.WithoutLost(sets[0], gone)
 	if r.Err != nil || !slices.Equal(workersOf(r.Calls), workers([]int{1, 2})) ||
 		!r.Calls[0].Call.Promoted || r.Calls[1].Call.Peer != 0 {
@@ -98,22 +99,22 @@ func TestAdoptGroup(t *testing.T) {
 	old, m := newElasticMatcher(3), newElasticMatcher(3)
 	list := workers([]int{0, 2})
 	var ids []topo.GroupID
-	for _, w := range []topo.WorkerID{worker(0), worker(0), worker(2)} {
+	for _, w := range []topo.WorkerID{workerOfRank(0), workerOfRank(0), workerOfRank(2)} {
 		id, _, err := old.JoinGroup(w, list)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, id)
 	}
-	m.AdoptGroup(ids[0], list, worker(0), true)
-	m.AdoptGroup(ids[1], list, worker(0), false)
-	m.AdoptGroup(ids[2], list, worker(2), false)
-	second, self, err := m.JoinGroup(worker(2), list)
+	m.AdoptGroup(ids[0], list, workerOfRank(0), true)
+	m.AdoptGroup(ids[1], list, workerOfRank(0), false)
+	m.AdoptGroup(ids[2], list, workerOfRank(2), false)
+	second, self, err := m.JoinGroup(workerOfRank(2), list)
 	if err != nil || second != ids[1] || self != 1 {
 		t.Errorf("the second group of w2 is %d (%d), %v; w0 has it as %d", second, self, err,
 			ids[1])
 	}
-	third, _, err := m.JoinGroup(worker(2), list)
+	third, _, err := m.JoinGroup(workerOfRank(2), list)
 	if err != nil || slices.Contains(ids, third) {
 		t.Errorf("the third group is %d, %v; taken are %v", third, err, ids)
 	}
@@ -127,7 +128,7 @@ func TestGroupsAreFreed(t *testing.T) {
 	// ask has a rank ask for the group of list.
 	ask := func(w int) topo.GroupID {
 		t.Helper()
-		id, _, err := m.JoinGroup(worker(w), list)
+		id, _, err := m.JoinGroup(workerOfRank(w), list)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,37 +142,37 @@ func TestGroupsAreFreed(t *testing.T) {
 		}
 	}
 	first := ask(0)
-	m.LeaveGroup(worker(0), first)
+	m.LeaveGroup(workerOfRank(0), first)
 	removes() // w2 has not asked for it yet
 	second := ask(0)
 	if ask(2) != first || ask(2) != second {
 		t.Fatal("w2 gets other groups than w0")
 	}
-	m.LeaveGroup(worker(1), second) // it is no member
-	m.LeaveGroup(worker(0), topo.World)
+	m.LeaveGroup(workerOfRank(1), second) // it is no member
+	m.LeaveGroup(workerOfRank(0), topo.World)
 	removes()
-	m.LeaveGroup(worker(2), first)
+	m.LeaveGroup(workerOfRank(2), first)
 	removes(first)
-	if _, _, ok := m.IndexInGroup(first, worker(0)); ok {
+	if _, _, ok := m.IndexInGroup(first, workerOfRank(0)); ok {
 		t.Error("a group that was disbanded is there")
 	}
 	third := ask(0)
 	if ask(2) != third {
 		t.Error("w2 gets another group than w0 after an earlier one was disbanded")
 	}
-	m.LeaveGroup(worker(2), third)
-	m.Lost(worker(0), "is gone", nil)
+	m.LeaveGroup(workerOfRank(2), third)
+	m.LoseWorker(workerOfRank(0), "is gone", nil)
 	removes(third) // and w2 still has the second
-	m.LeaveGroup(worker(2), second)
+	m.LeaveGroup(workerOfRank(2), second)
 	removes(second)
 	for range 2 * collective.MaxGroups {
-		id, _, err := m.JoinGroup(worker(1), workers([]int{1, 2}))
+		id, _, err := m.JoinGroup(workerOfRank(1), workers([]int{1, 2}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.LeaveGroup(worker(1), id)
-		m.JoinGroup(worker(2), workers([]int{1, 2}))
-		m.LeaveGroup(worker(2), id)
+		m.LeaveGroup(workerOfRank(1), id)
+		m.JoinGroup(workerOfRank(2), workers([]int{1, 2}))
+		m.LeaveGroup(workerOfRank(2), id)
 		removes(id)
 	}
 }

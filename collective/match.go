@@ -156,8 +156,8 @@ func (m *Matcher) whyNever(g *group, pos *position, p *Posted) error {
 		return nil
 	}
 	for i, member := range g.members {
-		if m.Gone(member.worker) && pos.calls[i] == nil && member.worker != p.Worker &&
-			!(member.gone && p.Call.Kind.elastic()) {
+		if m.IsLost(member.worker) && pos.calls[i] == nil && member.worker != p.Worker &&
+			!(member.gone && p.Call.Kind.outlivesLosses()) {
 			return m.lostError(member.worker, p)
 		}
 	}
@@ -281,11 +281,11 @@ func (pos *position) isAside() bool {
 	return i >= 0 && pos.calls[i].Call.Aside
 }
 
-// Lost records in m that a worker will post no more, and why. Calls that wait for it fail, now and
-// later, unless the world is elastic. It appends to out what fails or becomes ready by that, and
-// returns it.
-func (m *Matcher) Lost(w topo.WorkerID, why string, out []Ready) []Ready {
-	if m.Gone(w) {
+// LoseWorker records in m that a worker will post no more, and why. Calls that wait for it fail,
+// now and later, unless the world is elastic. It appends to out what fails or becomes ready by
+// that, and returns it.
+func (m *Matcher) LoseWorker(w topo.WorkerID, why string, out []Ready) []Ready {
+	if m.IsLost(w) {
 		return out
 	}
 	m.gone[w], m.unused = why, true
@@ -317,15 +317,15 @@ func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []
 		return out
 	}
 	i := slices.IndexFunc(pos.calls, func(p *Posted) bool { return p != nil })
-	if i < 0 || g.members[lost].gone && pos.calls[i].Call.Kind.elastic() {
+	if i < 0 || g.members[lost].gone && pos.calls[i].Call.Kind.outlivesLosses() {
 		return out
 	}
 	pos.err = m.lostError(g.members[lost].worker, pos.calls[i])
 	return append(out, Ready{pos.takeCalls(), pos.err})
 }
 
-// Gone reports whether a worker was declared lost.
-func (m *Matcher) Gone(w topo.WorkerID) bool {
+// IsLost reports whether a worker was declared lost.
+func (m *Matcher) IsLost(w topo.WorkerID) bool {
 	_, gone := m.gone[w]
 	return gone
 }

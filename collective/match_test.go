@@ -14,14 +14,14 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// worker returns the worker that has a rank in the worlds of these tests.
-func worker(rank int) topo.WorkerID { return topo.WorkerID(100 + rank) }
+// workerOfRank returns the worker that has a rank in the worlds of these tests.
+func workerOfRank(rank int) topo.WorkerID { return topo.WorkerID(100 + rank) }
 
 // newMatcher returns a Matcher for a world of so many workers.
 func newMatcher(size int) *collective.Matcher {
 	var world []topo.WorkerID
 	for r := range size {
-		world = append(world, worker(r))
+		world = append(world, workerOfRank(r))
 	}
 	return collective.NewMatcher(world)
 }
@@ -29,14 +29,14 @@ func newMatcher(size int) *collective.Matcher {
 // workers lists the workers that have these ranks.
 func workers(ranks []int) (list []topo.WorkerID) {
 	for _, r := range ranks {
-		list = append(list, worker(r))
+		list = append(list, workerOfRank(r))
 	}
 	return list
 }
 
 // posted returns a call as the worker with a rank posts it.
 func posted(rank int, ticket uint64, c collective.Call) *collective.Posted {
-	return &collective.Posted{Worker: worker(rank), Ticket: ticket, Call: c}
+	return &collective.Posted{Worker: workerOfRank(rank), Ticket: ticket, Call: c}
 }
 
 // sumOf returns an all-reduce of a tensor of f32 with this shape, in memory of its own.
@@ -99,7 +99,7 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 // posted; a group without that rank goes on.
 func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
 	m := newMatcher(3)
-	id, _, err := m.JoinGroup(worker(0), []topo.WorkerID{worker(0), worker(1)})
+	id, _, err := m.JoinGroup(workerOfRank(0), []topo.WorkerID{workerOfRank(0), workerOfRank(1)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
 	recv := collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: 2, Out: make([]byte, 8),
 		Shape: []int{2}}
 	m.Post(posted(1, 1, recv), nil)
-	got := m.Lost(worker(2), "exited with code 0", nil)
+	got := m.LoseWorker(workerOfRank(2), "exited with code 0", nil)
 	if len(got) != 2 {
 		t.Fatalf("%d failures, want the all_reduce of the world and the recv: %v", len(got), got)
 	}
@@ -133,7 +133,7 @@ func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
 func TestLostRankLeavesItsCallsBehind(t *testing.T) {
 	m := newMatcher(2)
 	m.Post(posted(1, 1, sumOf(4)), nil)
-	if got := m.Lost(worker(1), "was killed", nil); len(got) != 0 {
+	if got := m.LoseWorker(workerOfRank(1), "was killed", nil); len(got) != 0 {
 		t.Fatalf("its own call failed: %v", got)
 	}
 	if got := m.Post(posted(0, 1, sumOf(4)), nil); len(got) != 1 || got[0].Err != nil {
@@ -147,7 +147,7 @@ func TestGroups(t *testing.T) {
 	// group has a rank ask for the group of ranks, and returns its number and the rank's index.
 	group := func(rank int, ranks ...int) (topo.GroupID, int) {
 		t.Helper()
-		id, self, err := m.JoinGroup(worker(rank), workers(ranks))
+		id, self, err := m.JoinGroup(workerOfRank(rank), workers(ranks))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +165,7 @@ func TestGroups(t *testing.T) {
 		t.Errorf("rank 3 got group %d the second time, want %d", c, b)
 	}
 	for _, bad := range [][]int{{0, 1}, {2, 2}, {2, 4}, {2, -1}, nil} {
-		if _, _, err := m.JoinGroup(worker(2), workers(bad)); err == nil {
+		if _, _, err := m.JoinGroup(workerOfRank(2), workers(bad)); err == nil {
 			t.Errorf("rank 2 got a group of %v", bad)
 		}
 	}
@@ -191,7 +191,7 @@ func TestMatchingByPosition(t *testing.T) {
 					t.Fatalf("position %d: %v", complete, ready)
 				}
 				for i, p := range ready.Calls {
-					if p.Worker != worker(i) || p.Ticket != uint64(complete) {
+					if p.Worker != workerOfRank(i) || p.Ticket != uint64(complete) {
 						t.Fatalf("position %d holds ticket %d of w%d at place %d", complete,
 							p.Ticket, p.Worker, i)
 					}
@@ -323,7 +323,7 @@ func TestReceiveFromAnyRank(t *testing.T) {
 	// 0 that has this ticket.
 	met := func(got []collective.Ready, from int, recvTicket uint64) {
 		t.Helper()
-		if len(got) != 1 || got[0].Err != nil || got[0].Calls[0].Worker != worker(from) ||
+		if len(got) != 1 || got[0].Err != nil || got[0].Calls[0].Worker != workerOfRank(from) ||
 			got[0].Calls[1].Ticket != recvTicket || got[0].Calls[1].Call.Peer != from {
 			t.Fatalf("got %v, want the send of rank %d with receive %d", got, from, recvTicket)
 		}
@@ -348,7 +348,7 @@ func TestReceiveFromAnyRank(t *testing.T) {
 	// It waits for as long as anybody is left who may send.
 	recv(collective.AnyRank, 7)
 	for _, r := range []int{1, 3, 2} {
-		got := m.Lost(worker(r), "was killed", nil)
+		got := m.LoseWorker(workerOfRank(r), "was killed", nil)
 		if r != 2 && len(got) != 0 || r == 2 && (len(got) != 1 || got[0].Err == nil) {
 			t.Fatalf("after the loss of rank %d: %v", r, got)
 		}

@@ -76,7 +76,7 @@ func (m *Matcher) whyUnmatchable(g *group, self int, p *Posted) error {
 		if i == self || p.Call.Peer != AnyRank && p.Call.Peer != i {
 			continue
 		}
-		if !m.Gone(member.worker) {
+		if !m.IsLost(member.worker) {
 			return nil
 		}
 		lost = m.lostError(member.worker, p)

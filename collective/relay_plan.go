@@ -135,13 +135,13 @@ func (r *Relay) findHosts(m *Move, sites Sites, route Route) {
 	case takers == 1:
 		p.root = slices.Index(p.hosts, taker)
 	case len(p.hosts) > 0 && !m.Chain:
-		p.turn(route.First % len(p.hosts))
+		p.rotateHosts(route.First % len(p.hosts))
 	}
 	p.self = slices.Index(p.hosts, sites.Self)
 }
 
-// turn moves so many hosts from the begin of the list to its end.
-func (p *plan) turn(n int) {
+// rotateHosts moves so many hosts from the begin of the list to its end.
+func (p *plan) rotateHosts(n int) {
 	slices.Reverse(p.hosts[:n])
 	slices.Reverse(p.hosts[n:])
 	slices.Reverse(p.hosts)

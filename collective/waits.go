@@ -124,7 +124,7 @@ func (m *Matcher) blockedSets() (list []blocked) {
 	add := func(s blocked, calls []*Posted) bool {
 		for _, p := range calls {
 			// A call that a lost worker has left behind can be met, but nobody waits in it.
-			if p != nil && !m.Gone(p.Worker) {
+			if p != nil && !m.IsLost(p.Worker) {
 				s.calls = append(s.calls, p)
 			}
 		}
@@ -153,7 +153,7 @@ func (m *Matcher) blockedSets() (list []blocked) {
 			case box.recvs[0].Call.Peer != AnyRank:
 				add(blocked{of: g.id, missing: m.possibleSenders(g, box.recvs[:1]), pair: true},
 					box.recvs[:1])
-			case !m.Gone(box.recvs[0].Worker):
+			case !m.IsLost(box.recvs[0].Worker):
 				anybody = append(anybody, box.recvs[0])
 			}
 		}
@@ -170,7 +170,7 @@ func (m *Matcher) blockedSets() (list []blocked) {
 // notPosted lists the members of a group that have not posted one of its collectives.
 func (m *Matcher) notPosted(g *group, number int) (list []topo.WorkerID) {
 	for _, p := range g.members {
-		if p.posted <= number && !m.Gone(p.worker) {
+		if p.posted <= number && !m.IsLost(p.worker) {
 			list = append(list, p.worker)
 		}
 	}
@@ -183,7 +183,7 @@ func (m *Matcher) possibleSenders(g *group, recvs []*Posted) (list []topo.Worker
 	peer, first := recvs[0].Call.Peer, recvs[0].Worker
 	alone := first == recvs[len(recvs)-1].Worker
 	for i, p := range g.members {
-		if (peer == i || peer == AnyRank && !(alone && p.worker == first)) && !m.Gone(p.worker) {
+		if (peer == i || peer == AnyRank && !(alone && p.worker == first)) && !m.IsLost(p.worker) {
 			list = append(list, p.worker)
 		}
 	}

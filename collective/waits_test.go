@@ -18,7 +18,7 @@ import (
 func waitsText(m *collective.Matcher) string {
 	var words []string
 	for _, x := range m.Waits() {
-		text := fmt.Sprintf("%d: %d in %d %v", x.Worker-worker(0), x.Waiters, x.Group,
+		text := fmt.Sprintf("%d: %d in %d %v", x.Worker-workerOfRank(0), x.Waiters, x.Group,
 			x.Call.Call.Kind)
 		if x.OwnCall != nil {
 			text += fmt.Sprintf(", itself in %d %v", x.OwnCall.Call.Group, x.OwnCall.Call.Kind)
@@ -129,7 +129,7 @@ func TestWaits(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newElasticMatcher(4)
 			for r := range 2 {
-				if id, _, err := m.JoinGroup(worker(r), workers([]int{0, 1})); err != nil ||
+				if id, _, err := m.JoinGroup(workerOfRank(r), workers([]int{0, 1})); err != nil ||
 					id != pair {
 					t.Fatal(id, err)
 				}
@@ -138,7 +138,7 @@ func TestWaits(t *testing.T) {
 				m.Post(posted(p.rank, uint64(i+1), p.call), nil)
 			}
 			for _, r := range tc.lost {
-				m.Lost(worker(r), "was killed", nil)
+				m.LoseWorker(workerOfRank(r), "was killed", nil)
 			}
 			if got := waitsText(m); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
@@ -208,7 +208,7 @@ func TestWaitsOfRandomCalls(t *testing.T) {
 		groups := []topo.GroupID{topo.World}
 		for _, list := range [][]int{{0, 1}, {1, 2, 3}} {
 			for _, r := range list {
-				id, _, err := m.JoinGroup(worker(r), workers(list))
+				id, _, err := m.JoinGroup(workerOfRank(r), workers(list))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -219,13 +219,13 @@ func TestWaitsOfRandomCalls(t *testing.T) {
 		}
 		for i := range rapid.IntRange(1, 30).Draw(t, "calls") {
 			rank := rapid.IntRange(0, size-1).Draw(t, "rank")
-			w := worker(rank)
+			w := workerOfRank(rank)
 			if lost[w] {
 				continue
 			}
 			if rapid.IntRange(0, 20).Draw(t, "lost") == 0 {
 				lost[w] = true
-				over(m.Lost(w, "was killed", nil))
+				over(m.LoseWorker(w, "was killed", nil))
 				for p := range open { // what it has posted waits for nobody any more
 					if p.Worker == w {
 						delete(open, p)

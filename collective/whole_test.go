@@ -51,10 +51,10 @@ func TestStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
 				t.Fatalf("before the loss: %v", ready)
 			}
 			var failed []int
-			for _, r := range m.Lost(worker(2), "was killed", nil) {
+			for _, r := range m.LoseWorker(workerOfRank(2), "was killed", nil) {
 				mustBeLost(t, r)
 				for _, p := range r.Calls {
-					failed = append(failed, int(p.Worker-worker(0)))
+					failed = append(failed, int(p.Worker-workerOfRank(0)))
 				}
 			}
 			if !slices.Equal(failed, tc.at) {

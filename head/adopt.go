@@ -167,7 +167,7 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	maps.DeleteFunc(gone, func(_ topo.WorkerID, is bool) bool { return !is })
 	for _, w := range sortedKeys(gone) {
 		how := cmp.Or(r.dead[w], "is lost with its host")
-		r.addBatches(r.matcher.Lost(w, how, nil))
+		r.addBatches(r.matcher.LoseWorker(w, how, nil))
 	}
 	for _, w := range sortedKeys(r.aborted) {
 		r.dropStepOf(w)

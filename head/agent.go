@@ -48,9 +48,9 @@ func (a *Agent) canCallDirectly() bool {
 	return a.leader != nil && a.leader.reports == nil && len(a.inner) == 0
 }
 
-// tellHead sends a payload of this agent's follower to the head, if there is one, and copies it. A
-// head that comes later gets what it says with the report.
-func (a *Agent) tellHead(b Payload) {
+// sendToHead sends a payload of this agent's follower to the head, if there is one, and copies it.
+// A head that comes later gets what it says with the report.
+func (a *Agent) sendToHead(b Payload) {
 	switch {
 	case a.leader != nil:
 		a.queueInner(true, b)

@@ -44,7 +44,7 @@ func (r *leader) receiveCall(c Call) {
 // call of a worker that is gone is ignored.
 func (r *leader) postCall(c Call) {
 	self, size, ok := r.matcher.IndexInGroup(c.Group, c.Worker)
-	if !ok || r.matcher.Gone(c.Worker) {
+	if !ok || r.matcher.IsLost(c.Worker) {
 		return
 	}
 	if c.Kind.Pairwise() {
@@ -170,7 +170,7 @@ func (r *leader) nextBatchID() BatchID {
 func (r *leader) requestExecution(f *batch, sets []collective.Ready, more bool) {
 	e := &r.agent.scratch.exec
 	e.Batch, e.Replaces, e.Without, e.More = f.number, f.replaces, r.undecidedLosses(), more
-	e.Hosts, e.Sets = copyInto(e.Hosts, f.hosts), resized(e.Sets, len(sets))
+	e.Hosts, e.Sets = copyInto(e.Hosts, f.hosts), withLength(e.Sets, len(sets))
 	for i, s := range sets {
 		r.fillSet(&e.Sets[i], f.hosts, s)
 	}
@@ -196,8 +196,8 @@ func (r *leader) undecidedLosses() (hosts []string) {
 // fillSet fills set in with a set of a batch as its hosts get it, and chooses its route.
 func (r *leader) fillSet(set *Set, hosts []string, s collective.Ready) {
 	set.Err, set.Lost, set.Route = "", false, collective.Route{}
-	set.Calls, set.Of = resized(set.Calls, len(s.Calls)), resized(set.Of, len(s.Calls))
-	r.hasCalls = resized(r.hasCalls, len(hosts))
+	set.Calls, set.Of = withLength(set.Calls, len(s.Calls)), withLength(set.Of, len(s.Calls))
+	r.hasCalls = withLength(r.hasCalls, len(hosts))
 	clear(r.hasCalls)
 	hostCount := 0
 	for i, p := range s.Calls {

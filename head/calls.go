@@ -20,7 +20,7 @@ func (f *follower) reportCall(p *collective.Posted) {
 		f.agent.leader.receiveCall(mine)
 	} else {
 		f.agent.scratch.posted.fillFrom(p)
-		f.agent.tellHead(&f.agent.scratch.posted)
+		f.agent.sendToHead(&f.agent.scratch.posted)
 	}
 }
 
@@ -58,7 +58,7 @@ func (f *follower) reportExecuted(n BatchID, proof digest.Proof) {
 	if s := f.staged[n]; s != nil && !s.executed && !s.exec.More {
 		s.executed, s.proof = true, proof
 		f.agent.scratch.executed = Executed{n, proof}
-		f.agent.tellHead(&f.agent.scratch.executed)
+		f.agent.sendToHead(&f.agent.scratch.executed)
 	}
 }
 

@@ -100,21 +100,21 @@ func (s *State) checkLevers(levers setting.Levers) error {
 	return s.Levers.CheckSync(levers, s.Steps > 0)
 }
 
-// knows reports whether the state has what a worker has stated.
-func (s *State) knows(stated *Stated) bool {
-	return s.Data != nil && stated.Data.Step <= s.Data.Step && !s.opens(stated.Levers) &&
-		!s.Shape.NeedsCheckpoint()
+// hasStated reports whether the state has what a worker has stated.
+func (s *State) hasStated(stated *Stated) bool {
+	return s.Data != nil && stated.Data.Step <= s.Data.Step &&
+		!s.opensClosedLevers(stated.Levers) && !s.Shape.NeedsCheckpoint()
 }
 
-// opens reports whether a worker states levers that the job has closed.
-func (s *State) opens(levers setting.Levers) bool {
+// opensClosedLevers reports whether a worker states levers that the job has closed.
+func (s *State) opensClosedLevers(levers setting.Levers) bool {
 	return levers.Batch.IsOpen() && !s.Levers.Batch.IsOpen() || levers.Save && !s.Levers.Save ||
 		levers.Sync != "" && s.Levers.Sync == ""
 }
 
-// open opens what a worker states as open. Before the first step, rounds become those that it
+// openLevers opens what a worker states as open. Before the first step, rounds become those that it
 // states.
-func (s *State) open(levers setting.Levers) {
+func (s *State) openLevers(levers setting.Levers) {
 	if levers.Batch.IsOpen() {
 		s.Levers.Batch = levers.Batch
 	}
@@ -161,7 +161,7 @@ func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
 	if !c.Phase.IsEnd() {
 		return r.requestEntry(next, c)
 	}
-	t := r.trial()
+	t := r.measuredChange()
 	if t == nil || t.Number != c.Number {
 		return fmt.Errorf("change %d is not under trial", c.Number)
 	}
@@ -189,7 +189,7 @@ func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
 // requestEntry has a setting wait for the end of a step, as a new change; an error says why it will
 // not be.
 func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
-	if t := r.trial(); t != nil && t.Policy != "" && c.Policy != "" {
+	if t := r.measuredChange(); t != nil && t.Policy != "" && c.Policy != "" {
 		return fmt.Errorf("change %d is under trial: one change at a time, so that what is "+
 			"measured has one cause", t.Number)
 	}
@@ -199,7 +199,7 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 	if err := r.checkChange(next, c); err != nil {
 		return err
 	}
-	before, after := r.effectiveNow(), r.effective(next)
+	before, after := r.settingInForce(), r.withPartsInForce(next)
 	if before.Equal(after) {
 		return fmt.Errorf("the job has this setting already: %v", before)
 	}
@@ -246,32 +246,32 @@ func (r *leader) checkChange(next setting.Setting, c setting.Change) error {
 	if err := r.checkSize(int(next.Size), c.Phase.IsEnd()); err != nil {
 		return err
 	}
-	now, to := r.effectiveNow(), r.effective(next)
+	now, to := r.settingInForce(), r.withPartsInForce(next)
 	if c.Policy == "" || c.Phase.IsEnd() {
 		now.Size = to.Size
 	}
 	return r.agent.Levers().CheckChange(now, to)
 }
 
-// trial returns the change that is measured; nil = none is, or its verdict is on the way to the
-// log.
-func (r *leader) trial() *setting.Change {
+// measuredChange returns the change that is measured; nil = none is, or its verdict is on the way
+// to the log.
+func (r *leader) measuredChange() *setting.Change {
 	if r.verdict != nil {
 		return nil
 	}
 	return r.state.Trial
 }
 
-// takeChange returns the change that is entered with the end of a step, which batch f ends and
-// after which the job stands at data, and forgets the request; nil = none is.
-func (r *leader) takeChange(f *batch, data *cursor.Cursor) *requestedChange {
+// popRequestedChange returns the change that is entered with the end of a step, which batch f ends
+// and after which the job stands at data, and forgets the request; nil = none is.
+func (r *leader) popRequestedChange(f *batch, data *cursor.Cursor) *requestedChange {
 	e := r.entering
 	if e == nil || data == nil || r.releasing != "" || r.state.Shape != nil ||
 		!r.isQuietExcept(f) || !data.TakesBatch() {
 		return nil
 	}
 	r.entering = nil
-	if r.meetsSize(e) {
+	if r.restateSizeChange(e) {
 		return nil
 	}
 	return e
@@ -295,8 +295,8 @@ func (r *leader) writeVerdict(c *setting.Change) {
 	r.writeEntry(Commit{Change: c}, nil)
 }
 
-// enter makes a change part of the state, and of the entry of the log that is written next.
-func (r *leader) enter(e *requestedChange, c *Commit) {
+// enterChange makes a change part of the state, and of the entry of the log that is written next.
+func (r *leader) enterChange(e *requestedChange, c *Commit) {
 	if e.next.Size == 0 {
 		e.next.Size = r.wantedSize()
 	} else {
@@ -310,7 +310,7 @@ func (r *leader) enter(e *requestedChange, c *Commit) {
 	if e.change.Phase == setting.Entered {
 		r.state.Trial = &e.change
 	}
-	of := r.effective(e.next)
+	of := r.withPartsInForce(e.next)
 	data := r.state.Data.WithBatch(cmp.Or(of.Batch, r.state.Data.Batch)).WithRound(of.Round)
 	data = data.WithShares(e.next.Shares)
 	r.state.Data = &data
@@ -327,12 +327,12 @@ func (r *leader) moveShares(next topo.View, change *setting.Change) {
 	if len(r.state.Setting.Shares) == 0 || r.state.Data == nil {
 		return
 	}
-	now := r.effective(r.state.Setting)
+	now := r.withPartsInForce(r.state.Setting)
 	r.state.Setting.Shares = sharesAfter(now.Shares, r.state.View, next)
 	if change != nil && change.Phase == setting.Entered {
 		before, _ := change.Undo(now) // its texts are of the head
 		before.Shares = sharesAfter(before.Shares, r.state.View, next)
-		change.From, change.To = before.Diff(r.effective(r.state.Setting))
+		change.From, change.To = before.Diff(r.withPartsInForce(r.state.Setting))
 	}
 	data := r.state.Data.WithShares(r.state.Setting.Shares)
 	r.state.Data, r.tellSetting = &data, true
@@ -371,18 +371,18 @@ func (s *State) apply(c *Commit) {
 // MaxNote is how many bytes a note to the head has at most.
 const MaxNote = 2 << 10
 
-// Note is what the shell of an agent has told with TellHead, on the head.
+// Note is what the shell of an agent has told with SendNote, on the head.
 type Note struct {
 	Host string // the host of that agent
 	Data []byte // the caller's
 }
 
-// TellHead has the head of the job emit a Note, also where this agent is the head. It is no part of
+// SendNote has the head of the job emit a Note, also where this agent is the head. It is no part of
 // the state: a note is lost where no head is known, and may be lost with a head. One that is longer
 // than MaxNote is not sent. The agent keeps nothing of note.
-func (a *Agent) TellHead(note []byte) {
+func (a *Agent) SendNote(note []byte) {
 	if len(note) <= MaxNote {
-		a.tellHead(Noted{append(opaque(nil), note...)})
+		a.sendToHead(Noted{append(opaque(nil), note...)})
 	}
 	a.finishInput()
 }

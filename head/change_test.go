@@ -485,9 +485,9 @@ func TestNotesToTheHead(t *testing.T) {
 	p := newOpenPair(t)
 	for host := range p.agents {
 		note := []byte{0, 1, host[0], 0xff}
-		p.agents[host].TellHead(note)
+		p.agents[host].SendNote(note)
 		note[1] = 9
-		p.agents[host].TellHead(make([]byte, head.MaxNote+1))
+		p.agents[host].SendNote(make([]byte, head.MaxNote+1))
 		p.runAll()
 		got := newestAction[head.Note](p, "A")
 		if got.Host != host || !slices.Equal(got.Data, []byte{0, 1, host[0], 0xff}) {

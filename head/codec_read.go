@@ -79,7 +79,7 @@ func (r *Reader) readFrame() {
 	f.Term, f.First, f.Ack = topo.Generation(in.Uint(math.MaxUint64)), in.Uint(math.MaxUint64),
 		in.Uint(math.MaxUint64)
 	n, some := in.Count(leastPayload)
-	if f.Payloads = resized(f.Payloads, 0); !some {
+	if f.Payloads = withLength(f.Payloads, 0); !some {
 		f.Payloads = nil
 	}
 	for range n {
@@ -101,7 +101,7 @@ func (r *Reader) readFrame() {
 			r.readCommit(w)
 			f.Payloads = append(f.Payloads, w)
 		default:
-			in.Fail()
+			in.MarkBad()
 		}
 		if in.IsBad() {
 			return
@@ -132,7 +132,7 @@ func (r *Reader) readCall(c *Call) {
 	}
 	if bits&callWeight != 0 {
 		if c.Weight = in.Float64(); math.IsNaN(c.Weight) || math.IsInf(c.Weight, 0) {
-			in.Fail()
+			in.MarkBad()
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (r *Reader) readExec(e *Exec) {
 		in.Byte(1) != 0
 	e.Hosts, e.Without = r.readNames(hosts), r.readNames(without)
 	n, some := in.Count(leastSet)
-	if e.Sets = resized(e.Sets, n); !some {
+	if e.Sets = withLength(e.Sets, n); !some {
 		e.Sets = nil
 	}
 	for i := range e.Sets {
@@ -159,11 +159,11 @@ func (r *Reader) readSet(s *Set) {
 	bits := in.Byte(3)
 	s.Lost, s.Route, s.Err = bits&1 != 0, collective.Route{}, string(in.Text())
 	if bits&2 != 0 && s.Route.UnmarshalText(in.Text()) != nil {
-		in.Fail()
+		in.MarkBad()
 	}
 	s.Of = in.Ints(s.Of)
 	n, some := in.Count(leastCall)
-	if s.Calls = resized(s.Calls, n); !some {
+	if s.Calls = withLength(s.Calls, n); !some {
 		s.Calls = nil
 	}
 	for i := range s.Calls {
@@ -184,7 +184,7 @@ func (r *Reader) readCommit(c *Commit) {
 	}
 	data, err := cursor.Parse(in.Next(int(in.Uint16())))
 	if err != nil {
-		in.Fail()
+		in.MarkBad()
 	}
 	c.Data = &data
 }
@@ -196,7 +196,7 @@ func (r *Reader) readNames(room []string) []string {
 	if !some {
 		return nil
 	}
-	room = resized(room, n)
+	room = withLength(room, n)
 	for i := range room {
 		room[i] = r.readName()
 	}

@@ -16,7 +16,7 @@ import (
 // write in a recovery.
 func (r *leader) advanceLog() {
 	for r.reports == nil && !r.machine.Proposing() {
-		r.commitNews()
+		r.commitWithoutBatch()
 		r.disbandUnused()
 		r.abortStep()
 		r.abortReshape()
@@ -38,9 +38,9 @@ func (r *leader) advanceLog() {
 	}
 }
 
-// commitNews writes entries for what needs no batch: the first generation, the data, the end of the
-// trial of a change, and who is not taken in.
-func (r *leader) commitNews() {
+// commitWithoutBatch writes entries for what needs no batch: the first generation, the data, the
+// end of the trial of a change, and who is not taken in.
+func (r *leader) commitWithoutBatch() {
 	if v := r.machine.View(); r.state.View.Generation == 0 && v.Generation > 0 {
 		r.commitFirstView(v)
 	}
@@ -99,7 +99,7 @@ func (r *leader) freesSlots(next topo.View) bool {
 // isQuietExcept reports whether nothing of the world is under way but batch f, so that the members
 // may change after it.
 func (r *leader) isQuietExcept(f *batch) bool {
-	return r.matcher.Quiet() && !slices.ContainsFunc(r.batches, func(other *batch) bool {
+	return r.matcher.IsQuiet() && !slices.ContainsFunc(r.batches, func(other *batch) bool {
 		return other != f && other.hasWorldCollective()
 	})
 }
@@ -115,7 +115,7 @@ func (r *leader) commitStep(f *batch) {
 	next := r.machine.View()
 	switch {
 	case !r.isQuietExcept(f):
-		r.tellLoss(f, &c)
+		r.tellPlaceAfterLoss(f, &c)
 		r.writeEntry(c, f)
 	case r.releasing != "" && r.state.AllReleased == "":
 		r.releaseAll(c, f)
@@ -128,7 +128,7 @@ func (r *leader) commitStep(f *batch) {
 		r.writeEntry(c, f)
 	}
 	r.machine.BeginStep()
-	r.orderSize()
+	r.resizeToSetting()
 }
 
 // releaseAll releases all members, with the entry c of the log, for the reason r.releasing. f is
@@ -144,21 +144,21 @@ func (r *leader) releaseAll(c Commit, f *batch) {
 // of the log that is written next.
 func (r *leader) countStep(f *batch, c *Commit) {
 	data := r.placeAfter(f)
-	change := r.takeChange(f, data)
+	change := r.popRequestedChange(f, data)
 	if change != nil {
 		r.endTrial(change)
 	}
 	r.state.Steps++
 	r.state.Data = data
 	if change != nil {
-		r.enter(change, c)
+		r.enterChange(change, c)
 	}
 }
 
-// tellLoss has the members told where they go on behind a step with a loss, which they cannot
-// compute, where that step is not the time to tell them who they are now. f is the batch of the
-// step, and c its entry of the log.
-func (r *leader) tellLoss(f *batch, c *Commit) {
+// tellPlaceAfterLoss has the members told where they go on behind a step with a loss, which they
+// cannot compute, where that step is not the time to tell them who they are now. f is the batch of
+// the step, and c its entry of the log.
+func (r *leader) tellPlaceAfterLoss(f *batch, c *Commit) {
 	if r.state.Data != nil && !f.isReshape() && slices.Contains(r.done, false) {
 		c.Changed, r.state.Joined = true, 0
 	}
@@ -204,7 +204,7 @@ func (r *leader) commitView(next topo.View, c Commit, f *batch) {
 	r.matcher.Advance(r.memberIDs())
 	for _, w := range r.memberIDs() {
 		if how, dead := r.dead[w]; dead { // since it was decided that it is a member
-			r.matcher.Lost(w, how, nil)
+			r.matcher.LoseWorker(w, how, nil)
 		}
 	}
 	r.forgetEnded()
@@ -225,7 +225,7 @@ func (r *leader) admitAsked(next topo.View) (entered []topo.WorkerID) {
 // writeEntry writes an entry of the log, with the newest state, and sends it to all followers. f is
 // its batch, which goes back to the pool; nil = none.
 func (r *leader) writeEntry(c Commit, f *batch) {
-	r.noteSize()
+	r.recordWantedSize()
 	r.index++
 	c.Index, c.Steps, c.Data, c.Elastic, c.AllReleased = r.index, r.state.Steps, r.state.Data,
 		r.state.Elastic, r.state.AllReleased
@@ -242,7 +242,7 @@ func (r *leader) writeEntry(c Commit, f *batch) {
 	}
 	if len(r.peers) > 1 {
 		r.agent.scratch.commit = c
-		r.tellPeers(&r.agent.scratch.commit)
+		r.sendToPeers(&r.agent.scratch.commit)
 	}
 	if f != nil && !f.here {
 		r.agent.pool.putBatch(f)

@@ -15,10 +15,10 @@ import (
 // those on other hosts, on the largest mesh that these can hold. Spares that wait there take their
 // ranks, if they are as many. The methods of leader run on the thread of the Agent and do no I/O.
 
-// drainMesh asks for a host to be left by a job with a mesh; an error says why it will not be. That
-// its step has a loss, or that the job is on its way to another mesh, only puts it off. who asks is
-// part of the reason that people read.
-func (r *leader) drainMesh(host, who string) error {
+// drainMeshHost asks for a host to be left by a job with a mesh; an error says why it will not be.
+// That its step has a loss, or that the job is on its way to another mesh, only puts it off. who
+// asks is part of the reason that people read.
+func (r *leader) drainMeshHost(host, who string) error {
 	switch s := r.state.Shape; {
 	case r.machine.View().Generation == 0:
 		return errEarly

@@ -18,9 +18,9 @@ func largeCall(more bool) collective.Call {
 	return c
 }
 
-// takeExecutes lists the Execute actions that a host has got since the last call, and forgets all
+// popExecutes lists the Execute actions that a host has got since the last call, and forgets all
 // its actions.
-func (p *pair) takeExecutes(host string) (list []*head.Execute) {
+func (p *pair) popExecutes(host string) (list []*head.Execute) {
 	for _, a := range p.seen[host] {
 		if e, is := a.(*head.Execute); is {
 			list = append(list, e)
@@ -40,7 +40,7 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 			p.postAndRun(w, ticket+1, largeCall(true))
 		}
 		for host := range p.agents {
-			list := p.takeExecutes(host)
+			list := p.popExecutes(host)
 			if len(list) != 1 || !list[0].More || len(list[0].Parts) != 1 ||
 				list[0].Parts[0].Calls[0].Ticket != ticket+1 || len(list[0].Parts[0].Calls) != 4 {
 				t.Fatalf("%s executes %+v after call %d", host, list, ticket+1)
@@ -52,7 +52,7 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 	for w := range topo.WorkerID(4) {
 		p.postAndRun(w, 3, small)
 	}
-	if list := p.takeExecutes("B"); len(list) != 0 {
+	if list := p.popExecutes("B"); len(list) != 0 {
 		t.Errorf("B executes %+v for 8 bytes", list)
 	}
 	for w := range topo.WorkerID(4) {

@@ -94,7 +94,7 @@ func (f *follower) ensureWorker(w topo.WorkerID) *localWorker {
 func (f *follower) reportBegan(w topo.WorkerID) {
 	f.ensureWorker(w)
 	f.ordered = max(f.ordered-1, 0)
-	f.agent.tellHead(Began{w})
+	f.agent.sendToHead(Began{w})
 }
 
 // reportAsked records that a worker asks to take part, and tells the head.
@@ -102,7 +102,7 @@ func (f *follower) reportAsked(w topo.WorkerID) {
 	l := f.ensureWorker(w)
 	l.again = l.asked
 	l.asked, l.released = true, false
-	f.agent.tellHead(Asked{w})
+	f.agent.sendToHead(Asked{w})
 }
 
 // reportEnded records that a worker has ended, and tells the head; what comes after the first end
@@ -112,7 +112,7 @@ func (f *follower) reportEnded(e Ended) {
 	if l.ended == nil {
 		l.ended = &e
 		f.ended++
-		f.agent.tellHead(e)
+		f.agent.sendToHead(e)
 	}
 }
 
@@ -127,28 +127,28 @@ func (f *follower) reportData(s Stated) {
 	have, first, known := f.state.Data, f.state.First, f.state
 	if f.stated != nil {
 		have, first = &f.stated.Data, cmp.Or(first, f.stated.First)
-		known.open(f.stated.Levers)
+		known.openLevers(f.stated.Levers)
 	}
 	s.First = cmp.Or(first, s.Data.Batch) // what a worker states before it looks for a checkpoint
 	place := have == nil || f.state.Steps == 0 && s.Data.Step > have.Step ||
 		f.state.Shape.Reloads(s.Worker)
-	if place || known.opens(s.Levers) {
+	if place || known.opensClosedLevers(s.Levers) {
 		kept := s
 		if !place && f.stated != nil {
 			kept = *f.stated
 		}
-		known.open(s.Levers)
+		known.openLevers(s.Levers)
 		kept.Levers = known.Levers
 		f.stated = &kept
 	}
-	f.agent.tellHead(s)
+	f.agent.sendToHead(s)
 }
 
 // requestGroup records that a worker waits for a group, and tells the head. It keeps list.
 func (f *follower) requestGroup(w topo.WorkerID, list []topo.WorkerID) {
 	l := f.ensureWorker(w)
 	l.wants = append(l.wants, list)
-	f.agent.tellHead(WantsGroup{w, list})
+	f.agent.sendToHead(WantsGroup{w, list})
 }
 
 // reportUngroup tells the head that a worker needs a group no more. A worker that has an open call
@@ -158,7 +158,7 @@ func (f *follower) reportUngroup(w topo.WorkerID, id topo.GroupID) {
 	if _, _, has := f.indexIn(id, w); has && id != topo.World &&
 		!slices.ContainsFunc(f.ensureWorker(w).open, inUse) {
 		f.groups[id].free = append(f.groups[id].free, w)
-		f.agent.tellHead(Ungroups{w, id})
+		f.agent.sendToHead(Ungroups{w, id})
 	}
 }
 
@@ -231,7 +231,7 @@ func (f *follower) applyEntry(c Commit, here *batch) {
 	f.state.apply(&c)
 	if c.Data != nil {
 		f.state.Data = c.Data
-		if f.stated != nil && f.state.knows(f.stated) {
+		if f.stated != nil && f.state.hasStated(f.stated) {
 			f.stated = nil
 		}
 	}
@@ -376,7 +376,7 @@ func (l *localWorker) newReport(w topo.WorkerID, member bool) WorkerReport {
 	if l.ended != nil {
 		r.Ended, r.Done = cmp.Or(l.ended.How, "is gone"), l.ended.Done
 	}
-	r.Open = resized(r.Open, len(l.open))
+	r.Open = withLength(r.Open, len(l.open))
 	for i, p := range l.open {
 		r.Open[i].fillFrom(p)
 	}

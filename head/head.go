@@ -148,7 +148,7 @@ func (a *Agent) LinkDown(host, how string) {
 	case host == record.Head:
 		a.patience = 0
 	default:
-		a.tellHead(LinkLost{host, how})
+		a.sendToHead(LinkLost{host, how})
 	}
 	a.tryTakeover()
 	a.finishInput()
@@ -333,7 +333,7 @@ func (a *Agent) IsGone(w topo.WorkerID) bool {
 		return false
 	}
 	_, _, member := a.leader.matcher.IndexInGroup(topo.World, w)
-	return !member || a.leader.matcher.Gone(w)
+	return !member || a.leader.matcher.IsLost(w)
 }
 
 // AppliedIndex is the number of the last entry of the log that this host has applied.

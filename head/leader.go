@@ -115,7 +115,7 @@ func (r *leader) receive(host string, b Payload) {
 		r.late = append(r.late, received{host, r.agent.pool.retain(b)})
 		return
 	}
-	if w, is := workerOf(b); is && !r.runsOn(w, host) {
+	if w, is := workerOfPayload(b); is && !r.runsOn(w, host) {
 		_, ended := b.(Ended)
 		r.stopDuplicate(w, host, ended)
 		return
@@ -162,8 +162,8 @@ func (r *leader) stopDuplicate(w topo.WorkerID, host string, ended bool) {
 	}
 }
 
-// workerOf returns the worker that a payload is about; false if it is about none.
-func workerOf(b Payload) (w topo.WorkerID, is bool) {
+// workerOfPayload returns the worker that a payload is about; false if it is about none.
+func workerOfPayload(b Payload) (w topo.WorkerID, is bool) {
 	switch b := b.(type) {
 	case *Posted:
 		return b.Call.Worker, true
@@ -206,11 +206,11 @@ func (r *leader) send(host string, b Payload) {
 // broadcast sends a payload to every follower, this host's too.
 func (r *leader) broadcast(b Payload) {
 	r.send(r.agent.cfg.Self, b)
-	r.tellPeers(b)
+	r.sendToPeers(b)
 }
 
-// tellPeers sends a payload to the followers on other hosts that were not let go, and copies it.
-func (r *leader) tellPeers(b Payload) {
+// sendToPeers sends a payload to the followers on other hosts that were not let go, and copies it.
+func (r *leader) sendToPeers(b Payload) {
 	for _, p := range r.peers {
 		if p.stream != nil && !p.left {
 			p.stream.push(b)
@@ -240,7 +240,7 @@ func (r *leader) onAsked(w topo.WorkerID) {
 	}
 	member = member && r.state.View.Generation > 0
 	if member {
-		r.addBatches(r.matcher.Lost(w, "asks again to take part", nil))
+		r.addBatches(r.matcher.LoseWorker(w, "asks again to take part", nil))
 	}
 	r.machine.WorkerAsks(w)
 }
@@ -257,7 +257,7 @@ func (r *leader) onEnded(e Ended) {
 	}
 	r.cancelUnreachableRequest()
 	r.reportBlockedDrains()
-	r.addBatches(r.matcher.Lost(e.Worker, e.How, nil))
+	r.addBatches(r.matcher.LoseWorker(e.Worker, e.How, nil))
 }
 
 // forgetEnded forgets the workers that have ended and that are in no generation, group or batch any
@@ -374,7 +374,7 @@ func (r *leader) commitFirstView(v topo.View) {
 		if _, stays := v.Rank(m.Worker); stays {
 			stay.Members = append(stay.Members, m)
 		} else {
-			r.addBatches(r.matcher.Lost(m.Worker, "is no member any more", nil))
+			r.addBatches(r.matcher.LoseWorker(m.Worker, "is no member any more", nil))
 		}
 		next.Members = append(next.Members, topo.Member{Worker: m.Worker, Host: r.home[m.Worker]})
 	}

@@ -109,7 +109,7 @@ func (r *leader) loseHost(host, how string) {
 	if r.early != nil && slices.Contains(r.early.hosts, host) {
 		r.withdrawEarly()
 	}
-	sets := r.matcher.LostMemory(vanished, why, nil)
+	sets := r.matcher.LoseWorkersWithMemory(vanished, why, nil)
 	r.redispatch(host, vanished)
 	r.addBatches(sets)
 	r.carryOutOrders()

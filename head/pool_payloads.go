@@ -91,12 +91,12 @@ func (e *Exec) copyFrom(from *Exec) {
 // appendSets appends copies of the sets of another payload about the same batch.
 func (e *Exec) appendSets(from *Exec) {
 	have := len(e.Sets)
-	e.Sets = resized(e.Sets, have+len(from.Sets))
+	e.Sets = withLength(e.Sets, have+len(from.Sets))
 	for i := range from.Sets {
 		set, other := &e.Sets[have+i], &from.Sets[i]
 		calls, of := set.Calls, set.Of
 		*set = *other
-		set.Of, set.Calls = copyInto(of, other.Of), resized(calls, len(other.Calls))
+		set.Of, set.Calls = copyInto(of, other.Of), withLength(calls, len(other.Calls))
 		for k := range other.Calls {
 			set.Calls[k].copyFrom(&other.Calls[k])
 		}
@@ -117,12 +117,12 @@ func copyInto[T any](room, from []T) []T {
 	if from == nil {
 		return nil
 	}
-	return append(resized(room, 0), from...)
+	return append(withLength(room, 0), from...)
 }
 
-// resized returns a list of n entries in the memory of list. The entries are not cleared, so that
-// the memory that they point to can be used again.
-func resized[T any](list []T, n int) []T {
+// withLength returns a list of n entries in the memory of list. The entries are not cleared, so
+// that the memory that they point to can be used again.
+func withLength[T any](list []T, n int) []T {
 	if list == nil {
 		list = []T{}
 	}

@@ -52,7 +52,7 @@ func (r *leader) tryRecover() {
 	}
 	r.readLog(reports)
 	r.adoptSize()
-	rejoining := r.takeRejoining(reports)
+	rejoining := r.removeRejoining(reports)
 	r.matcher = collective.NewMatcher(r.memberIDs())
 	for _, host := range sortedKeys(reports) {
 		if s := reports[host].Shaped; s != nil {
@@ -66,7 +66,7 @@ func (r *leader) tryRecover() {
 		mesh := meshes.Parse(cmp.Or(s.Next, s.Mesh))
 		r.machine.JoinAllAtOnce(s.RankCount(), mesh.Kinds())
 	}
-	keep := r.carryOnBatches(reports)
+	keep := r.continueBatches(reports)
 	for _, host := range sortedKeys(reports) {
 		rep := reports[host]
 		r.sendMissingEntries(host, rep.Index)
@@ -92,7 +92,7 @@ func (r *leader) tryRecover() {
 	for _, o := range held {
 		r.carryOutOrder(o)
 	}
-	r.orderMissing()
+	r.orderMissingWorkers()
 	r.carryOutOrders()
 	r.reportBlockedDrains()
 	r.dispatchFree()
@@ -127,9 +127,9 @@ func (r *leader) readLog(reports map[string]Report) {
 	slices.Reverse(r.log)
 }
 
-// takeRejoining removes from the reports those of hosts that must begin anew, and returns them:
+// removeRejoining removes from the reports those of hosts that must begin anew, and returns them:
 // they do not belong to the job yet, or have not heard that they do.
-func (r *leader) takeRejoining(reports map[string]Report) (rejoining map[string]Report) {
+func (r *leader) removeRejoining(reports map[string]Report) (rejoining map[string]Report) {
 	rejoining = map[string]Report{}
 	for host, rep := range reports {
 		if !r.agent.Record().Belongs(host) || rep.Index+uint64(len(r.log)) < r.index {
@@ -140,9 +140,9 @@ func (r *leader) takeRejoining(reports map[string]Report) (rejoining map[string]
 	return rejoining
 }
 
-// carryOnBatches adds to r.batches those of the reports, by host, that every host of theirs that is
-// left has executed, and returns their numbers. Those that the log has are left out.
-func (r *leader) carryOnBatches(reports map[string]Report) (keep []BatchID) {
+// continueBatches adds to r.batches those of the reports, by host, that every host of theirs that
+// is left has executed, and returns their numbers. Those that the log has are left out.
+func (r *leader) continueBatches(reports map[string]Report) (keep []BatchID) {
 	batches, executed := map[BatchID]Exec{}, map[BatchID]map[string]bool{}
 	for host, rep := range reports {
 		for _, s := range rep.Batches {

@@ -151,7 +151,7 @@ func (r *leader) checkResizable() error {
 // drain asks for a host to be left, and carries out what the membership orders.
 func (r *leader) drain(host, who string) error {
 	if r.state.Shape != nil {
-		return r.drainMesh(host, who)
+		return r.drainMeshHost(host, who)
 	}
 	if err := r.checkResizable(); err != nil {
 		return err

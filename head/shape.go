@@ -35,7 +35,7 @@ type requestedMesh struct {
 // the same; one that does not is told with Refuse.
 func (a *Agent) ReportLayout(s Shaped) {
 	a.follower.shaped = &s
-	a.tellHead(s)
+	a.sendToHead(s)
 	a.finishInput()
 }
 
@@ -157,8 +157,8 @@ func (r *leader) acceptPlace(stated Stated) error {
 	if err != nil {
 		return err
 	}
-	if r.state.opens(stated.Levers) {
-		r.state.open(stated.Levers)
+	if r.state.opensClosedLevers(stated.Levers) {
+		r.state.openLevers(stated.Levers)
 		r.tellSetting, r.news = true, true
 	}
 	switch {
@@ -201,7 +201,7 @@ func (r *leader) cancelRequest(why string) {
 func (r *leader) livingMembers() []topo.WorkerID {
 	return slices.DeleteFunc(r.memberIDs(), func(w topo.WorkerID) bool {
 		_, dead := r.dead[w]
-		return dead || r.matcher.Gone(w) && !r.aborted[w]
+		return dead || r.matcher.IsLost(w) && !r.aborted[w]
 	})
 }
 

@@ -51,17 +51,17 @@ func (r *leader) resize(n int, who string) error {
 	}
 	err := r.machine.ResizeAndHold(n, who)
 	if err == nil {
-		r.endSize(fmt.Sprintf("%s asked for size=%d meanwhile", who, n))
+		r.endSizeTrial(fmt.Sprintf("%s asked for size=%d meanwhile", who, n))
 	}
 	r.carryOutOrders()
 	r.advanceLog()
 	return err
 }
 
-// endSize ends the trial of a size, and forgets a change of the size that waits; why says what
+// endSizeTrial ends the trial of a size, and forgets a change of the size that waits; why says what
 // counts in place of them.
-func (r *leader) endSize(why string) {
-	t := r.trial()
+func (r *leader) endSizeTrial(why string) {
+	t := r.measuredChange()
 	ofSize := t != nil && t.HasPart("size")
 	if e := r.entering; e != nil && (e.next.Size > 0 || ofSize && e.change.Phase.IsEnd()) {
 		r.entering = nil
@@ -93,14 +93,14 @@ func (r *leader) checkSize(n int, back bool) error {
 	return nil
 }
 
-// meetsSize reports whether a change of the size is dropped: the job has come to all of it by
-// itself, or to the size, and what is left cannot be entered beside a trial. What the change says
-// of the size is then, and else, as against the size that the job has now.
-func (r *leader) meetsSize(e *requestedChange) bool {
+// restateSizeChange has a change say its size as against the one that the job has now, and reports
+// whether the change is dropped: the job has come to all of it by itself, or to the size, and what
+// is left cannot be entered beside a trial.
+func (r *leader) restateSizeChange(e *requestedChange) bool {
 	if e.next.Size == 0 || e.change.Phase.IsEnd() {
 		return false
 	}
-	e.change.From, e.change.To = r.effectiveNow().Diff(r.effective(e.next))
+	e.change.From, e.change.To = r.settingInForce().Diff(r.withPartsInForce(e.next))
 	if e.change.IsAtOnce() { // the rate alone is left
 		e.next.Size, e.change.Phase = 0, setting.Kept
 		return r.state.Trial != nil
@@ -108,9 +108,9 @@ func (r *leader) meetsSize(e *requestedChange) bool {
 	return e.change.From == e.change.To
 }
 
-// orderSize has the membership resize to what a change has made the size of the job, behind the
-// entry of the log that says so.
-func (r *leader) orderSize() {
+// resizeToSetting has the membership resize to what a change has made the size of the job, behind
+// the entry of the log that says so.
+func (r *leader) resizeToSetting() {
 	who := r.sizedBy
 	if who == "" {
 		return
@@ -121,9 +121,10 @@ func (r *leader) orderSize() {
 	r.machine.SetSized(r.state.Sized)
 }
 
-// noteSize makes the size of the job what the membership wants, in the entry of the log that is
-// written next. Where that entry brings another size, the membership hears of it behind the entry.
-func (r *leader) noteSize() {
+// recordWantedSize makes the size of the job what the membership wants, in the entry of the log
+// that is written next. Where that entry brings another size, the membership hears of it behind the
+// entry.
+func (r *leader) recordWantedSize() {
 	if size := r.wantedSize(); r.state.Setting.Size != size && r.sizedBy == "" {
 		r.state.Setting.Size, r.tellSetting = size, true
 	}
@@ -137,17 +138,17 @@ func (r *leader) wantedSize() uint32 {
 	return uint32(min(r.machine.Want(), setting.MaxSize))
 }
 
-// effective returns a setting with the parts that count where it does not say them.
-func (r *leader) effective(of setting.Setting) setting.Setting {
+// withPartsInForce returns a setting with the parts that count where it does not say them.
+func (r *leader) withPartsInForce(of setting.Setting) setting.Setting {
 	of.Size = cmp.Or(of.Size, r.wantedSize())
 	return of.WithStated(r.state.First, r.state.Levers)
 }
 
-// effectiveNow returns how the job trains now. The log may not have its size yet.
-func (r *leader) effectiveNow() setting.Setting {
+// settingInForce returns how the job trains now. The log may not have its size yet.
+func (r *leader) settingInForce() setting.Setting {
 	now := r.state.Setting
 	now.Size = 0
-	return r.effective(now)
+	return r.withPartsInForce(now)
 }
 
 // adoptSize has the membership of a new head want what the log says, where a change has brought
@@ -162,10 +163,10 @@ func (r *leader) adoptSize() {
 	}
 }
 
-// orderMissing orders the workers that a head before this one has ordered, or was to order, for the
-// size that adoptSize has taken from the log, and that no host has reported; and lets those go who
-// are too many.
-func (r *leader) orderMissing() {
+// orderMissingWorkers orders the workers that a head before this one has ordered, or was to order,
+// for the size that adoptSize has taken from the log, and that no host has reported; and lets those
+// go who are too many.
+func (r *leader) orderMissingWorkers() {
 	if r.resized {
 		r.resized = false
 		_ = r.machine.Resize(r.machine.Want(), r.agent.cfg.Self+", which leads now,")
@@ -192,7 +193,7 @@ func (r *leader) allot(slots map[string]int, who, why string) error {
 	}
 	err := r.machine.Allot(slots, who, why)
 	if err == nil {
-		r.endSize(who + " allotted the slots of the job meanwhile")
+		r.endSizeTrial(who + " allotted the slots of the job meanwhile")
 	}
 	r.carryOutOrders()
 	r.advanceLog()

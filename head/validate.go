@@ -141,12 +141,12 @@ func (f *Frame) validate() error {
 			t = t.Elem()
 		}
 		if !slices.ContainsFunc(kinds, func(k any) bool { return reflect.TypeOf(k) == t }) {
-			return fmt.Errorf("%s is not for this direction", form.Key(t.Name()))
+			return fmt.Errorf("%s is not for this direction", form.JSONName(t.Name()))
 		}
 		if _, is := b.(Report); f.Up && is != (f.First == 1 && i == 0) {
 			return fmt.Errorf(
 				"body %d is %s; the first of a follower is its report, and no other one",
-				f.First+uint64(i), form.Key(t.Name()))
+				f.First+uint64(i), form.JSONName(t.Name()))
 		}
 	}
 	return nil

@@ -193,7 +193,7 @@ func messagesOfPair(f testing.TB) (said []head.Message) {
 	}
 	data, _ := cursor.New(100, 10, 7, true)
 	p.agents["B"].ReportData(2, data, openBatch)
-	p.agents["B"].TellHead([]byte("half of the steps wait for data"))
+	p.agents["B"].SendNote([]byte("half of the steps wait for data"))
 	p.runAll()
 	_ = p.agents["A"].Change(setting.Setting{Batch: 20, Rate: 1.4, Sync: "ssgd"},
 		setting.Change{Phase: setting.Entered, Policy: "batch", Because: "noise", Rate: 9,

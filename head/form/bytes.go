@@ -64,14 +64,14 @@ func (in *Input) IsRead() bool { return !in.bad && len(in.b) == 0 }
 // IsBad reports whether the message is none.
 func (in *Input) IsBad() bool { return in.bad }
 
-// Fail makes the message bad: nothing more is read.
-func (in *Input) Fail() { in.b, in.bad = nil, true }
+// MarkBad makes the message bad: nothing more is read.
+func (in *Input) MarkBad() { in.b, in.bad = nil, true }
 
 // Uint reads a number of variable length. One that is larger than most makes the message bad.
 func (in *Input) Uint(most uint64) uint64 {
 	n, size := binary.Uvarint(in.b)
 	if size <= 0 || n > most {
-		in.Fail()
+		in.MarkBad()
 		return 0
 	}
 	in.b = in.b[size:]
@@ -82,7 +82,7 @@ func (in *Input) Uint(most uint64) uint64 {
 func (in *Input) Int() int {
 	n, size := binary.Varint(in.b)
 	if size <= 0 {
-		in.Fail()
+		in.MarkBad()
 		return 0
 	}
 	in.b = in.b[size:]
@@ -92,7 +92,7 @@ func (in *Input) Int() int {
 // Next reads n bytes; fewer make the message bad. The slice is a part of the message.
 func (in *Input) Next(n int) []byte {
 	if n > len(in.b) {
-		in.Fail()
+		in.MarkBad()
 		return nil
 	}
 	b := in.b[:n]
@@ -104,7 +104,7 @@ func (in *Input) Next(n int) []byte {
 func (in *Input) Byte(most byte) byte {
 	b := in.Next(1)
 	if in.bad || b[0] > most {
-		in.Fail()
+		in.MarkBad()
 		return 0
 	}
 	return b[0]

@@ -139,11 +139,11 @@ func (set formSet) formOf(t reflect.Type) *form {
 // jsonField returns the field of a wire struct with a key for a name, and a form.
 func jsonField(name string, f *form) reflect.StructField {
 	return reflect.StructField{Name: name, Type: f.wire,
-		Tag: reflect.StructTag(`json:"` + Key(name) + `,omitzero"`)}
+		Tag: reflect.StructTag(`json:"` + JSONName(name) + `,omitzero"`)}
 }
 
-// Key writes the name of a type or a field the way JSON has it: WantsGroup is wants_group.
-func Key(name string) string {
+// JSONName writes the name of a type or a field the way JSON has it: WantsGroup is wants_group.
+func JSONName(name string) string {
 	var b strings.Builder
 	lower := false
 	for _, r := range name {
@@ -236,7 +236,7 @@ func (f *form) unpackInterface(v, w reflect.Value, check func(any) error) error 
 		found++
 		x := reflect.New(part.elem.real).Elem()
 		if err := part.elem.unpack(x, w.Field(i).Elem(), check); err != nil {
-			return fmt.Errorf("%s: %w", Key(part.elem.real.Name()), err)
+			return fmt.Errorf("%s: %w", JSONName(part.elem.real.Name()), err)
 		}
 		if !x.Type().AssignableTo(v.Type()) { // a payload of every step
 			x = x.Addr()

@@ -40,8 +40,9 @@ type planned struct {
 // State is the state whose layout is known; nil = none is.
 func (p *Planner) State() *reshape.State { return p.state }
 
-// Learn keeps a state, whose layout is then known, and forgets the layouts of the state before it.
-func (p *Planner) Learn(state *reshape.State) {
+// SetState keeps a state, whose layout is then known, and forgets the layouts of the state before
+// it.
+func (p *Planner) SetState(state *reshape.State) {
 	p.state, p.layouts = state, map[string]*reshape.Layout{}
 }
 
@@ -69,13 +70,13 @@ func (p *Planner) Layout(mesh string) (*reshape.Layout, error) {
 // PreparePlan returns the plan of the reshape that takes a shape to its next mesh, and keeps it as
 // the newest.
 func (p *Planner) PreparePlan(shape *Shape, members topo.View) (*reshape.Change, error) {
-	at, _ := Locate(shape, members)
+	at, _ := LocateWorkers(shape, members)
 	return p.planTo(shape, shape.Next, at)
 }
 
-// TakePlan is PreparePlan for the agent that executes the plan now; the planner forgets the plan.
+// PopPlan is PreparePlan for the agent that executes the plan now; the planner forgets the plan.
 // It is an error if the head has arranged another order of the workers.
-func (p *Planner) TakePlan(shape *Shape, members topo.View) (*reshape.Change, error) {
+func (p *Planner) PopPlan(shape *Shape, members topo.View) (*reshape.Change, error) {
 	change, err := p.PreparePlan(shape, members)
 	p.newest = planned{}
 	if err != nil {
@@ -97,7 +98,7 @@ func (p *Planner) PlanBoth(shape *Shape, members topo.View, to *reshape.Layout) 
 	if err != nil {
 		return nil, nil, err
 	}
-	at, hosts := Locate(shape, members)
+	at, hosts := LocateWorkers(shape, members)
 	for _, h := range shape.Kinds {
 		if !slices.Contains(hosts, h.Host) {
 			hosts, at.Kinds = append(hosts, h.Host), append(at.Kinds, h.Kind)
@@ -164,14 +165,14 @@ func (p *Planner) planTo(shape *Shape, mesh string,
 }
 
 // Arrange is an Arrange of a head: it decides on the mesh that comes next and on the workers of its
-// ranks, and keeps the plan for PreparePlan and TakePlan. With mesh "" the next mesh is the largest
+// ranks, and keeps the plan for PreparePlan and PopPlan. With mesh "" the next mesh is the largest
 // that the workers can hold, preferably by fewer ranks of the data parallel axis, which is called
 // dp: that is at no loss. It says nothing of kinds of hosts where the workers are not on them. With
 // a *StateLost as the error the results hold, and the state must come from a checkpoint.
 func (p *Planner) Arrange(shape Shape, mesh string, members topo.View) (to Arranged,
 	err error) {
 	next, why := mesh, shape.Lost
-	at, _ := Locate(&shape, members)
+	at, _ := LocateWorkers(&shape, members)
 	var takers []topo.WorkerID
 	for _, m := range members.Members {
 		if !slices.Contains(shape.Leaving, m.Host) {
@@ -211,7 +212,7 @@ func (p *Planner) Arrange(shape Shape, mesh string, members topo.View) (to Arran
 	if shape.Redundant || l.Mesh.Kinds() != nil { // as if they were on the mesh already
 		there := shape
 		there.Mesh, there.Workers = next, to.Order
-		at, _ := Locate(&there, members)
+		at, _ := LocateWorkers(&there, members)
 		change, err := p.planTo(&there, next, at)
 		if err != nil {
 			return to, err
@@ -255,9 +256,9 @@ func workersByRank(c *reshape.Change, members topo.View) (order []topo.WorkerID)
 	return order
 }
 
-// Locate finds the workers of a shape among the members, by position. hosts are the names of the
-// members' hosts, sorted; at counts hosts from 0 in that order.
-func Locate(s *Shape, members topo.View) (at reshape.Placement, hosts []string) {
+// LocateWorkers finds the workers of a shape among the members, by position. hosts are the names of
+// the members' hosts, sorted; at counts hosts from 0 in that order.
+func LocateWorkers(s *Shape, members topo.View) (at reshape.Placement, hosts []string) {
 	for _, m := range members.Members {
 		hosts = append(hosts, m.Host)
 	}

@@ -25,7 +25,7 @@ func TestArrangeForACheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := Planner{}
-	s.Learn(state)
+	s.SetState(state)
 	left := topo.View{
 		Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "a"},
 			{Worker: 6, Host: "b"}, {Worker: 7, Host: "b"}}}
@@ -76,7 +76,7 @@ func TestFirstMesh(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := Planner{Meshes: map[int]string{8: "dp=4,tp=2"}}
-	p.Learn(state)
+	p.SetState(state)
 	for _, c := range []struct {
 		stated  string
 		workers int
@@ -111,7 +111,7 @@ func TestAPlanIsMadeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := Planner{}
-	p.Learn(state)
+	p.SetState(state)
 	members := topo.View{Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "b"},
 		{Worker: 6, Host: "b"}}}
 	shape := Shape{Mesh: "dp=2", Workers: []topo.WorkerID{4, 5}}
@@ -132,12 +132,12 @@ func TestAPlanIsMadeOnce(t *testing.T) {
 	if _, _, err := p.PlanBoth(&shape, members, to); err != nil {
 		t.Error(err)
 	}
-	taken, err := p.TakePlan(&shape, members)
+	taken, err := p.PopPlan(&shape, members)
 	if err != nil || taken != arranged || p.newest.change != nil {
 		t.Errorf("taken %p, arranged %p, kept %p, %v", taken, arranged, p.newest.change, err)
 	}
 	slices.Reverse(shape.Order)
-	if _, err := p.TakePlan(&shape, members); err == nil {
+	if _, err := p.PopPlan(&shape, members); err == nil {
 		t.Error("a plan of other ranks than the head's is taken")
 	}
 }
@@ -169,7 +169,7 @@ func TestArrangeByKind(t *testing.T) {
 		{"dp=3(on=a100/a100/v100)", "", "dp=3(on=a100/a100/v100)", []topo.WorkerID{6, 5, 4}, ""},
 	} {
 		p := Planner{}
-		p.Learn(state)
+		p.SetState(state)
 		shape := Shape{Mesh: x.mesh, Workers: []topo.WorkerID{4, 5, 6, 7}, Lost: x.lost,
 			Kinds: kinds}
 		l, err := p.Layout(x.mesh)
@@ -193,7 +193,7 @@ func TestArrangeByKind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, hosts := Locate(&Shape{Workers: []topo.WorkerID{4, 5, 6}, Kinds: kinds}, members)
+	at, hosts := LocateWorkers(&Shape{Workers: []topo.WorkerID{4, 5, 6}, Kinds: kinds}, members)
 	at.Kinds = append(at.Kinds, "v100")
 	if addWorkers(&at, to, len(hosts)+1); !slices.Equal(at.Hosts, []int{0, 1, 2, 3}) {
 		t.Errorf("a worker more is planned on host %v", at.Hosts)
