@@ -60,7 +60,8 @@ func (e *engine) advanceStreams() (worked bool) {
 // up, so that it never will be.
 func (e *engine) nextPieceReady(s *stream) bool {
 	for _, p := range s.calls {
-		if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
+		if p.Call.Window != nil && e.byID[p.Worker].control.PiecesFed(p.Ticket) <=
+			uint64(s.through) {
 			return false
 		}
 	}
@@ -73,7 +74,7 @@ func (e *engine) executePiece(s *stream) error {
 	e.calls = e.calls[:0]
 	for i, p := range s.calls {
 		if p.Call.Window != nil {
-			switch n := e.byID[p.Worker].control.Fed(p.Ticket); {
+			switch n := e.byID[p.Worker].control.PiecesFed(p.Ticket); {
 			case n == arena.GivenUp:
 				return errGivenUp
 			case n > uint64(s.through+collective.PiecesOpen):
@@ -91,7 +92,7 @@ func (e *engine) executePiece(s *stream) error {
 	s.through++
 	for _, p := range s.calls {
 		if m := e.byID[p.Worker]; p.Call.Window != nil {
-			m.control.SetThrough(p.Ticket, uint64(s.through))
+			m.control.SetPiecesDone(p.Ticket, uint64(s.through))
 			if m.control.WorkerParked() {
 				m.bell.Ring()
 			}
@@ -105,7 +106,7 @@ func (e *engine) failStreamsOf(m *worker, how string) {
 	for _, s := range slices.Clone(e.streams) {
 		i := slices.IndexFunc(s.calls, func(p *collective.Posted) bool { return p.Worker == m.id })
 		if i < 0 || s.calls[i].Call.Window == nil ||
-			m.control.Fed(s.calls[i].Ticket) >= uint64(s.pieces) {
+			m.control.PiecesFed(s.calls[i].Ticket) >= uint64(s.pieces) {
 			continue
 		}
 		other := e.byID[s.calls[(i+1)%len(s.calls)].Worker]
@@ -126,7 +127,8 @@ func (e *engine) streamWaits() (list []collective.Wait) {
 		var lacks []*collective.Posted
 		var waits *collective.Posted // some call that lacks nothing
 		for _, p := range s.calls {
-			if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
+			if p.Call.Window != nil && e.byID[p.Worker].control.PiecesFed(p.Ticket) <=
+				uint64(s.through) {
 				lacks = append(lacks, p)
 			} else {
 				waits = p

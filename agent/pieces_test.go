@@ -74,7 +74,7 @@ func (f *feeder) pieceMemory(i, n int) []byte {
 // plus its number, and tells the agent. It does not wait.
 func (f *feeder) feedPiece(ticket uint64, i, n int, value float32) {
 	fillNumbers(f.pieceMemory(i, n), value+float32(i*pieceElements))
-	f.control.SetFed(ticket, uint64(i)+1)
+	f.control.SetPiecesFed(ticket, uint64(i)+1)
 	f.agent.Ring()
 }
 
@@ -90,7 +90,7 @@ func fillNumbers(mem []byte, first float32) {
 func (f *feeder) awaitPiece(ticket uint64, i, n int, scale, offset float32) {
 	f.t.Helper()
 	f.control.SetWorkerParked(true)
-	for f.control.Through(ticket) <= uint64(i) {
+	for f.control.PiecesDone(ticket) <= uint64(i) {
 		if s := f.control.Completion(ticket); s != 0 {
 			f.t.Fatalf("piece %d: status %d, %s", i, s, f.control.ErrorText(ticket))
 		}
@@ -212,7 +212,7 @@ func TestPiecesThatDoNotCome(t *testing.T) {
 		return mine, theirs
 	}
 	mine, theirs := begin()
-	one.control.SetFed(theirs, arena.GivenUp)
+	one.control.SetPiecesFed(theirs, arena.GivenUp)
 	one.agent.Ring()
 	zero.mustEnd(mine, arena.Failed, "given up")
 	one.mustEnd(theirs, arena.Failed, "given up")
@@ -255,7 +255,7 @@ func TestWrongWindows(t *testing.T) {
 		f.mustEnd(f.submit(d), arena.Failed, "rank 0, "+field)
 	}
 	ticket := f.submit(sumCall(f.id, windowElements, true))
-	f.control.SetFed(ticket, collective.PiecesOpen+1)
+	f.control.SetPiecesFed(ticket, collective.PiecesOpen+1)
 	f.agent.Ring()
 	f.mustEnd(ticket, arena.Failed, "more pieces into its window than the 2")
 }

@@ -261,7 +261,7 @@ func (d *driver) newStatusKey() statusKey {
 		trial: known.Trial}
 	if m := d.head.Machine(); m != nil {
 		key.want, key.entering, key.short, key.paused = m.Want(), m.CountEntering(), m.Unplaced(),
-			m.Paused()
+			m.IsPaused()
 	}
 	return key
 }
@@ -283,7 +283,7 @@ func (d *driver) newStatus() Status {
 	}
 	if m := d.head.Machine(); m != nil {
 		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),
-			m.Paused(), m.CountEntering(), m.Unplaced(), workerIDs(m.WaitingWorkers())
+			m.IsPaused(), m.CountEntering(), m.Unplaced(), workerIDs(m.WaitingWorkers())
 		s.Slots, s.Allotment, s.Growth = m.TotalSlots(), m.Allotment(), m.Growth()
 	}
 	for _, m := range record.View.Members {

@@ -234,7 +234,7 @@ func (r *leader) checkChange(next setting.Setting, c setting.Change) error {
 			"client.Train): it has no setting that could change")
 	case r.releasing != "" || r.state.AllReleased != "" || r.machine.Record().Done > 0:
 		return errors.New("the job is ending")
-	case r.machine.Paused():
+	case r.machine.IsPaused():
 		return errors.New("the job is paused: it waits for workers; ask again when it trains")
 	case r.entering != nil:
 		return errChangeWaits

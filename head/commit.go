@@ -15,7 +15,7 @@ import (
 // may be lost that others still believe in, and nothing may be decided without it. Nor does it
 // write in a recovery.
 func (r *leader) advanceLog() {
-	for r.reports == nil && !r.machine.Proposing() {
+	for r.reports == nil && !r.machine.IsProposing() {
 		r.commitWithoutBatch()
 		r.disbandUnused()
 		r.abortStep()
@@ -73,8 +73,8 @@ func (r *leader) readyToCommit(f *batch) bool {
 		r.machine.ReachBoundary(r.memberIDs()...)
 		r.carryOutOrders()
 	}
-	return !r.machine.Proposing() &&
-		(!r.machine.Paused() || f.isReshape() || f.told && r.freesSlots(r.machine.View()))
+	return !r.machine.IsProposing() &&
+		(!r.machine.IsPaused() || f.isReshape() || f.told && r.freesSlots(r.machine.View()))
 }
 
 // freesSlots reports whether the members of a generation leave a host that is to be left, or are

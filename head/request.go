@@ -65,7 +65,7 @@ func (r *leader) checkPark() error {
 	switch {
 	case r.releasing != "" || r.state.AllReleased != "":
 		return errors.New("the job is ending")
-	case r.machine.Paused():
+	case r.machine.IsPaused():
 		return errors.New("the job is paused, so no step ends; ask again when it trains")
 	case r.machine.View().Generation == 0:
 		return errEarly

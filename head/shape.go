@@ -82,11 +82,11 @@ func (r *leader) requestReshape(w requestedMesh) error {
 		return errEarly
 	case s.Broken != "":
 		return errors.New(s.Broken)
-	case s.NeedsCheckpoint() && !r.machine.Paused():
+	case s.NeedsCheckpoint() && !r.machine.IsPaused():
 		return errors.New("the job is going back to a checkpoint; ask again when it trains")
 	case r.releasing != "":
 		return errors.New("the job is ending")
-	case s.Next != "" && !r.machine.Paused() || r.requested != nil:
+	case s.Next != "" && !r.machine.IsPaused() || r.requested != nil:
 		return fmt.Errorf("the job is on its way to mesh %s; ask again when it is there",
 			cmp.Or(s.Next, r.agent.RequestedMesh()))
 	}
@@ -298,7 +298,7 @@ func (r *leader) abortStep() {
 	r.machine.Disarrange() // by a reshape that has failed
 	r.machine.ReachBoundary(left...)
 	r.carryOutOrders()
-	if r.machine.Proposing() || r.machine.Paused() {
+	if r.machine.IsProposing() || r.machine.IsPaused() {
 		return
 	}
 	// On a mesh a checkpoint that is made to park the job ends with the loss of a worker.

@@ -36,8 +36,8 @@ const (
 	MaxWho      = 160     // bytes of the text that says who decides it, or why
 )
 
-// on returns how many workers a host may have.
-func (a *Allotment) on(host string) int {
+// slotsOn returns how many workers a host may have.
+func (a *Allotment) slotsOn(host string) int {
 	byName := func(s HostSlots, host string) int { return strings.Compare(s.Host, host) }
 	i, is := slices.BinarySearchFunc(a.Slots, host, byName)
 	if !is {
@@ -166,7 +166,7 @@ func (m *Machine) Allot(slots map[string]int, who, why string) error {
 	m.cfg.Allotment, m.cfg.Want, m.ranks = a, a.Total(), a.Total()
 	for _, h := range m.hosts {
 		if n := m.slotsOf(h); n != 0 {
-			m.giveUpOn(h, m.hostLoad(h)-max(n, 0))
+			m.giveUpOnHost(h, m.hostLoad(h)-max(n, 0))
 		}
 	}
 	m.giveUpExcess()
@@ -178,7 +178,7 @@ func (m *Machine) Allot(slots map[string]int, who, why string) error {
 // keepAllotted gives a host that is kept after all as many slots as it has workers.
 func (m *Machine) keepAllotted(h *Host) {
 	a := m.cfg.Allotment
-	if a == nil || a.on(h.Name) >= m.hostLoad(h) {
+	if a == nil || a.slotsOn(h.Name) >= m.hostLoad(h) {
 		return
 	}
 	slots := map[string]int{h.Name: m.hostLoad(h)}
@@ -195,7 +195,7 @@ func (m *Machine) slotsOf(h *Host) int {
 	if m.cfg.Allotment == nil || h.Slots == NoSlots {
 		return h.Slots
 	}
-	if n := m.cfg.Allotment.on(h.Name); n > 0 {
+	if n := m.cfg.Allotment.slotsOn(h.Name); n > 0 {
 		return n
 	}
 	return NoSlots
@@ -206,9 +206,9 @@ func (m *Machine) isLeft(h *Host) bool {
 	return h.Draining || h.Slots != NoSlots && m.slotsOf(h) == NoSlots
 }
 
-// giveUpOn gives up n workers of a host that are not members yet: those that are not started first,
-// then those that have not asked, the youngest of each; none for an n of 0 or less.
-func (m *Machine) giveUpOn(h *Host, n int) {
+// giveUpOnHost gives up n workers of a host that are not members yet: those that are not started
+// first, then those that have not asked, the youngest of each; none for an n of 0 or less.
+func (m *Machine) giveUpOnHost(h *Host, n int) {
 	n -= m.ordered.cancel(h.Name, n)
 	for _, p := range []phase{starting, ready} {
 		list := m.workersOn(h.Name, p)
@@ -219,10 +219,10 @@ func (m *Machine) giveUpOn(h *Host, n int) {
 	}
 }
 
-// surplus lists the members beyond the slots that their hosts are allotted, host by host; nil where
-// nobody allots slots, or none is beyond them. On each host those stay who have the state of the
-// job, and of them the oldest.
-func (m *Machine) surplus() (list []topo.WorkerID) {
+// membersBeyondSlots lists the members beyond the slots that their hosts are allotted, host by
+// host; nil where nobody allots slots, or none is beyond them. On each host those stay who have the
+// state of the job, and of them the oldest.
+func (m *Machine) membersBeyondSlots() (list []topo.WorkerID) {
 	if m.cfg.Allotment == nil {
 		return nil
 	}

@@ -25,9 +25,9 @@ type allotted struct {
 	view    topo.View                // the active generation
 }
 
-// follow carries out the orders of the machine. It fails the test where fewer members than the
-// minimum are left, or none with the state of the job.
-func (a *allotted) follow() {
+// carryOutOrders carries out the orders of the machine. It fails the test where fewer members than
+// the minimum are left, or none with the state of the job.
+func (a *allotted) carryOutOrders() {
 	for list := a.m.Ready(); len(list) > 0; list = a.m.Ready() {
 		for _, o := range list {
 			switch o := o.(type) {
@@ -71,27 +71,27 @@ func (a *allotted) step(all bool) {
 		a.orders = a.orders[1:]
 		a.alive[o.Worker], a.waiting[o.Worker] = o.Host, true
 		a.m.WorkerStarted(o.Worker, o.Host)
-		a.follow()
+		a.carryOutOrders()
 	}
 	for _, w := range sortedKeys(a.waiting) {
 		if happens("ask") {
 			delete(a.waiting, w)
 			a.m.WorkerAsks(w)
-			a.follow()
+			a.carryOutOrders()
 		}
 	}
 	for _, m := range a.view.Members {
 		a.state[m.Worker] = true
 	}
 	a.m.ReachBoundary()
-	a.follow()
+	a.carryOutOrders()
 	a.m.BeginStep()
 	for len(a.stopped) > 0 && happens("end") {
 		w := a.stopped[0]
 		a.stopped = a.stopped[1:]
 		delete(a.alive, w)
 		a.m.WorkerFinished(w)
-		a.follow()
+		a.carryOutOrders()
 	}
 }
 
@@ -107,7 +107,7 @@ func TestAllotments(t *testing.T) {
 		a.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"), Min: a.min,
 			Head: "a", Hosts: []member.Host{{Name: "a", Slots: 5}}})
 		hosts := 1
-		a.follow()
+		a.carryOutOrders()
 		a.step(true)
 		last := map[string]int(nil)
 		for range rapid.IntRange(1, 12).Draw(t, "events") {
@@ -124,13 +124,13 @@ func TestAllotments(t *testing.T) {
 					last = slots
 				}
 			}
-			a.follow()
+			a.carryOutOrders()
 			a.step(false)
 		}
 		for ; hosts < len(names); hosts++ {
 			a.m.SetHost(names[hosts], 1, "")
 		}
-		a.follow()
+		a.carryOutOrders()
 		before := a.view
 		for range 6 {
 			a.step(true)

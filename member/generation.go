@@ -20,7 +20,7 @@ func (m *Machine) CountExpected() int {
 
 // CountStaying counts the members that are not to be released.
 func (m *Machine) CountStaying() (n int) {
-	return m.countStayingWithout(m.surplus())
+	return m.countStayingWithout(m.membersBeyondSlots())
 }
 
 // countStayingWithout is CountStaying, where over are the members beyond the slots of their hosts.
@@ -71,7 +71,7 @@ func (m *Machine) stays(s *worker) bool {
 
 // stayingMembers lists the members that stay, oldest first.
 func (m *Machine) stayingMembers() []topo.WorkerID {
-	over := m.surplus()
+	over := m.membersBeyondSlots()
 	return slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
 		return !m.stays(m.workers.find(w)) || slices.Contains(over, w)
 	})
@@ -108,7 +108,7 @@ func (m *Machine) leavers() []topo.WorkerID {
 			return slices.Contains(m.arranged, w)
 		})
 	}
-	over := m.surplus()
+	over := m.membersBeyondSlots()
 	if n := m.countStayingWithout(over); n <= m.cfg.Want &&
 		(m.whole || n == m.workers.countIn(active)) {
 		return nil // as after almost every step, and without a list
@@ -192,12 +192,12 @@ func (m *Machine) successor() string {
 // decideNext decides what follows from a change of the state: it orders workers that are missing,
 // and proposes the next generation if one is due, or else ends, pauses or resumes the job.
 func (m *Machine) decideNext() {
-	m.refill()
+	m.orderMissing()
 	if m.over || m.proposed != nil {
 		return
 	}
 	if m.hasLostMember() || m.hasLostHost() || m.isChangeDue() || m.head != m.record.Head {
-		m.propose()
+		m.proposeNext()
 		return
 	}
 	m.news = nil
@@ -241,9 +241,9 @@ func (m *Machine) finishIfOver() bool {
 	return true
 }
 
-// propose emits a Propose of the next generation: without the gone, and at a boundary without the
-// leavers and with the joiners. It is m.proposed until it is decided; none may be before.
-func (m *Machine) propose() {
+// proposeNext emits a Propose of the next generation: without the gone, and at a boundary without
+// the leavers and with the joiners. It is m.proposed until it is decided; none may be before.
+func (m *Machine) proposeNext() {
 	a := Activate{Because: Because(strings.Join(m.news, "; "))}
 	if len(m.news) == 0 {
 		a.Because = m.because

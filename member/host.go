@@ -53,7 +53,7 @@ func (m *Machine) HostReported(name string, ordered int) {
 		m.unplaced -= max(min(excess, m.unplaced), 0) // who has come is who was waited for
 	}
 	m.placeWorkers(m.because)
-	m.refill()
+	m.orderMissing()
 }
 
 // orderMinimum asks, now that a host has come, for the workers that a job lacks to its minimum.
@@ -70,8 +70,8 @@ func (m *Machine) orderMinimum(host string) {
 
 // AllReported tells that this head knows all workers that there are. What is wanted beyond them,
 // and has no room, waits for a slot, as it did under the head before: no record says so. Where
-// there are spares, refill orders what is missing; where slots are allotted, workers are ordered
-// for all of them.
+// there are spares, orderMissing orders what is missing; where slots are allotted, workers are
+// ordered for all of them.
 func (m *Machine) AllReported() {
 	m.restored = false
 	if m.shrinks {
@@ -127,7 +127,7 @@ func (m *Machine) recordHosts() {
 	}
 	if len(news) > 0 {
 		m.news = append(m.news, news...)
-		m.propose()
+		m.proposeNext()
 	}
 }
 
@@ -434,7 +434,7 @@ func (m *Machine) placeWorkers(why Because) {
 // startOn orders n new workers on a host, "" for the one there is, with the next free numbers;
 // nothing for an n of 0.
 func (m *Machine) startOn(host string, n int, why Because) {
-	if n = m.ordered.order(host, n); n > 0 {
+	if n = m.ordered.addWanted(host, n); n > 0 {
 		m.emit(Start{host, n, m.next, why})
 		m.next += topo.WorkerID(n)
 	}

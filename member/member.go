@@ -177,12 +177,12 @@ func (m *Machine) View() topo.View { return m.record.View }
 // Want is the size that the job is asked to have.
 func (m *Machine) Want() int { return m.cfg.Want }
 
-// Proposing reports whether a generation waits to be decided. The shell holds the end of a step
+// IsProposing reports whether a generation waits to be decided. The shell holds the end of a step
 // until it is.
-func (m *Machine) Proposing() bool { return m.proposed != nil }
+func (m *Machine) IsProposing() bool { return m.proposed != nil }
 
-// Paused reports whether the members wait for more workers.
-func (m *Machine) Paused() bool { return m.paused }
+// IsPaused reports whether the members wait for more workers.
+func (m *Machine) IsPaused() bool { return m.paused }
 
 // ReserveNumbers tells that the numbers below next were given, by a head before this one: a number
 // is never given twice.

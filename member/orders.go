@@ -66,9 +66,9 @@ func (o orders) cancelOne() bool {
 	return false
 }
 
-// order wants n more workers on a host, and returns how many of them must be ordered there: those
-// that were given up and will start all the same are taken first.
-func (o orders) order(host string, n int) int {
+// addWanted wants n more workers on a host, and returns how many of them must be ordered there:
+// those that were given up and will start all the same are taken first.
+func (o orders) addWanted(host string, n int) int {
 	again := min(n, o.unwanted[host])
 	o.wanted[host] += n
 	o.unwanted[host] -= again

@@ -41,7 +41,7 @@ func (r Record) Voters() (hosts []string) {
 	}
 	if len(hosts)%2 == 0 {
 		for _, h := range r.Hosts {
-			if !r.leaves(h) && !slices.Contains(hosts, h.Name) {
+			if !r.isToBeLeft(h) && !slices.Contains(hosts, h.Name) {
 				return append(hosts, h.Name)
 			}
 		}
@@ -49,10 +49,10 @@ func (r Record) Voters() (hosts []string) {
 	return hosts
 }
 
-// leaves reports whether a host of the record is to be left.
-func (r Record) leaves(h Host) bool {
+// isToBeLeft reports whether a host of the record is to be left.
+func (r Record) isToBeLeft(h Host) bool {
 	return h.Draining ||
-		r.Allotment != nil && h.Slots != NoSlots && r.Allotment.on(h.Name) == 0
+		r.Allotment != nil && h.Slots != NoSlots && r.Allotment.slotsOn(h.Name) == 0
 }
 
 // IsQuorum reports whether hosts, given by name, are enough to decide on the generation after r:

@@ -24,7 +24,7 @@ const (
 func (m *Machine) Tick() {
 	if m.hold > 0 {
 		m.hold--
-		m.refill()
+		m.orderMissing()
 	}
 	m.recordHosts()
 }
@@ -57,10 +57,10 @@ func (m *Machine) wantedSpares() int {
 	return m.cfg.Spares
 }
 
-// refill orders workers for members that are missing, in a job that grows also for slots that its
-// hosts have, and then spares: those when everybody has made a step since the last change, so that
-// their start does not slow the change itself. Jobs that take no steps have none of them.
-func (m *Machine) refill() {
+// orderMissing orders workers for members that are missing, in a job that grows also for slots that
+// its hosts have, and then spares: those when everybody has made a step since the last change, so
+// that their start does not slow the change itself. Jobs that take no steps have none of them.
+func (m *Machine) orderMissing() {
 	grows := m.isGrowing()
 	if m.cfg.Spares == 0 && !grows || m.hold > 0 || m.over || m.isEnding() ||
 		!m.anyHasState(m.workers.inPhases(active)) {

@@ -64,9 +64,9 @@ func (d *Detector[D]) Heard(now D) {
 	d.updateStatistics()
 }
 
-// Excuse takes a time out of the present silence, in d, in which the peer could not have been
+// ExcludePause takes a time out of the present silence, in d, in which the peer could not have been
 // heard, because nobody listened.
-func (d *Detector[D]) Excuse(pause D) {
+func (d *Detector[D]) ExcludePause(pause D) {
 	d.last += pause
 	d.sampled += pause
 }

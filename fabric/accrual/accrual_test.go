@@ -13,9 +13,9 @@ const (
 	interval = 50 * ms
 )
 
-// rhythm returns a detector that has heard these silences, so many rounds of them, and the moment
-// in which it heard the last.
-func rhythm(rounds int, silences ...time.Duration) (*Detector[time.Duration], time.Duration) {
+// heardRhythm returns a detector that has heard these silences, so many rounds of them, and the
+// moment in which it heard the last.
+func heardRhythm(rounds int, silences ...time.Duration) (*Detector[time.Duration], time.Duration) {
 	now := 7 * time.Second
 	d := New(interval, now)
 	for range rounds {
@@ -45,7 +45,7 @@ func TestPhi(t *testing.T) {
 		{"mean 300 and spread 200, at the mean", []time.Duration{100 * ms, 500 * ms}, 300 * ms,
 			half},
 	} {
-		d, now := rhythm(window, c.silences...)
+		d, now := heardRhythm(window, c.silences...)
 		if got := d.Phi(now + c.silence); math.Abs(got-c.want) > 1e-6 {
 			t.Errorf("%s: φ of %v is %v, want %v", c.name, c.silence, got, c.want)
 		}
@@ -80,7 +80,7 @@ func TestSuspectAfter(t *testing.T) {
 				50 * ms, 50 * ms}, 1001 * ms},
 		{"a slow rhythm", []time.Duration{400 * ms}, 962 * ms}, // 400 + 5.612 · 100
 	} {
-		d, now := rhythm(window, c.silences...)
+		d, now := heardRhythm(window, c.silences...)
 		if got := suspectAfter(d, now); got != c.want {
 			t.Errorf("%s: suspected after %v, want %v", c.name, got, c.want)
 		}
@@ -89,7 +89,7 @@ func TestSuspectAfter(t *testing.T) {
 
 // TestBurst: a stream of data must not make the beat after it look late.
 func TestBurst(t *testing.T) {
-	d, now := rhythm(0)
+	d, now := heardRhythm(0)
 	for range 100_000 {
 		now += ms / 10
 		d.Heard(now)
@@ -102,7 +102,7 @@ func TestBurst(t *testing.T) {
 // TestForgets: a long pause counts for a while, and no longer once the window is full of other
 // silences.
 func TestForgets(t *testing.T) {
-	d, now := rhythm(1, 900*ms)
+	d, now := heardRhythm(1, 900*ms)
 	if got := suspectAfter(d, now); got <= 1800*ms {
 		t.Errorf("one who was silent for 900 ms a moment ago is suspected after %v", got)
 	}
@@ -118,9 +118,9 @@ func TestForgets(t *testing.T) {
 // TestExcuse: a pause in which nobody listened neither counts as silence nor makes later ones look
 // normal.
 func TestExcuse(t *testing.T) {
-	d, now := rhythm(window, interval)
+	d, now := heardRhythm(window, interval)
 	now += 30 * time.Second // this process was stopped
-	d.Excuse(30*time.Second - interval)
+	d.ExcludePause(30*time.Second - interval)
 	if got := d.Silence(now); got != interval {
 		t.Errorf("silence of %v", got)
 	}
@@ -128,7 +128,7 @@ func TestExcuse(t *testing.T) {
 	if got := suspectAfter(d, now); got != 612*ms {
 		t.Errorf("after an excused pause a silence is suspected after %v", got)
 	}
-	d.Excuse(time.Hour) // more than was silent
+	d.ExcludePause(time.Hour) // more than was silent
 	if d.Silence(now) != 0 || d.Suspect(now) {
 		t.Error("an excuse made the silence negative")
 	}

@@ -136,22 +136,24 @@ func (c *Control) SetSource(ticket uint64, rank int) {
 	binary.LittleEndian.PutUint32(c.slot(ticket)[offErrLen:], uint32(rank))
 }
 
-// GivenUp is what Fed says of a call that its worker will not feed any more.
+// GivenUp is what PiecesFed says of a call that its worker will not feed any more.
 const GivenUp = math.MaxUint64
 
-// Fed returns how many pieces of a call the worker has put into its window, or GivenUp.
-func (c *Control) Fed(ticket uint64) uint64 { return c.word64(slotOffset(ticket) + offFed).Load() }
+// PiecesFed returns how many pieces of a call the worker has put into its window, or GivenUp.
+func (c *Control) PiecesFed(ticket uint64) uint64 {
+	return c.word64(slotOffset(ticket) + offFed).Load()
+}
 
-// SetFed sets Fed. The worker calls it when another piece is in the window.
-func (c *Control) SetFed(ticket, n uint64) { c.set64(slotOffset(ticket)+offFed, n) }
+// SetPiecesFed sets PiecesFed. The worker calls it when another piece is in the window.
+func (c *Control) SetPiecesFed(ticket, n uint64) { c.set64(slotOffset(ticket)+offFed, n) }
 
-// Through returns how many pieces of a call have their result in the window.
-func (c *Control) Through(ticket uint64) uint64 {
+// PiecesDone returns how many pieces of a call have their result in the window.
+func (c *Control) PiecesDone(ticket uint64) uint64 {
 	return c.word64(slotOffset(ticket) + offThrough).Load()
 }
 
-// SetThrough sets Through. The agent calls it when another piece has its result.
-func (c *Control) SetThrough(ticket, n uint64) { c.set64(slotOffset(ticket)+offThrough, n) }
+// SetPiecesDone sets PiecesDone. The agent calls it when another piece has its result.
+func (c *Control) SetPiecesDone(ticket, n uint64) { c.set64(slotOffset(ticket)+offThrough, n) }
 
 // Completion returns how the call of a ticket ended; 0 while it runs.
 func (c *Control) Completion(ticket uint64) Status {

@@ -19,8 +19,8 @@ import (
 // hosts.closeAll. They run on the goroutine of their test, wait on Recorders, and fail the test
 // where the network does otherwise than their comment says.
 
-// seeded returns a source of randomness and writes its seed to the log of the test.
-func seeded(t *testing.T) *rand.Rand {
+// newSeededRand returns a source of randomness and writes its seed to the log of the test.
+func newSeededRand(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
@@ -56,7 +56,7 @@ func messagesInOrder(t *testing.T, h *hosts) {
 
 // messagesOfAllSizes sends messages from no byte to the most that one may have: their bytes arrive.
 func messagesOfAllSizes(t *testing.T, h *hosts) {
-	random := seeded(t)
+	random := newSeededRand(t)
 	a, b := h.add("a"), h.add("b")
 	var sent [][]byte
 	for _, n := range []int{0, 1, 2, 100, 16 << 10, 16<<10 + 1, random.IntN(1 << 20),

@@ -51,7 +51,7 @@ func (f transfers) place(_ fabric.Host, p fabric.Piece) []byte {
 
 // piecesInPlace sends pieces of many transfers in a random order: each arrives where Place says.
 func piecesInPlace(t *testing.T, h *hosts) {
-	random := seeded(t)
+	random := newSeededRand(t)
 	const n, size = 20, 100_000
 	r, landing := NewRecorder(t), transfers{}
 	for i := range uint64(n) {
@@ -119,7 +119,7 @@ func emptyPiece(t *testing.T, h *hosts) {
 
 // largeTransfer sends many MiB both ways at once, on random streams.
 func largeTransfer(t *testing.T, h *hosts) {
-	random := seeded(t)
+	random := newSeededRand(t)
 	const size = 64 << 20
 	// filled by copying: random bytes one by one take long under the race detector
 	source := make([]byte, size)

@@ -77,7 +77,7 @@ func (l *link) transmitPieces(i int) error {
 	}
 	for {
 		o, ok := l.pieces.take(i)
-		if !ok || !l.hold(i, int(o.Length)) {
+		if !ok || !l.waitForLimits(i, int(o.Length)) {
 			return nil
 		}
 		if !l.calls.BeginUse() { // from here to EndUse the payloads are there
@@ -88,7 +88,7 @@ func (l *link) transmitPieces(i int) error {
 			if l.isLimited() {
 				break // each piece is held by itself
 			}
-			if o, ok = l.pieces.takeNow(i); !ok {
+			if o, ok = l.pieces.tryTake(i); !ok {
 				break
 			}
 			err = w.write(o)
@@ -110,9 +110,9 @@ func (l *link) transmitPieces(i int) error {
 // isLimited reports whether there is a limit of what may be sent. Any goroutine may call it.
 func (l *link) isLimited() bool { return l.limit.isSet() || l.network.limit.isSet() }
 
-// hold blocks until n bytes may be sent on stream i by both limits; false: the link has ended. The
-// goroutine that sends on the stream calls it.
-func (l *link) hold(i, n int) bool {
+// waitForLimits blocks until n bytes may be sent on stream i by both limits; false: the link has
+// ended. The goroutine that sends on the stream calls it.
+func (l *link) waitForLimits(i, n int) bool {
 	if !l.isLimited() {
 		return true
 	}

@@ -94,7 +94,7 @@ func TestDeadInterfaces(t *testing.T) {
 	run := func(upTo time.Duration, next func()) (died bool) {
 		for ; now < upTo; now += tick {
 			next()
-			died = a.isDead(now, tick) || died
+			died = a.judgeOwedAcks(now, tick) || died
 		}
 		return died
 	}
@@ -104,7 +104,7 @@ func TestDeadInterfaces(t *testing.T) {
 	if run(2*time.Minute, func() { owed = (owed + tick) % (400 * time.Millisecond) }) {
 		t.Error("it acknowledges what it gets after a while, and is taken for dead")
 	}
-	if a.isDead(now+time.Minute, time.Minute) {
+	if a.judgeOwedAcks(now+time.Minute, time.Minute) {
 		t.Error("this process stood still, and that is held against the interface")
 	}
 	now += time.Minute

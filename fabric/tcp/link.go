@@ -154,7 +154,7 @@ const directBytes = 8 << 10
 func (l *link) writeDirect(k kind, body []byte) {
 	l.directFrame = append(appendHead(l.directFrame[:0], k, len(body)), body...)
 	_, err := l.control.Write(l.directFrame)
-	l.outbox.release(err == nil && !l.control.raw.flushNow())
+	l.outbox.releaseClaim(err == nil && !l.control.raw.flushNow())
 	l.endByError(err)
 }
 

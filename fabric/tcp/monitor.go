@@ -59,8 +59,8 @@ func (m *Network) judgeLinks(now, passed time.Duration, beat bool) {
 // acknowledges what it gets, its process has the longer patience. Only monitor calls it.
 func (l *link) judgeSilence(now, passed time.Duration) {
 	if l.delivering.Load() || passed > standstill {
-		l.host.Excuse(passed)
-		l.process.Excuse(passed)
+		l.host.ExcludePause(passed)
+		l.process.ExcludePause(passed)
 	}
 	heard := min(now, time.Duration(l.heard.Load()))
 	l.process.Heard(heard)
@@ -71,7 +71,7 @@ func (l *link) judgeSilence(now, passed time.Duration) {
 	}
 	l.host.Heard(heard)
 	for _, a := range l.others {
-		if a.isDead(now, passed) {
+		if a.judgeOwedAcks(now, passed) {
 			err := fmt.Errorf(
 				"%w: on another network interface than the one that control goes over",
 				fabric.ErrSilent)
@@ -98,11 +98,12 @@ type otherPath struct {
 	owed func() time.Duration
 }
 
-// isDead records in a.silence what is owed now, and reports whether the other interface is dead.
-// Now is sinceStart, and passed the time since the last call. The goroutine of monitor calls it.
-func (a *otherPath) isDead(now, passed time.Duration) bool {
+// judgeOwedAcks records in a.silence what is owed now, and reports whether the other interface is
+// dead. Now is sinceStart, and passed the time since the last call. The goroutine of monitor calls
+// it.
+func (a *otherPath) judgeOwedAcks(now, passed time.Duration) bool {
 	if passed > standstill {
-		a.silence.Excuse(passed)
+		a.silence.ExcludePause(passed)
 	}
 	a.silence.Heard(now - a.owed())
 	return a.silence.Suspect(now)

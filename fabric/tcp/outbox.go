@@ -79,9 +79,9 @@ func (o *outbox) tryClaim() bool {
 	return true
 }
 
-// release ends a claim; rest is whether something is left in the stream's buffer, which takeChunk's
-// caller then writes.
-func (o *outbox) release(rest bool) {
+// releaseClaim ends a claim; rest is whether something is left in the stream's buffer, which
+// takeChunk's caller then writes.
+func (o *outbox) releaseClaim(rest bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.claimed, o.rest = false, rest

@@ -31,7 +31,7 @@ func TestOneAtATimeWrites(t *testing.T) {
 	finishChunk(t, o, chunk)
 	claims(true, "when all is written")
 	claims(false, "while somebody writes")
-	o.release(true)
+	o.releaseClaim(true)
 	claims(false, "when something is left in the buffer")
 	if rest := o.takeChunk(nil); rest == nil || len(rest) > 0 {
 		t.Fatalf("took %q, want word of the rest", rest)
@@ -50,7 +50,7 @@ func finishChunk(t *testing.T, o *outbox, chunk []byte) {
 	if o.takeChunk(chunk) == nil {
 		t.Fatal("nothing to take")
 	}
-	o.release(false)
+	o.releaseClaim(false)
 }
 
 // What the kernel does not take at once is written by the next Flush, in its order.

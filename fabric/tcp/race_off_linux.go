@@ -5,8 +5,8 @@ package tcp
 // These functions have bodies where the race detector is built in: there they tell it what raw
 // system calls write and read. Socket calls them around each.
 
-// toKernel does nothing without the race detector.
-func toKernel([]byte) {}
+// markWrittenForRace does nothing without the race detector.
+func markWrittenForRace([]byte) {}
 
-// fromKernel does nothing without the race detector.
-func fromKernel([]byte) {}
+// markReadForRace does nothing without the race detector.
+func markReadForRace([]byte) {}

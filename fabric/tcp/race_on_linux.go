@@ -14,16 +14,16 @@ import (
 // allSockets stands for all sockets of the process.
 var allSockets byte
 
-// toKernel tells the race detector that b is written to a socket.
-func toKernel(b []byte) {
+// markWrittenForRace tells the race detector that b is written to a socket.
+func markWrittenForRace(b []byte) {
 	if len(b) > 0 {
 		runtime.RaceReadRange(unsafe.Pointer(&b[0]), len(b))
 	}
 	runtime.RaceReleaseMerge(unsafe.Pointer(&allSockets))
 }
 
-// fromKernel tells the race detector that b was read from a socket.
-func fromKernel(b []byte) {
+// markReadForRace tells the race detector that b was read from a socket.
+func markReadForRace(b []byte) {
 	if len(b) > 0 {
 		runtime.RaceWriteRange(unsafe.Pointer(&b[0]), len(b))
 	}

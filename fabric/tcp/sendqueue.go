@@ -44,15 +44,15 @@ func (p *sendQueue) take(i int) (outgoing, bool) {
 	for !p.closed && !p.hasFor(i) {
 		p.free[i].Wait()
 	}
-	return p.takeFor(i)
+	return p.popFirstFor(i)
 }
 
-// takeNow removes the first piece if stream i may carry it, and does not wait; false: it may not,
+// tryTake removes the first piece if stream i may carry it, and does not wait; false: it may not,
 // or there is none.
-func (p *sendQueue) takeNow(i int) (outgoing, bool) {
+func (p *sendQueue) tryTake(i int) (outgoing, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.takeFor(i)
+	return p.popFirstFor(i)
 }
 
 // close throws away what waits, and has every take return.
@@ -71,9 +71,9 @@ func (p *sendQueue) hasFor(i int) bool {
 	return first != nil && i < first.maxStreams()
 }
 
-// takeFor removes the first piece, if stream i may carry it, and wakes the streams that may carry
-// the next one; p.mu is held.
-func (p *sendQueue) takeFor(i int) (o outgoing, ok bool) {
+// popFirstFor removes the first piece, if stream i may carry it, and wakes the streams that may
+// carry the next one; p.mu is held.
+func (p *sendQueue) popFirstFor(i int) (o outgoing, ok bool) {
 	if !p.hasFor(i) {
 		return o, false
 	}

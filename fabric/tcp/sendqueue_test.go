@@ -31,7 +31,7 @@ func TestSendQueueOrder(t *testing.T) {
 			}
 			stream := rapid.IntRange(0, fabric.MaxStreams-1).Draw(t, "stream")
 			may := len(want) > 0 && (stream == 0 || stream < int(want[0].Streams))
-			got, ok := p.takeNow(stream)
+			got, ok := p.tryTake(stream)
 			if ok != may || ok && got.Piece != want[0].Piece {
 				t.Fatalf("stream %d takes %+v (%v) of %+v", stream, got, ok, want)
 			}
@@ -77,7 +77,7 @@ func TestSendQueueWakes(t *testing.T) {
 		t.Error(err)
 	}
 	p.put(outgoing{})
-	if _, ok := p.takeNow(0); ok {
+	if _, ok := p.tryTake(0); ok {
 		t.Error("a closed sendQueue has pieces")
 	}
 }

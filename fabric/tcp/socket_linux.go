@@ -95,7 +95,7 @@ func (s *socket) Read(b []byte) (int, error) {
 	}
 	s.in.b = b
 	n, err := s.in.result(s.raw.Read(s.in.once))
-	fromKernel(b[:n])
+	markReadForRace(b[:n])
 	if n == 0 && err == nil {
 		err = io.EOF
 	}
@@ -104,7 +104,7 @@ func (s *socket) Read(b []byte) (int, error) {
 
 // Write writes all of b, and blocks until the kernel has taken it.
 func (s *socket) Write(b []byte) (written int, err error) {
-	toKernel(b)
+	markWrittenForRace(b)
 	for n := 0; written < len(b) && err == nil; written += n {
 		s.out.b = b[written:]
 		n, err = s.out.result(s.raw.Write(s.out.once))
@@ -118,7 +118,7 @@ func (s *socket) writeVectors(vectors [][]byte) (err error) {
 	s.vectors = s.room[:0]
 	for _, v := range vectors {
 		if len(v) > 0 {
-			toKernel(v)
+			markWrittenForRace(v)
 			s.vectors = append(s.vectors, iovec(v))
 		}
 	}
@@ -155,7 +155,7 @@ func (s *socket) writeNow(b []byte) (written int) {
 	if len(b) == 0 {
 		return 0
 	}
-	toKernel(b)
+	markWrittenForRace(b)
 	s.out.b, s.out.n = b, 0
 	_ = s.raw.Write(s.try)
 	s.out.b = nil

@@ -38,7 +38,7 @@ func parseSlots(words []string) map[string]int {
 
 // allot asks the head for slots by host; none = the allotment ends.
 func (c *Cluster) allot(slots map[string]int) {
-	c.noteSlots(slots)
+	c.recordSlots(slots)
 	c.askHead(func(h *host) error { return h.agent.Allot(slots, "pool", "") })
 }
 
@@ -103,7 +103,7 @@ func (c *Cluster) checkAllots() {
 		if slots == nil {
 			return
 		}
-		c.noteSlots(slots)
+		c.recordSlots(slots)
 		if err := h.agent.Allot(slots, "pool", ""); err != nil {
 			c.invariants.fail("%s refuses slots %v: %v", h.name, slots, err)
 		}
@@ -199,7 +199,7 @@ func (c *Cluster) allotOfHead(h *host) map[string]int {
 		return nil
 	}
 	slots := c.drawSlots(m, c.invariants.newest)
-	c.noteSlots(slots)
+	c.recordSlots(slots)
 	if slots == nil || h.agent.Allot(slots, "pool of "+h.name, "") != nil {
 		return nil
 	}

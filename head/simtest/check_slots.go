@@ -16,8 +16,8 @@ func (h *host) checkSlots() {
 	}
 }
 
-// noteSlots notes the slots that hosts are allotted.
-func (c *Cluster) noteSlots(slots map[string]int) {
+// recordSlots records the slots that hosts are allotted.
+func (c *Cluster) recordSlots(slots map[string]int) {
 	for name, n := range slots {
 		c.allotted[name] = max(c.allotted[name], n)
 	}

@@ -106,7 +106,7 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 	err error) {
 	old, ok1 := c.parseMesh(s.Mesh)
 	new, ok2 := c.parseMesh(text)
-	takers := takersOf(s, members)
+	takers := rankCandidates(s, members)
 	if !ok1 || !ok2 || new.rankCount() > takers.Size() || old.rankCount() != len(s.Workers) {
 		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text,
 			takers)
@@ -136,7 +136,7 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 		return p, errors.New(why)
 	case why != "":
 		p.lost = true
-		p.order = p.takeRanks(s, nil)
+		p.order = p.assignRanks(s, nil)
 		if s.Redundant && !c.unreplicated {
 			if p.order, err = c.placeRedundantly(
 				&head.Shape{Mesh: text, Workers: p.order, Leaving: s.Leaving, Kinds: s.Kinds}, text,
@@ -149,13 +149,13 @@ func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p 
 		p.order, err = c.placeRedundantly(s, text, members)
 		return p, err
 	}
-	p.order = p.takeRanks(s, holds)
+	p.order = p.assignRanks(s, holds)
 	return p, nil
 }
 
-// takeRanks lists the workers that take the new ranks, one after the other: those on hosts of the
+// assignRanks lists the workers that take the new ranks, one after the other: those on hosts of the
 // kind that a rank is to be on, and of these the one that holds most of what it needs.
-func (p *reshapePlan) takeRanks(s *head.Shape, holds map[topo.WorkerID][]int) (
+func (p *reshapePlan) assignRanks(s *head.Shape, holds map[topo.WorkerID][]int) (
 	order []topo.WorkerID) {
 	for r := range p.new.rankCount() {
 		needs, best, most := p.new.boxesOf(r), topo.WorkerID(0), -1
@@ -195,9 +195,9 @@ func countByKind(s *head.Shape, members topo.View) map[string]int {
 	return have
 }
 
-// takersOf returns the members that may have a rank of the mesh that comes: those that are on no
-// host that is being left.
-func takersOf(s *head.Shape, members topo.View) topo.View {
+// rankCandidates returns the members that may have a rank of the mesh that comes: those that are on
+// no host that is being left.
+func rankCandidates(s *head.Shape, members topo.View) topo.View {
 	members.Members = slices.DeleteFunc(slices.Clone(members.Members), func(m topo.Member) bool {
 		return slices.Contains(s.Leaving, m.Host)
 	})
@@ -220,7 +220,7 @@ func (c *Cluster) largestMesh(text string, workers int) (m mesh, ok bool) {
 func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (to meshes.Arranged,
 	err error) {
 	if text == "" {
-		takers := takersOf(&s, members)
+		takers := rankCandidates(&s, members)
 		m, ok := c.largestMesh(s.Mesh, takers.Size())
 		if !ok {
 			return to, fmt.Errorf("mesh %s cannot do with %s", s.Mesh,

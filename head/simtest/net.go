@@ -32,9 +32,9 @@ func (n *network) send(from, to string, m any) {
 	}
 }
 
-// take returns the i-th message that waits on a link and can arrive, counted round from 0, and
-// removes it unless it is to be kept; nil if there is none.
-func (n *network) take(p pair, i int, keep bool) any {
+// popMessage returns the i-th message that waits on a link and can arrive, counted round from 0,
+// and removes it unless it is to be kept; nil if there is none.
+func (n *network) popMessage(p pair, i int, keep bool) any {
 	l := n.links[p]
 	if l == nil || l.cut || len(l.waiting) == 0 {
 		return nil
@@ -47,9 +47,9 @@ func (n *network) take(p pair, i int, keep bool) any {
 	return m
 }
 
-// lose removes the i-th message that waits on a link, counted round from 0; if none waits it does
-// nothing.
-func (n *network) lose(p pair, i int) {
+// dropMessage removes the i-th message that waits on a link, counted round from 0; if none waits it
+// does nothing.
+func (n *network) dropMessage(p pair, i int) {
 	if l := n.links[p]; l != nil && len(l.waiting) > 0 {
 		i %= len(l.waiting)
 		l.waiting = slices.Delete(l.waiting, i, i+1)

@@ -203,14 +203,14 @@ func (c *Cluster) performMessage(what, way, which string) {
 	i, _ := strconv.Atoi(which)
 	p := pair{from, to}
 	if what == "lose" {
-		c.net.lose(p, i)
+		c.net.dropMessage(p, i)
 		return
 	}
 	h := c.findHost(to)
 	if h == nil || !h.alive {
 		return
 	}
-	if m := c.net.take(p, i, what == "repeat"); m != nil {
+	if m := c.net.popMessage(p, i, what == "repeat"); m != nil {
 		h.receive(from, m)
 	}
 }

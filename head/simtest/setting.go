@@ -210,7 +210,7 @@ func (l *invariants) checkBatches(step uint64, s *step) {
 func (c *Cluster) checkChanges() {
 	h := c.leadingHost()
 	if !c.levers.Batch.IsOpen() || h == nil || c.invariants.broken != nil || !c.mustGoOn(1) ||
-		!c.allLinked() || h.agent.State().Data == nil || h.agent.Machine().Paused() {
+		!c.allLinked() || h.agent.State().Data == nil || h.agent.Machine().IsPaused() {
 		return
 	}
 	before := h.agent.State()

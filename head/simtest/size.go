@@ -62,7 +62,7 @@ func sizeFault(is, was setAt, c *setting.Change) string {
 func (c *Cluster) checkSizes() {
 	h := c.leadingHost()
 	if h == nil || c.invariants.broken != nil || !c.mustGoOn(1) || !c.allLinked() ||
-		h.agent.State().Data == nil || h.agent.Machine().Paused() {
+		h.agent.State().Data == nil || h.agent.Machine().IsPaused() {
 		return
 	}
 	before, m := h.agent.State(), h.agent.Machine()
@@ -104,7 +104,7 @@ type sizedJob struct {
 // job go on until another host knows of the change; nil = no size can be asked for.
 func (c *Cluster) changeSizeOfHead(h *host) *sizedJob {
 	s, m := h.agent.State(), h.agent.Machine()
-	if m == nil || s.Data == nil || s.Setting.Size == 0 || m.Paused() ||
+	if m == nil || s.Data == nil || s.Setting.Size == 0 || m.IsPaused() ||
 		m.Want() != s.View.Size() || m.FollowsHosts() {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (c *Cluster) checkSizeOutlives(sized *sizedJob) {
 	}
 	s, want := h.agent.State(), h.agent.Machine().Want()
 	if s.Trial == nil || s.Trial.Number != sized.number || want != sized.want ||
-		int(s.Setting.Size) != want && !h.agent.Machine().Paused() {
+		int(s.Setting.Size) != want && !h.agent.Machine().IsPaused() {
 		c.invariants.fail("%s leads on from change %d of one that is lost, and wants %d, not %d: "+
 			"%+v", h.name, sized.number, want, sized.want, s)
 	}
@@ -164,7 +164,7 @@ func (c *Cluster) runUntil(is func() bool) bool {
 		}
 		for range patience {
 			for _, p := range c.net.busyLinks() {
-				if m := c.net.take(p, 0, false); m != nil {
+				if m := c.net.popMessage(p, 0, false); m != nil {
 					c.findHost(p.to).receive(p.from, m)
 				}
 				if is() {

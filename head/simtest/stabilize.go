@@ -73,7 +73,7 @@ func (c *Cluster) runRound() {
 	for range 10 {
 		for _, p := range c.net.busyLinks() {
 			for range len(c.net.links[p].waiting) {
-				if m := c.net.take(p, 0, false); m != nil {
+				if m := c.net.popMessage(p, 0, false); m != nil {
 					c.findHost(p.to).receive(p.from, m)
 				}
 			}

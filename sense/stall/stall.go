@@ -194,9 +194,9 @@ func (d *Detector) isSuspicious(wait sense.Duration) bool {
 
 // excuseSilence takes a time out of the present silence of both rhythms.
 func (d *Detector) excuseSilence(part sense.Duration) {
-	d.rhythm.Excuse(part)
+	d.rhythm.ExcludePause(part)
 	if d.steady != nil {
-		d.steady.Excuse(part)
+		d.steady.ExcludePause(part)
 	}
 }
 
