@@ -130,14 +130,6 @@ func (a *Agent) ForceHead() {
 	_ = a.askHead(func() error { a.driver.head.ForceHead(); return nil })
 }
 
-// DropHost ends the link with a host that who knows to be gone, before its silence tells. It does
-// not wait; without a link to such a host nothing happens.
-func (a *Agent) DropHost(host, who string) {
-	if a.network != nil {
-		a.network.Drop(fabric.Host(host), fmt.Errorf("%s says that it is gone", who))
-	}
-}
-
 // SendToLauncher sends a message to the launcher of another host. The message is on its way when
 // SendToLauncher returns: closing the links does not lose it.
 func (a *Agent) SendToLauncher(host string, message []byte) {

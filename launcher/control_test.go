@@ -77,35 +77,6 @@ func TestQuestionsOfAHostThatHasJoined(t *testing.T) {
 	}
 }
 
-// dropper is the agent of a host that is told that others are gone.
-type dropper struct {
-	hostAgent
-	dropped []string
-}
-
-// DropHost notes who is gone, and who says so.
-func (d *dropper) DropHost(host, who string) { d.dropped = append(d.dropped, host+" "+who) }
-
-// A host is told that another one of its run is gone; what is said of another run is refused.
-func TestLost(t *testing.T) {
-	a := &dropper{}
-	l := &launcher{agent: a, registry: newRegistry("b", 0), reporter: newReporter(nil, nil)}
-	for body, code := range map[string]int{
-		`{"host":"a","dir":"","who":"the operator"}`: 200,
-		`{"host":"c","dir":"/runs/other","who":"x"}`: 409,
-		`{"hosts":["c"]}`: 400,
-	} {
-		answer := httptest.NewRecorder()
-		l.answerLost(answer, httptest.NewRequest("POST", api.PathLost, strings.NewReader(body)))
-		if answer.Code != code {
-			t.Errorf("%s: %d %s, want %d", body, answer.Code, answer.Body, code)
-		}
-	}
-	if len(a.dropped) != 1 || a.dropped[0] != "a the operator" {
-		t.Errorf("dropped are %q", a.dropped)
-	}
-}
-
 // Who waits in vain is told what is missing.
 func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 	l := &launcher{registry: newRegistry("b", 0), reporter: newReporter(nil, nil)}

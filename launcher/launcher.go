@@ -74,7 +74,6 @@ type hostAgent interface {
 	Park(who string) error
 	ReleaseWorkers(why string) bool
 	ForceHead()
-	DropHost(host, who string)
 
 	SendToLauncher(host string, message []byte)
 	CountGenerationsFrom(after topo.Generation)

@@ -10,14 +10,11 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
@@ -34,8 +31,6 @@ type Asker interface {
 	Ask(ctx context.Context, ip, token string) (control.Job, error)
 	// Park asks the job for a checkpoint behind which its workers end.
 	Park(ctx context.Context, ip, token string) error
-	// Lost tells the pod at an address that a host of the job is gone.
-	Lost(ctx context.Context, ip, token, host string) error
 }
 
 // errWaiting says that a pod waits for a job to join.
@@ -44,12 +39,8 @@ var errWaiting = errors.New("the pod waits for a job to join")
 // HTTPAsker is an Asker that asks by HTTP.
 type HTTPAsker struct{ client http.Client }
 
-// patience is how long a pod may take to answer, and eager how long that which led the job last may
-// take before others are asked: it may be silent because its node is lost.
-const (
-	patience = 3 * time.Second
-	eager    = patience / 2
-)
+// patience is how long a pod may take to answer.
+const patience = 3 * time.Second
 
 // maxAnswer bounds an answer, in bytes: that of a job of 1,024 workers has a quarter of it.
 const maxAnswer = 2 << 20
@@ -75,13 +66,12 @@ type told struct {
 	ip   string // of the pod that has answered
 }
 
-// askable returns the addresses of the pods of the newest run that run, but for those whose time to
-// end is over. That which led the job last is the first.
-func askable(j *v1alpha1.ShoalJob, pods []corev1.Pod, now time.Time) (at []string) {
+// askable returns the addresses of the pods of the newest run that run. That which led the job last
+// is the first.
+func askable(j *v1alpha1.ShoalJob, pods []corev1.Pod) (at []string) {
 	for _, p := range pods {
 		if p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" ||
-			p.Labels[labelRun] != strconv.Itoa(j.Status.Run) ||
-			p.DeletionTimestamp != nil && !p.DeletionTimestamp.After(now) {
+			p.Labels[labelRun] != strconv.Itoa(j.Status.Run) {
 			continue
 		}
 		if at = append(at, p.Status.PodIP); p.Name == j.Status.Host {
@@ -99,7 +89,7 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 	defer stop()
 	waiting := 0
 	var mu sync.Mutex // guards t and waiting
-	ask := func(ctx context.Context, i int) error {
+	ask := func(i int) error {
 		answer, err := r.Asker.Ask(ctx, at[i], token)
 		mu.Lock()
 		defer mu.Unlock()
@@ -117,13 +107,11 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 		return nil
 	}
 	if len(at) > 0 {
-		first, end := context.WithTimeout(ctx, eager)
-		_ = ask(first, 0) // it never fails
-		end()
+		_ = ask(0) // it never fails
 	}
 	if len(at) > 1 && ctx.Err() == nil {
 		_ = group.Share(ctx, "asking a pod", askAtOnce, len(at)-1, func() func(int) error {
-			return func(i int) error { return ask(ctx, i+1) }
+			return func(i int) error { return ask(i + 1) }
 		}) // it fails when ctx has ended
 	}
 	t.live.Waiting = len(at) > 0 && waiting == len(at)
@@ -142,15 +130,6 @@ func (a *HTTPAsker) Park(ctx context.Context, ip, token string) error {
 		return err
 	}
 	return a.send(ctx, http.MethodPost, ip, control.PathPark, token, body, nil)
-}
-
-// Lost implements Asker.
-func (a *HTTPAsker) Lost(ctx context.Context, ip, token, host string) error {
-	body, err := json.Marshal(control.Lost{Host: host, Who: "the operator"})
-	if err != nil {
-		return err
-	}
-	return a.send(ctx, http.MethodPost, ip, control.PathLost, token, body, nil)
 }
 
 // send sends a request and takes the answer into a value, if there is one.
@@ -183,33 +162,6 @@ func (a *HTTPAsker) send(ctx context.Context, method, ip, path, token string, bo
 		return nil
 	}
 	return json.Unmarshal(text, into)
-}
-
-// tellLost tells the pods at addresses, side by side, which members of the newest run have
-// vanished: the word of the API server is stronger than a silence, which takes longer to be sure
-// of. A pod that somebody has only taken the labels from is still there, and nobody is told. Pods
-// that do not answer, or have a version of shoal without this, find out by themselves.
-func (r *Reconciler) tellLost(ctx context.Context, j *v1alpha1.ShoalJob, at []string,
-	d decide.Decision, host, token string) {
-	ctx, stop := context.WithTimeout(ctx, patience)
-	defer stop()
-	for _, number := range d.Gone {
-		name := podName(j, j.Status.Run, number)
-		err := r.Fresh.Get(ctx, client.ObjectKey{Namespace: j.Namespace, Name: name},
-			new(corev1.Pod))
-		if !apierrors.IsNotFound(err) {
-			continue
-		}
-		if number == 0 && host != "" && !strings.HasPrefix(host, j.Name+"-") {
-			name = host // that which began the job has the name of its machine
-		}
-		_ = group.Share(ctx, "telling a pod", askAtOnce, len(at), func() func(int) error {
-			return func(i int) error {
-				_ = r.Asker.Lost(ctx, at[i], token, name)
-				return nil
-			}
-		})
-	}
 }
 
 // portNumber returns a port as objects have it.
