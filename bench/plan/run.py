@@ -21,7 +21,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-PARTS = ["replay", "spp", "chains", "peers"]  # names of modules beside this one
+PARTS = ["replay", "spp", "replan", "chains", "peers"]  # names of modules beside this one
 PAGE = HERE.parents[1] / "docs/experiments/planning.md"
 END = "<!-- to here -->\n"
 

@@ -17,6 +17,19 @@ import (
 // is what no plan takes less than, in seconds.
 func (p *problem) result(found []*solved, least float64) *Result {
 	best := found[0]
+	r := p.brief(best, least)
+	r.Fullest, r.Has = p.fullest(&best.candidate)
+	r.Timeline, r.Rows, r.Memory = best.timeline, p.rows(best), p.memories(best)
+	r.Rejected, r.Helps = p.rejected(found), p.helps(best)
+	busy := best.timeline.Busy
+	slowest := slices.Index(busy, slices.Max(busy))
+	r.Binds = fmt.Sprintf("stage %d, %s: busy %.0f %%", slowest, p.layerNames(best, slowest),
+		100*busy[slowest]/best.seconds)
+	return r
+}
+
+// brief returns the Result for a plan with nothing but the plan, its workers and their devices.
+func (p *problem) brief(best *solved, least float64) *Result {
 	seconds := best.seconds
 	d := &deployment.Deployment{Shoal: deployment.Version, Mesh: p.mesh(&best.candidate),
 		Batch: p.batch, Runs: deployment.Runs{By: "shoal.train"}}
@@ -32,7 +45,6 @@ func (p *problem) result(found []*solved, least float64) *Result {
 	}
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
 		High: seconds * (1 + spread), Formula: point.Formula, Bubble: 1 - best.busy()}
-	slowest := 0
 	for s := range best.stages {
 		from, to := p.layersOf(&best.candidate, s)
 		allReduce, update := p.tailOf(&best.candidate, s)
@@ -40,9 +52,6 @@ func (p *problem) result(found []*solved, least float64) *Result {
 		d.Predicted.Update = max(d.Predicted.Update, update)
 		d.Stages = append(d.Stages, deployment.Stage{First: from, Layers: to - from,
 			Busy: best.timeline.Busy[s] / seconds, Memory: p.memory(&best.candidate, s)})
-		if best.timeline.Busy[s] > best.timeline.Busy[slowest] {
-			slowest = s
-		}
 	}
 	// A bound that rounding puts a little above a plan that reaches it is that plan's time.
 	least = min(least, seconds)
@@ -51,13 +60,8 @@ func (p *problem) result(found []*solved, least float64) *Result {
 	if best.tp > 1 {
 		d.Runs.By += ", with a program that shares layers among ranks"
 	}
-	fullest, has := p.fullest(&best.candidate)
 	return &Result{Best: d, Workers: best.replicas * best.stages * best.tp,
-		Devices: p.devices(&best.grid), Fullest: fullest, Has: has, Timeline: best.timeline,
-		Rows: p.rows(best), Memory: p.memories(best), Rejected: p.rejected(found),
-		Helps: p.helps(best),
-		Binds: fmt.Sprintf("stage %d, %s: busy %.0f %%", slowest,
-			p.layerNames(best, slowest), 100*best.timeline.Busy[slowest]/seconds)}
+		Devices: p.devices(&best.grid)}
 }
 
 // gapOf returns by which part of a bound a step takes longer, both in seconds; -1 = the bound is 0,

@@ -41,34 +41,9 @@ func Judge(r Request, mesh string) (*Result, error) {
 // parse returns the plan that is the text of a mesh. An error says what of it does not fit the
 // request.
 func (p *problem) parse(text string) (*candidate, error) {
-	mesh, err := layout.ParseMesh(text)
+	c, replicas, stages, err := parseAxes(text)
 	if err != nil {
 		return nil, err
-	}
-	if err := mesh.CheckAxes("dp", "pp", "tp"); err != nil {
-		return nil, err
-	}
-	replicas, stages := layout.Axis{Size: 1}, layout.Axis{Size: 1}
-	c := &candidate{grid: grid{tp: 1}}
-	for _, a := range mesh {
-		switch a.Name {
-		case "dp":
-			replicas = a
-			c.dpFast = stages.Name != "" // the last axis is the fastest
-		case "pp":
-			stages = a
-		case "tp":
-			c.tp = a.Size
-			if a.Shares != nil || a.On != nil {
-				return nil, fmt.Errorf("ranks that share layers are alike, and on one host: tp " +
-					"has no shares and no kinds of hosts")
-			}
-		}
-		if a.Name != "tp" && c.tp > 1 {
-			return nil, fmt.Errorf("tp is not the last axis: ranks that share layers are on one " +
-				"host")
-		}
-		c.sample = max(c.sample, a.Micro)
 	}
 	c.replicas, c.stages = replicas.Size, stages.Size
 	if replicas.Ahead != nil || replicas.Chunks > 1 || stages.Chunks > 1 {
@@ -100,6 +75,41 @@ func (p *problem) parse(text string) (*candidate, error) {
 	}
 	c.deal()
 	return c, nil
+}
+
+// parseAxes reads the degrees and the micro-batch of the text of a mesh, which fits some request,
+// and returns the axes of replicas and of stages, of size 1 where the mesh has none.
+func parseAxes(text string) (c *candidate, replicas, stages layout.Axis, err error) {
+	replicas, stages = layout.Axis{Size: 1}, layout.Axis{Size: 1}
+	c = &candidate{grid: grid{tp: 1}}
+	mesh, err := layout.ParseMesh(text)
+	if err != nil {
+		return nil, replicas, stages, err
+	}
+	if err := mesh.CheckAxes("dp", "pp", "tp"); err != nil {
+		return nil, replicas, stages, err
+	}
+	for _, a := range mesh {
+		switch a.Name {
+		case "dp":
+			replicas = a
+			c.dpFast = stages.Name != "" // the last axis is the fastest
+		case "pp":
+			stages = a
+		case "tp":
+			c.tp = a.Size
+			if a.Shares != nil || a.On != nil {
+				return nil, replicas, stages, fmt.Errorf("ranks that share layers are alike, and " +
+					"on one host: tp has no shares and no kinds of hosts")
+			}
+		}
+		if a.Name != "tp" && c.tp > 1 {
+			return nil, replicas, stages, fmt.Errorf("tp is not the last axis: ranks that share " +
+				"layers are on one host")
+		}
+		c.sample = max(c.sample, a.Micro)
+	}
+	return c, replicas, stages, nil
 }
 
 // parseStages reads which layers the stages of a mesh have, and how many micro-batches they hold.

@@ -1,9 +1,7 @@
 package planner
 
 import (
-	"cmp"
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -155,26 +153,10 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 		if len(grids) == 0 {
 			return nil, p.undividedError(workers)
 		}
-		return p.best(grids, workers)
+		return p.best(grids, workers, nil)
 	}
-	s := &mixedSearch{problem: p, workers: workers, best: math.Inf(1)}
-	for i := range combos {
-		s.estimates = append(s.estimates, p.newEstimate(&combos[i]))
-	}
-	slices.SortStableFunc(s.estimates, func(a, b *estimate) int {
-		return cmp.Compare(a.least(), b.least())
-	})
-	for _, e := range s.estimates {
-		s.seed(e)
-	}
-	s.byReplica()
-	for _, e := range s.estimates {
-		if e.least() < s.best*near {
-			for _, x := range e.best(s.best*near, near) {
-				s.propose(x)
-			}
-		}
-	}
+	s := newMixedSearch(p, combos, workers)
+	s.proposeAll()
 	found, lacks := s.judge()
 	if len(found) == 0 {
 		var lean *solved

@@ -17,6 +17,19 @@ type mixedSearch struct {
 	proposals []proposal
 }
 
+// newMixedSearch returns a search over some degrees and micro-batches, the ones first that may take
+// least, for plans of so many workers, 0 = any number.
+func newMixedSearch(p *problem, combos []combo, workers int) *mixedSearch {
+	s := &mixedSearch{problem: p, workers: workers, best: math.Inf(1)}
+	for i := range combos {
+		s.estimates = append(s.estimates, p.newEstimate(&combos[i]))
+	}
+	slices.SortStableFunc(s.estimates, func(a, b *estimate) int {
+		return cmp.Compare(a.least(), b.least())
+	})
+	return s
+}
+
 // propose keeps a proposal, if it has as many workers as there must be and fits into memory.
 func (s *mixedSearch) propose(x proposal) {
 	stages := len(x.on)
@@ -28,6 +41,21 @@ func (s *mixedSearch) propose(x proposal) {
 	}
 	s.best = min(s.best, x.seconds)
 	s.proposals = append(s.proposals, x)
+}
+
+// proposeAll proposes the plans that are best by their estimates.
+func (s *mixedSearch) proposeAll() {
+	for _, e := range s.estimates {
+		s.seed(e)
+	}
+	s.byReplica()
+	for _, e := range s.estimates {
+		if e.least() < s.best*near {
+			for _, x := range e.best(s.best*near, near) {
+				s.propose(x)
+			}
+		}
+	}
 }
 
 // seed proposes plans whose stages are on kinds in a row, in each order of the kinds, with cuts
@@ -218,17 +246,14 @@ func (s *mixedSearch) judge() (found []*solved, lacks *shortage) {
 	slices.SortStableFunc(s.proposals, func(a, b proposal) int {
 		return cmp.Compare(a.seconds, b.seconds)
 	})
-	played := 0
+	if s.from != nil {
+		found = append(found, s.from)
+	}
 	for i, x := range s.proposals {
-		if i >= mostJudged || x.seconds > s.best*near && played >= 4 {
+		if i >= mostJudged {
 			break
 		}
-		g := grid{replicas: x.replicas, stages: len(x.starts), tp: x.tp, sample: x.sample,
-			micro: x.micro, on: x.on}
-		if x.shares {
-			g.byReplica, g.replicas, g.total = true, len(x.on), s.batch/x.sample
-		}
-		for _, g := range s.addGrid(nil, g) {
+		for _, g := range s.addGrid(nil, s.gridOf(x)) {
 			c := candidate{grid: g, starts: x.starts, ahead: g.held(2)}
 			got, missing := s.tryOne(&c)
 			if missing != nil && (lacks == nil || missing.bytes < lacks.bytes) {
@@ -236,7 +261,6 @@ func (s *mixedSearch) judge() (found []*solved, lacks *shortage) {
 			}
 			if got != nil {
 				found = append(found, got)
-				played++
 			}
 		}
 	}
@@ -247,6 +271,16 @@ func (s *mixedSearch) judge() (found []*solved, lacks *shortage) {
 	}
 	slices.SortStableFunc(found, bySeconds)
 	return found, lacks
+}
+
+// gridOf returns the grid of a proposal.
+func (s *mixedSearch) gridOf(x proposal) grid {
+	g := grid{replicas: x.replicas, stages: len(x.starts), tp: x.tp, sample: x.sample,
+		micro: x.micro, on: x.on}
+	if x.shares {
+		g.byReplica, g.replicas, g.total = true, len(x.on), s.batch/x.sample
+	}
+	return g
 }
 
 // tryOne plays a plan, whose shares it may deal; without a plan it returns what lacks for it to fit

@@ -28,6 +28,9 @@ type Request struct {
 	// Second, and less = a first plan is enough: nothing is spent on the proof, on annealing, nor,
 	// on several kinds of devices, on moves from the best plan that was found.
 	Work int
+	// From is the text of a mesh for the same machines and as many workers, such as Repair finds:
+	// the search begins with it, so what Solve returns is no slower. "" = none.
+	From string
 }
 
 // A Space is which plans are compared.
@@ -81,11 +84,19 @@ func Solve(r Request) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	mesh, err := p.solveMesh(r.Workers)
-	if r.Space == SpaceMesh {
-		return mesh, err
+	if r.From != "" {
+		if p.from, err = p.begin(r.From, r.Workers); err != nil {
+			return nil, fmt.Errorf("the plan to begin with, %s: %w", r.From, err)
+		}
 	}
-	return p.orOwn(r.Workers, mesh, err)
+	result, err := p.solveMesh(r.Workers)
+	if r.Space == SpaceAny {
+		result, err = p.orOwn(r.Workers, result, err)
+	}
+	if err == nil {
+		result.Best.Certificate.From = r.From
+	}
+	return result, err
 }
 
 // solveMesh returns the best plan of SpaceMesh that it finds, for so many workers, 0 = all places.
@@ -97,11 +108,24 @@ func (p *problem) solveMesh(workers int) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.best(grids, workers)
+	s := newMixedSearch(p, p.combos(), p.wanted(workers))
+	s.proposeAll()
+	found, _ := s.judge()
+	return p.best(grids, workers, found)
 }
 
-// best returns the best plan of some grids for so many workers that it finds.
-func (p *problem) best(grids []grid, workers int) (*Result, error) {
+// wanted returns how many workers must take part, where so many are asked for, 0 = as many as there
+// may be: so many, or 0 = any number.
+func (p *problem) wanted(workers int) int {
+	if workers == 0 && len(p.kinds) == 1 {
+		return len(p.places)
+	}
+	return workers
+}
+
+// best returns the best plan of some grids for so many workers that it finds. It begins with those
+// that are known, the best first.
+func (p *problem) best(grids []grid, workers int, known []*solved) (*Result, error) {
 	var list, over []bounded // over = no cut fits into memory
 	for _, g := range grids {
 		seconds, cuts := bound.Cuts(p.chain(&g), g.stages, g.micro)
@@ -117,13 +141,19 @@ func (p *problem) best(grids []grid, workers int) (*Result, error) {
 	var found []*solved
 	var closest *shortage
 	best := math.Inf(1)
+	if len(known) > 0 { // their grids come before the work is spent, the best one's first
+		found, best = append(found, known...), known[0].seconds
+		slices.SortStableFunc(list, func(a, b bounded) int {
+			return cmp.Compare(firstOf(known, &a.grid), firstOf(known, &b.grid))
+		})
+	}
 	tried := map[int]bool{} // by replicas
 	for i, g := range list {
 		if g.bound >= best && tried[g.replicas] {
 			continue // it is no better, and people have one of its degrees to compare with
 		}
 		tried[g.replicas] = true
-		s, lacks, all := p.search(g.grid, g.starts)
+		s, lacks, all := p.search(g.grid, g.starts, found)
 		if all > 0 {
 			list[i].bound, list[i].played = math.Inf(1), all
 		}
@@ -141,7 +171,7 @@ func (p *problem) best(grids []grid, workers int) (*Result, error) {
 	}
 	for i := 0; len(found) == 0 && i < len(over); i++ {
 		g := &over[i].grid
-		_, lacks, _ := p.search(*g, evenStarts(len(p.model.Layers), g.stages))
+		_, lacks, _ := p.search(*g, evenStarts(len(p.model.Layers), g.stages), nil)
 		if lacks != nil && (closest == nil || lacks.bytes < closest.bytes) {
 			closest = lacks
 		}
@@ -164,6 +194,49 @@ func (p *problem) best(grids []grid, workers int) (*Result, error) {
 	result.Best.Certificate.Proof = proved.steps(least)
 	result.Best.Certificate.Work = float64(max(p.work, 0)) / Second
 	return result, nil
+}
+
+// begin returns a plan that is known before the search, the text of a mesh for so many workers, 0 =
+// as many as Solve takes. It fails for one that Solve would not compare.
+func (p *problem) begin(mesh string, workers int) (best *solved, err error) {
+	c, err := p.parse(mesh)
+	if err != nil {
+		return nil, err
+	}
+	workers = p.wanted(workers)
+	if n := c.replicas * c.stages * c.tp; workers > 0 && n != workers {
+		return nil, fmt.Errorf("it is for %d workers, and %d take part", n, workers)
+	}
+	if c.shares != nil && len(p.kinds) == 1 {
+		return nil, fmt.Errorf("its replicas have unequal shares, and are on one kind of devices")
+	}
+	if m := p.missing(c); m.bytes > 0 {
+		return nil, p.tooLargeError(mesh, m)
+	}
+	dpFast := c.dpFast && c.replicas > 1 && c.stages > 1 // else the order makes no difference
+	for _, g := range p.addGrid(nil, c.grid) {
+		if g.dpFast != dpFast {
+			continue
+		}
+		x := *c
+		x.grid = g
+		if s, err := p.play(&x); err != nil {
+			return nil, err
+		} else if best == nil || s.seconds < best.seconds {
+			best = s
+		}
+	}
+	return best, nil
+}
+
+// firstOf returns the number of the first of some plans that has a grid, or how many there are.
+func firstOf(list []*solved, g *grid) int {
+	for i, s := range list {
+		if s.is(g) {
+			return i
+		}
+	}
+	return len(list)
 }
 
 // newProblem checks a request.

@@ -35,6 +35,13 @@ type grid struct {
 	laid      *laid
 }
 
+// is reports that two grids are the same, whose ranks are on the same devices in the same way.
+func (g *grid) is(o *grid) bool {
+	return g.replicas == o.replicas && g.stages == o.stages && g.tp == o.tp &&
+		g.dpFast == o.dpFast && g.order == o.order && g.sample == o.sample &&
+		g.byReplica == o.byReplica && slices.Equal(g.on, o.on)
+}
+
 // A candidate is a whole plan.
 type candidate struct {
 	grid
@@ -84,6 +91,7 @@ type problem struct {
 	passes  int                        // in all timelines that the search has played
 	// growing says that more devices are tried, and so not what would help beside them.
 	growing bool
+	from    *solved // the plan of Request.From; nil = none
 	player  timeline.Player
 }
 

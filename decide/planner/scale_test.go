@@ -49,11 +49,12 @@ func BenchmarkMixed(b *testing.B) {
 	}
 }
 
-// TestNeverSlower plans GPT-Neo on both mixes of kinds of Sailor: no plan is slower than the best
-// on one kind alone, or than even stages.
+// TestNeverSlower plans GPT-Neo on both mixes of kinds of Sailor, and on fewer devices: no plan is
+// slower than the best on one kind alone, or than even stages.
 func TestNeverSlower(t *testing.T) {
 	for _, hosts := range [][]importer.SailorHosts{{on("A100-40", 32), on("V100-16", 96)},
-		{on("A100-40", 64), on("V100-16", 64)}} {
+		{on("A100-40", 64), on("V100-16", 64)}, {on("A100-40", 8), on("V100-16", 7)},
+		{on("A100-40", 4), on("V100-16", 4)}} {
 		got, err := planner.Solve(sailorRequest(t, hosts...))
 		if err != nil {
 			t.Fatal(err)

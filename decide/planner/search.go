@@ -46,8 +46,10 @@ type shortage struct {
 // search returns the best plan of a grid that it finds. Where there are few it plays all of them,
 // and returns how many; else 0. It begins at several cuts, such as those of the bound, looks near
 // them by chance, and then moves one cut, or the micro-batches of one stage, as long as that helps.
-// Where no plan fits into memory it returns what is missing of the one that lacks least.
-func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, all float64) {
+// Those of the grid that are known are tried too. Where no plan fits into memory it returns what is
+// missing of the one that lacks least.
+func (p *problem) search(g grid, starts []int, known []*solved) (best *solved, lacks *shortage,
+	all float64) {
 	played, passes := 0, 0
 	// try plays a plan that may be the best so far, and reports whether it is.
 	try := func(c candidate) bool {
@@ -86,6 +88,11 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 	}
 	from := [][]int{starts, fastestCuts(g.laid.classes[0].costs, math.Inf(1), nil),
 		evenStarts(len(p.model.Layers), g.stages)}
+	for _, s := range known {
+		if s.is(&g) {
+			try(s.candidate)
+		}
+	}
 	for _, s := range from {
 		for halves := range 5 {
 			try(candidate{grid: g, starts: s, ahead: g.held(halves)})
@@ -105,15 +112,9 @@ func (p *problem) search(g grid, starts []int) (best *solved, lacks *shortage, a
 		try(c)
 	}
 	for moved := true; moved && best != nil && played < mostPlayed; {
-		moved = false
-		for _, next := range p.neighbours(best.candidate) {
-			if passes > mostPasses || p.passes > mostInAll {
-				break
-			}
-			if moved = try(next); moved {
-				break
-			}
-		}
+		moved = slices.ContainsFunc(p.neighbours(best.candidate), func(next candidate) bool {
+			return passes <= mostPasses && p.passes <= mostInAll && try(next)
+		})
 	}
 	return best, lacks, 0
 }

@@ -50,6 +50,12 @@ func Verify(r Request, d *deployment.Deployment) (*Verdict, error) {
 	proof := judged
 	if d.Certificate.Space != judged.Best.Certificate.Space {
 		r.Workers = mesh.Ranks()
+		// What is proved of several kinds of devices is for any number of workers, so the search
+		// may have begun with another number.
+		if from, err := layout.ParseMesh(d.Certificate.From); err == nil &&
+			from.Ranks() == r.Workers {
+			r.From = d.Certificate.From
+		}
 		if d.Certificate.Space == ownSpace {
 			r.Space = SpaceAny
 		}

@@ -79,6 +79,8 @@ type Certificate struct {
 	Proof []Step  `json:"proof,omitempty"`
 	// Work is how much went into the proof at most, in about seconds of a processor.
 	Work float64 `json:"work,omitempty"`
+	// From is the mesh with which the search began; "" = none.
+	From string `json:"from,omitempty"`
 }
 
 // A Step is an argument by which some plans of the space are no faster than the bound.

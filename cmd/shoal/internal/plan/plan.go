@@ -27,6 +27,7 @@ type flags struct {
 	batch   int     // samples of a step; 0 = as the job has
 	workers int     // how many take part; 0 = one at each place
 	mesh    string  // the mesh to judge; "" = the best is chosen
+	from    string  // file of the last plan, with which the search begins; "" = with none
 	out     string  // file that the plan is written to; "" = none
 	space   string  // which plans are compared
 	work    float64 // about how many seconds of a processor go into the proof
@@ -57,6 +58,7 @@ running job, with what it has measured of them. Devices may be of several kinds.
   shoal plan gpt.model.json --cluster cluster.json --batch 96 --mesh "dp=2,pp=2(9/5;micro=4)"
   shoal plan zoo:llama-8b --cluster cluster.json --batch 1024
   shoal plan gpt.model.json --job gpt -o gpt.deployment.json   for the hosts of a running job
+  shoal plan gpt.model.json --job gpt --from old.deployment.json   its hosts have changed
   shoal reshape gpt --plan gpt.deployment.json                 the job follows the plan
   shoal plan check gpt.deployment.json --job gpt               and takes as long as promised?`,
 		Args: cli.Arguments(1, 1),
@@ -78,6 +80,8 @@ running job, with what it has measured of them. Devices may be of several kinds.
 	set.IntVar(&f.workers, "workers", 0,
 		"how many workers take part (default as many as the hosts have places for)")
 	set.StringVar(&f.mesh, "mesh", "", "judge this mesh, and choose none")
+	set.StringVar(&f.from, "from", "",
+		"the last plan, for other machines: say at once what becomes of it, and search on from it")
 	set.StringVar(&f.space, "space", "mesh",
 		"which plans to compare: mesh, those that shoal.train runs; any, also stages with own "+
 			"numbers of replicas")
@@ -109,6 +113,8 @@ func (f *flags) validate(batch bool) error {
 		return cli.Usagef("--space=%s: there are mesh and any", f.space)
 	case f.mesh != "" && f.space != "mesh":
 		return cli.Usagef("--mesh is judged as it is: leave out --space")
+	case f.mesh != "" && f.from != "":
+		return cli.Usagef("--mesh is judged as it is: leave out --from")
 	case f.mesh != "" && f.workers > 0:
 		return cli.Usagef("--mesh and --workers both say how many workers take part")
 	}
@@ -131,8 +137,26 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 	if request.Work == 0 {
 		request.Work = -1
 	}
+	// keep writes a plan to the file for it, if there is one, and returns its text.
+	keep := func(d *deployment.Deployment) ([]byte, error) {
+		d.Model, d.Cluster = deployment.Hash(modelText), deployment.Hash(clusterText)
+		text, err := json.MarshalIndent(d, "", " ")
+		if err != nil {
+			return nil, err
+		}
+		text = append(text, '\n')
+		if f.out != "" {
+			err = durable.Write(f.out, text)
+		}
+		return text, err
+	}
+	if f.from != "" {
+		if request.From, err = f.first(out, request, keep); err != nil {
+			return err
+		}
+	}
 	var r *planner.Result
-	done := cli.ExitOnSignal(ctx) // since nothing is written yet
+	done := cli.ExitOnSignal(ctx) // since nothing, or a whole first plan, is written
 	if f.mesh == "" {
 		r, err = planner.Solve(request)
 	} else {
@@ -141,17 +165,9 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 	if done(); err != nil {
 		return err
 	}
-	d := r.Best
-	d.Model, d.Cluster = deployment.Hash(modelText), deployment.Hash(clusterText)
-	text, err := json.MarshalIndent(d, "", " ")
+	text, err := keep(r.Best)
 	if err != nil {
 		return err
-	}
-	text = append(text, '\n')
-	if f.out != "" {
-		if err := durable.Write(f.out, text); err != nil {
-			return err
-		}
 	}
 	if f.trace != "" {
 		trace, err := r.Timeline.Trace(r.Rows)
@@ -170,6 +186,34 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 		return err
 	}
 	return printAssumed(out, c)
+}
+
+// first makes the last plan, in a file, fit for the machines of a request, keeps what that becomes,
+// and says so for people. It returns its mesh; "" = no such plan fits.
+func (f *flags) first(out io.Writer, r planner.Request,
+	keep func(*deployment.Deployment) ([]byte, error)) (mesh string, err error) {
+	_, last, err := readFile(f.from, deployment.MaxBytes, deployment.Parse)
+	if err != nil {
+		return "", err
+	}
+	if last.Mesh == "" {
+		return "", cli.Usagef("--from %s: the stages of this plan are no mesh: take one that "+
+			"shoal.train runs", f.from)
+	}
+	text := "none near the last plan fits: all others are looked at"
+	if first, err := planner.Repair(r, last.Mesh); err == nil {
+		if _, err := keep(first.Best); err != nil {
+			return "", err
+		}
+		mesh = first.Best.Mesh
+		text = fmt.Sprintf("%s on %s of %s: %s a step; nothing is proved of it yet", mesh,
+			plural.Of(first.Workers, "worker"), first.Devices,
+			seconds(first.Best.Predicted.Seconds))
+	}
+	if !f.json {
+		_, err = fmt.Fprintf(out, "first       %s\n", text)
+	}
+	return mesh, err
 }
 
 // readFile reads a file of at most so many bytes, and what parse makes of it. Errors about its
