@@ -62,7 +62,7 @@ plan-gaps: ## how far from the best possible plans of the public profiles below 
 
 plan-oracles: ## compare plans with brute force in CASES=2000 random cases of each kind and, where PYTHON=python3 has SciPy, with integer programmes; some minutes
 	PLAN_CASES=$(or $(CASES),2000) PLAN_MILP=$(or $(PYTHON),python3) go test -count=1 -timeout 0 -v \
-		-run 'TestBruteForce|TestBestOf|TestOwnReplicas|TestMixed|TestMinCut|TestPartition|TestSchedule|TestGuarantee|TestMILP' \
+		-run 'TestBruteForce|TestBestOf|TestOverHosts|TestRepair|TestOwnReplicas|TestMixed|TestMinCut|TestPartition|TestSchedule|TestGuarantee|TestMILP' \
 		./decide/planner ./decide/planner/bound ./decide/planner/spp
 
 sim-soak: ## simulate SCHEDULES=1000000 random schedules of a job on several hosts, from SEED=1 on; about 8 minutes a core for 100000

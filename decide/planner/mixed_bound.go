@@ -4,7 +4,6 @@ import (
 	"math"
 	"sort"
 
-	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide/planner/bound"
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 )
@@ -28,7 +27,7 @@ func (s *mixedSearch) bound(most float64) float64 {
 			continue
 		}
 		if kinds := e.boundKinds(e.replicas); len(kinds) > 0 {
-			least = bound.NewMixed(kinds, e.micro, e.between()).Least(known, least)
+			least = bound.NewMixed(kinds, e.micro).Least(known, least)
 		}
 	}
 	for _, e := range s.estimates {
@@ -47,15 +46,15 @@ func (e *estimate) boundKinds(replicas int) (list []bound.Kind) {
 		if took == nil || e.units[k] == 0 {
 			continue
 		}
-		x := bound.Kind{Units: e.units[k]}
+		x := bound.Kind{Units: e.units[k], Between: e.between(k)}
 		x.Forward, x.Backward = make([]float64, n), make([]float64, n)
 		for l := range n {
 			x.Forward[l] = took.forward[l+1] - took.forward[l]
 			x.Backward[l] = took.backward[l+1] - took.backward[l]
 		}
+		average := e.ring(e.linksOf(k, true), replicas, e.tp)
 		x.Tail = func(i, j int) float64 {
-			return took.update[j] - took.update[i] + cost.RingSecondsOf(replicas,
-				took.params[j]-took.params[i], e.fastest)
+			return took.update[j] - took.update[i] + average(took.params[j]-took.params[i])
 		}
 		x.Held = func(i, j int) int {
 			if j-i == n {
@@ -68,13 +67,13 @@ func (e *estimate) boundKinds(replicas int) (list []bound.Kind) {
 	return list
 }
 
-// between returns the seconds at least that a cut keeps each of its stages from computing, for each
-// micro-batch: those of one transfer where one may be sent and one got at the same time, and else
-// of two.
-func (e *estimate) between() float64 {
-	least := math.Inf(1)
+// between returns the seconds at least that a cut keeps a stage on a kind of device from computing,
+// for each micro-batch: those of one transfer where one may be sent and one got at the same time,
+// and else of two.
+func (e *estimate) between(kind int) float64 {
+	least, links := math.Inf(1), e.linksOf(kind, false)
 	for l := range len(e.model.Layers) - 1 {
-		least = min(least, e.fastest(float64(e.problem.sent(l, e.sample))))
+		least = min(least, fastestOf(links, float64(e.problem.sent(l, e.sample)), 1))
 	}
 	switch {
 	case math.IsInf(least, 1):
@@ -114,7 +113,7 @@ func (s *mixedSearch) boundShares(e *estimate, most float64) float64 {
 			if count := groups[i] / stages; count > 0 {
 				one := kinds[i]
 				one.Units = stages
-				alone = append(alone, bound.NewMixed([]bound.Kind{one}, 1, e.between()))
+				alone = append(alone, bound.NewMixed([]bound.Kind{one}, 1))
 				replicas = append(replicas, count)
 			}
 		}

@@ -10,6 +10,9 @@ import (
 type Kind struct {
 	Chain
 	Units int
+	// Between is the seconds at least that a cut keeps a stage on it from computing, for each
+	// micro-batch, because transfers are waited for.
+	Between float64
 }
 
 // A Mixed is layers in a row whose stages are on kinds of devices, each stage on one. It remembers
@@ -17,9 +20,6 @@ type Kind struct {
 // numbered by k, and a stage of the layers from i to j does not have j.
 type Mixed struct {
 	Micro int // micro-batches
-	// Between is the seconds at least that a cut keeps both of its stages from computing, for each
-	// micro-batch, because transfers are waited for.
-	Between float64
 
 	kinds               []Kind
 	forward, backward   [][]float64 // by kind, sums over the layers before
@@ -32,8 +32,8 @@ type Mixed struct {
 const mostStates = 1 << 18
 
 // NewMixed returns layers on kinds of devices, of which there must be one, all with as many layers.
-func NewMixed(kinds []Kind, micro int, between float64) *Mixed {
-	m := &Mixed{Micro: micro, Between: between, kinds: kinds}
+func NewMixed(kinds []Kind, micro int) *Mixed {
+	m := &Mixed{Micro: micro, kinds: kinds}
 	n := len(kinds[0].Forward)
 	fast, fastBW := make([]float64, n), make([]float64, n)
 	for l := range n {
@@ -137,7 +137,7 @@ func (m *Mixed) terms(k, i, j int) float64 {
 	if kind.Tail != nil {
 		after = max(after, kind.Tail(i, j))
 	}
-	most := max(head+float64(micro*(f+b+float64(cuts*m.Between)))+after,
+	most := max(head+float64(micro*(f+b+float64(cuts*kind.Between)))+after,
 		head+float64(micro*f)+behind+b+back, head+f+behind+float64(micro*b)+back)
 	if kind.Held == nil {
 		return most

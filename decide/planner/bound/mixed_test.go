@@ -14,7 +14,7 @@ import (
 func TestUnevenStages(t *testing.T) {
 	c := bound.Chain{Forward: []float64{0.2, 0.1}, Backward: []float64{0.4, 0.3}}
 	best := bestOrder(c, []int{0, 1, 2}, 2)
-	m := bound.NewMixed([]bound.Kind{{Chain: c, Units: 2}}, 2, 0)
+	m := bound.NewMixed([]bound.Kind{{Chain: c, Units: 2}}, 2)
 	if got := m.Least(0, 2); math.Abs(best-1.4) > 1e-9 || got > best || got < 1.3 {
 		t.Errorf("the bound is %v, and the best order takes %v", got, best)
 	}
@@ -40,7 +40,7 @@ func TestMixed(t *testing.T) {
 		}
 		kinds[0].Units++ // else there may be none
 		best := bestMixed(kinds, n, micro)
-		got := bound.NewMixed(kinds, micro, 0).Least(0, 2*best)
+		got := bound.NewMixed(kinds, micro).Least(0, 2*best)
 		if got > best*(1+1e-12) {
 			t.Errorf("seed %d, case %d: %+v, %d micro-batches: the bound is %v, the best plan "+
 				"takes %v", seed, i, kinds, micro, got, best)

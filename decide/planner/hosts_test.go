@@ -1,0 +1,171 @@
+package planner_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/planner"
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
+)
+
+// spread is a chain on several hosts with as many places each, for the tests: its link is that
+// inside them.
+type spread struct {
+	chain
+	hosts   int
+	between cluster.Curve
+	mode    string
+}
+
+// drawSpread draws one with few layers and places. Links between hosts are mostly slower, and half
+// of the models have much to average and send the same behind each layer.
+func drawSpread(random *rand.Rand) spread {
+	x := spread{chain: randomChain(random), hosts: 2 + random.IntN(2),
+		mode: []string{cluster.Overlapped, cluster.Exchange, cluster.Blocking}[random.IntN(3)]}
+	x.places = 1 + random.IntN(2)
+	x.between = cluster.Curve{Latency: 1e-3 * random.Float64(),
+		Rate: 1e5 * (1 + 9*random.Float64())}
+	if random.IntN(2) == 0 {
+		for i := range x.params {
+			x.params[i], x.out[i] = 20*x.params[i], 10_000
+		}
+	}
+	return x
+}
+
+// request returns the request for a plan of it.
+func (x spread) request(t *testing.T, batch int) planner.Request {
+	t.Helper()
+	r := x.chain.request(t, batch)
+	all := cluster.Cluster{Shoal: cluster.Version, Transfer: x.mode, Kinds: r.Cluster.Kinds,
+		Links: []cluster.Link{x.link, {Curve: x.between}}}
+	for i := range x.hosts {
+		all.Hosts = append(all.Hosts, cluster.Host{Name: fmt.Sprint(i), Kind: "cpu",
+			Places: x.places})
+	}
+	r.Cluster = reread(t, all, cluster.Parse)
+	return r
+}
+
+// bestOf returns the seconds of the best plan by its number of replicas: both ways to lay ranks over
+// hosts, all cuts and all numbers of held micro-batches.
+func (x spread) bestOf(batch int) map[int]float64 {
+	list, workers := map[int]float64{}, x.hosts*x.places
+	for replicas := 1; replicas <= workers; replicas++ {
+		best, stages := math.Inf(1), workers/replicas
+		if workers%replicas != 0 || batch%replicas != 0 || stages > len(x.layers) {
+			continue
+		}
+		for _, near := range []bool{false, true} { // whether replicas of a stage are neighbours
+			link := func(r, s, q, u int) cluster.Curve {
+				host := func(r, s int) int {
+					if near {
+						return (s*replicas + r) / x.places
+					}
+					return (r*stages + s) / x.places
+				}
+				if host(r, s) == host(q, u) {
+					return x.link.Curve
+				}
+				return x.between
+			}
+			mixed{params: x.params, batch: batch / replicas}.eachCut(stages,
+				func(starts, ahead []int) {
+					best = min(best, x.step(link, batch/replicas, replicas, starts, ahead))
+				})
+		}
+		list[replicas] = best
+	}
+	return list
+}
+
+// step returns the seconds of a step of a plan, whose worker of replica r and stage s has a link to
+// that of q and u; +Inf where it cannot be played.
+func (x spread) step(link func(r, s, q, u int) cluster.Curve, micro, replicas int,
+	starts, ahead []int) float64 {
+	list := make([]timeline.Stage, len(starts))
+	for s, from := range starts {
+		to := len(x.layers)
+		if s+1 < len(starts) {
+			to = starts[s+1]
+		}
+		y, params := &list[s], int64(0)
+		y.Ahead = ahead[s]
+		y.Transfer = map[string]timeline.Transfer{cluster.Overlapped: timeline.Overlapped,
+			cluster.Exchange: timeline.Exchange, cluster.Blocking: timeline.Blocking}[x.mode]
+		for i := from; i < to; i++ {
+			y.Forward, y.Backward = y.Forward+x.layers[i].Forward, y.Backward+x.layers[i].Backward
+			y.Tail += x.layers[i].Update
+			params += x.params[i]
+		}
+		average := 0.0
+		for r := range replicas {
+			ring := link(r, s, (r+1)%replicas, s)
+			average = max(average, cost.RingSeconds(replicas, params, ring.Latency, ring.Rate))
+			if s+1 == len(starts) {
+				continue
+			}
+			way := link(r, s, r, s+1)
+			if took := way.Seconds(x.out[to-1]); took > y.Down {
+				y.Down, y.Up, y.Latency = took, took, way.Latency
+			}
+		}
+		y.Tail += average
+	}
+	line, err := timeline.Run(list, micro)
+	if err != nil {
+		return math.Inf(1)
+	}
+	return line.Seconds
+}
+
+// TestOverHosts compares plans over several hosts with the best of all, of many small models, and
+// what is proved of them, as on one kind of device and as on several, where it is less.
+func TestOverHosts(t *testing.T) {
+	const seed = 23
+	random, count, proved := rand.New(rand.NewPCG(seed, 2)), 0, 0.0
+	for i := range instances(150) {
+		x, batch := drawSpread(random), 1+random.IntN(4)
+		list := x.bestOf(batch)
+		best := math.Inf(1)
+		r := x.request(t, batch)
+		for replicas, seconds := range list {
+			best = min(best, seconds)
+			mesh := fmt.Sprintf("dp=%d,pp=%d(micro=1;ahead=%s)", replicas, x.hosts*x.places/replicas,
+				strings.Repeat("/1", x.hosts*x.places/replicas)[1:])
+			judged, err := planner.Judge(r, mesh)
+			if err != nil || judged.Best.Certificate.Bound > seconds*(1+1e-9) {
+				t.Errorf("seed %d, case %d: %s: %+v, %v; the best of these takes %v s: %+v", seed,
+					i, mesh, judged, err, seconds, x)
+			}
+		}
+		got, err := planner.Solve(r)
+		if err != nil {
+			if !math.IsInf(best, 1) {
+				t.Errorf("seed %d, case %d: %v, and a plan takes %v s: %+v", seed, i, err, best, x)
+			}
+			continue
+		}
+		if p := got.Best.Predicted.Seconds; math.Abs(p-best) > 1e-9*best ||
+			got.Best.Certificate.Bound > best*(1+1e-9) {
+			t.Errorf("seed %d, case %d: %s takes %v s, at least %v, and the best of all takes %v: "+
+				"%+v", seed, i, got.Best.Mesh, p, got.Best.Certificate.Bound, best, x)
+		}
+		least, err := planner.MixedBound(r, 1.5*best)
+		if err != nil || least > best*(1+1e-9) {
+			t.Errorf("seed %d, case %d: %v s are proved, and the best of all takes %v: %+v, %v",
+				seed, i, least, best, x, err)
+		}
+		count, proved = count+1, proved+least/best
+	}
+	t.Logf("%d plans; as on several kinds %.0f %% of the best is proved in the mean", count,
+		100*proved/float64(count))
+	if count < instances(150)*2/3 {
+		t.Errorf("%d cases have a plan", count)
+	}
+}
