@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
+	"github.com/shoal-ml/shoal/decide/planner/timeline"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // What people and jobs are told of the best plan: the Result, and why others were rejected. A
@@ -21,11 +23,31 @@ func (p *problem) result(found []*solved, least float64) *Result {
 	r.Fullest, r.Has = p.fullest(&best.candidate)
 	r.Timeline, r.Rows, r.Memory = best.timeline, p.rows(best), p.memories(best)
 	r.Rejected, r.Helps = p.rejected(found), p.helps(best)
-	busy := best.timeline.Busy
-	slowest := slices.Index(busy, slices.Max(busy))
-	r.Binds = fmt.Sprintf("stage %d, %s: busy %.0f %%", slowest, p.layerNames(best, slowest),
-		100*busy[slowest]/best.seconds)
+	r.Binds = bindsText(r.Rows, best.timeline.Busy, best.seconds)
 	return r
+}
+
+// bindsText says for people which stage has most to do in a step of so many seconds, by the seconds
+// of its passes and what follows them, and for which part of the step it does what.
+func bindsText(rows []timeline.Row, busy []float64, seconds float64) string {
+	most, longest := 0, 0.0
+	for s, row := range rows {
+		if took := busy[s] + row.AllReduce + row.Update; took > longest {
+			most, longest = s, took
+		}
+	}
+	text := fmt.Sprintf("stage %d, %s: busy %.0f %%", most, rows[most].Name,
+		100*busy[most]/seconds)
+	for _, x := range []struct {
+		what    string
+		seconds float64
+	}{{"all-reduce", rows[most].AllReduce}, {"update", rows[most].Update},
+		{"waits", seconds - longest}} {
+		if part := x.seconds / seconds; part >= 0.005 {
+			text += fmt.Sprintf(", %s %.0f %%", x.what, 100*part)
+		}
+	}
+	return text
 }
 
 // brief returns the Result for a plan with nothing but the plan, its workers and their devices.
@@ -44,7 +66,7 @@ func (p *problem) brief(best *solved, least float64) *Result {
 		}
 	}
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
-		High: seconds * (1 + spread), Formula: point.Formula, Bubble: 1 - best.busy()}
+		High: seconds * (1 + spread), Formula: point.Formula, Bubble: p.waiting(best)}
 	for s := range best.stages {
 		from, to := p.layersOf(&best.candidate, s)
 		allReduce, update := p.tailOf(&best.candidate, s)
@@ -119,12 +141,15 @@ func (p *problem) namesOf(from, to int) string {
 	return fmt.Sprintf("layers %s to %s", p.model.Layers[from].ID, p.model.Layers[to-1].ID)
 }
 
-// busy returns in which part of the step the stages compute, in the mean over them.
-func (s *solved) busy() (part float64) {
-	for _, seconds := range s.timeline.Busy {
-		part += seconds / s.seconds / float64(s.stages)
+// waiting returns in which part of the step the stages of a plan neither compute nor average, in the
+// mean over them.
+func (p *problem) waiting(s *solved) float64 {
+	part := 1.0
+	for stage, seconds := range s.timeline.Busy {
+		allReduce, update := p.tailOf(&s.candidate, stage)
+		part -= (seconds + allReduce + update) / s.seconds / float64(s.stages)
 	}
-	return part
+	return max(part, 0) // rounding
 }
 
 // rejected lists the best plan of each other pair of degrees, and of the degrees of the best the
@@ -159,8 +184,8 @@ func (p *problem) rejected(found []*solved) (list []Rejected) {
 			averaging = max(averaging, allReduce)
 		}
 		list = append(list, Rejected{Mesh: p.mesh(&s.candidate), Seconds: s.seconds,
-			Why: fmt.Sprintf("stages wait %.0f %%, all-reduce %.0f ms", 100*(1-s.busy()),
-				1e3*averaging)})
+			Why: fmt.Sprintf("stages wait %.0f %%, all-reduce %s", 100*p.waiting(s),
+				plural.Seconds(averaging))})
 	}
 	return list
 }

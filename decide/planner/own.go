@@ -142,7 +142,7 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 	spread := o.point.Spread
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
 		High: seconds * (1 + spread), Formula: o.point.Formula, Bubble: 1}
-	slowest, fullest := 0, 0
+	fullest := 0
 	var rows []timeline.Row
 	for s := range o.stages {
 		from, to, first, end := o.stage(s, layers)
@@ -151,7 +151,7 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 		for _, l := range p.model.Layers[from:to] {
 			update += o.point.Layers[l.ID].Update
 		}
-		d.Predicted.Bubble -= busy / float64(len(o.stages))
+		d.Predicted.Bubble -= (busy + o.stages[s].Tail/seconds) / float64(len(o.stages))
 		d.Predicted.Update = max(d.Predicted.Update, update)
 		d.Predicted.AllReduce = max(d.Predicted.AllReduce, o.stages[s].Tail-update)
 		rows = append(rows, timeline.Row{Name: p.namesOf(from, to), Update: update,
@@ -161,20 +161,17 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 			x.Replicas, x.Ahead = end-first, o.stages[s].Ahead
 		}
 		d.Stages = append(d.Stages, x)
-		if o.timeline.Busy[s] > o.timeline.Busy[slowest] {
-			slowest = s
-		}
 		if x.Memory > d.Stages[fullest].Memory {
 			fullest = s
 		}
 	}
+	d.Predicted.Bubble = max(d.Predicted.Bubble, 0) // rounding
 	d.Certificate = deployment.Certificate{Bound: least, Gap: gapOf(seconds, least),
 		Space: ownSpace}
 	k := p.kinds[0]
 	r := &Result{Best: d, Workers: len(o.places), Devices: k.Name, Fullest: fullest,
 		Has: k.Memory - k.Reserve, Timeline: o.timeline, Rows: rows,
-		Binds: fmt.Sprintf("stage %d, %s: busy %.0f %%", slowest, rows[slowest].Name,
-			100*d.Stages[slowest].Busy)}
+		Binds: bindsText(rows, o.timeline.Busy, seconds)}
 	if o.cyclic {
 		r.Guarantee = &Guarantee{Micro: o.micro, Stages: len(o.stages), Slowest: o.Slowest,
 			Tail: o.Tail, Seconds: o.Guarantee(o.micro)}

@@ -52,7 +52,7 @@ type Prediction struct {
 	Low     float64 `json:"low"` // by how much measurements of layers differed
 	High    float64 `json:"high"`
 	Formula string  `json:"formula,omitempty"` // of layers that were not measured, for people
-	// Bubble is which part of the step the stages wait, in the mean of them.
+	// Bubble is in which part of the step the stages neither compute nor average, in the mean.
 	Bubble    float64 `json:"bubble"`
 	AllReduce float64 `json:"all_reduce"` // seconds of the stage that averages longest
 	Update    float64 `json:"update"`     // seconds of the longest step of an optimizer
