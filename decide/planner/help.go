@@ -104,6 +104,20 @@ func (p *problem) helps(best *solved) (list []Help) {
 	return list
 }
 
+// helpsFewer adds to what helps that fewer workers are faster, as where their number divides the
+// batch or the layers better. It makes plans by estimates for that, on one kind of device.
+func (p *problem) helpsFewer(r *Result) {
+	found := p.estimated(0)
+	if len(found) == 0 {
+		return
+	}
+	fewer := found[0].replicas * found[0].stages * found[0].tp
+	if gain := r.Best.Predicted.Seconds/found[0].seconds - 1; gain >= leastGain {
+		r.Helps = append(r.Helps, Help{fmt.Sprintf("fewer workers (--workers %d)", fewer), gain})
+		slices.SortStableFunc(r.Helps, func(a, b Help) int { return cmp.Compare(b.Gain, a.Gain) })
+	}
+}
+
 // heaviest returns the number of the layer of a stage whose passes take longest.
 func (p *problem) heaviest(best *solved, stage int) int {
 	from, to := p.layersOf(&best.candidate, stage)

@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -21,6 +22,20 @@ func TestHelps(t *testing.T) {
 			continue // the batch cannot be divided
 		}
 		for _, h := range plan.Helps {
+			seen[strings.Fields(h.What)[0]]++
+			if n := 0; strings.HasPrefix(h.What, "fewer workers") {
+				if _, err := fmt.Sscanf(h.What, "fewer workers (--workers %d)", &n); err != nil {
+					t.Fatal(err)
+				}
+				fewer := c
+				fewer.places = n // with the same memory and links
+				want := plan.Best.Predicted.Seconds/fewer.bestOf(batch) - 1
+				if n >= c.places || math.Abs(h.Gain-want) > 1e-6 || h.Gain < 1e-3 {
+					t.Errorf("%s: %s brings %v, the best plan of these %v", plan.Best.Mesh, h.What,
+						h.Gain, want)
+				}
+				continue
+			}
 			changed := c.request(t, batch)
 			name, layer := strings.CutPrefix(strings.TrimSuffix(h.What, " 10 % faster"), "layer ")
 			switch {
@@ -36,7 +51,6 @@ func TestHelps(t *testing.T) {
 			case h.What == "twice the batch":
 				changed.Batch *= 2
 			}
-			seen[strings.Fields(h.What)[0]]++
 			got, err := planner.Judge(changed, plan.Best.Mesh)
 			if err != nil {
 				t.Fatal(err)
@@ -48,7 +62,7 @@ func TestHelps(t *testing.T) {
 			}
 		}
 	}
-	for _, what := range []string{"layer", "links", "twice"} {
+	for _, what := range []string{"layer", "links", "twice", "fewer"} {
 		if seen[what] == 0 {
 			t.Errorf("nobody was told of %s", what)
 		}

@@ -108,10 +108,21 @@ func (p *problem) solveMesh(workers int) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newMixedSearch(p, p.combos(), p.wanted(workers))
+	result, err := p.best(grids, workers, p.estimated(p.wanted(workers)))
+	if err == nil && workers == 0 && p.work >= 0 {
+		p.helpsFewer(result)
+	}
+	return result, err
+}
+
+// estimated lists plans that are good by estimates, for so many workers, 0 = any number, as they
+// were played, the best first. Bounds say little of plans that hardly fit into memory, and these
+// show where to begin.
+func (p *problem) estimated(workers int) []*solved {
+	s := newMixedSearch(p, p.combos(), workers)
 	s.proposeAll()
 	found, _ := s.judge()
-	return p.best(grids, workers, found)
+	return found
 }
 
 // wanted returns how many workers must take part, where so many are asked for, 0 = as many as there

@@ -1,12 +1,12 @@
 package planner
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
 	"github.com/shoal-ml/shoal/decide/planner/bound"
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // How good the best plan is shown to be: bounds of grids are raised towards it by package bound,
@@ -190,7 +190,7 @@ func (v *proof) steps(seconds float64) (list []deployment.Step) {
 		}
 		terms.Plans += all
 	}
-	boxes.Argument = fmt.Sprintf("cuts by edge finding, in %d groups", boxes.Groups)
+	boxes.Argument = "cuts by edge finding, in " + plural.Of(boxes.Groups, "group")
 	for _, s := range []deployment.Step{played, memory, terms, boxes} {
 		if s.Plans > 0 {
 			list = append(list, s)

@@ -260,11 +260,7 @@ func printPlan(out io.Writer, r *planner.Result) error {
 		if i > 0 {
 			title = ""
 		}
-		number := fmt.Sprintf("%.0f", step.Plans)
-		if step.Plans >= 1e6 {
-			number = fmt.Sprintf("%.2g", step.Plans)
-		}
-		fmt.Fprintf(&b, "%-11s %s %s\n", title, number, step.Argument)
+		fmt.Fprintf(&b, "%-11s %s\n", title, stepText(step))
 	}
 	if g := r.Guarantee; g != nil {
 		fmt.Fprintf(&b, "guaranteed  at most (M + 4N - 4)·C + A = (%d + 4·%d - 4)·%s + %s "+

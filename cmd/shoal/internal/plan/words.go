@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/decide/planner"
+	"github.com/shoal-ml/shoal/decide/planner/deployment"
 )
 
 // What shoal plan says of a plan, in words. The functions are pure.
@@ -16,6 +17,18 @@ func helpText(list []planner.Help) string {
 		parts[i] = fmt.Sprintf("%+.1f %% with %s", 100*h.Gain, h.What)
 	}
 	return strings.Join(parts, ", ") + " (samples/s)"
+}
+
+// stepText writes by which argument how many plans are ruled out.
+func stepText(step deployment.Step) string {
+	switch {
+	case step.Plans >= 1e6:
+		number, power, _ := strings.Cut(fmt.Sprintf("%.1e", step.Plans), "e+")
+		return fmt.Sprintf("%s·10^%s %s", number, strings.TrimLeft(power, "0"), step.Argument)
+	case step.Plans == 1: // "cuts by …", "plans, each …"
+		return "1 " + strings.Replace(step.Argument, "s", "", 1)
+	}
+	return fmt.Sprintf("%.0f %s", step.Plans, step.Argument)
 }
 
 // memoryText writes what takes the memory of a worker of a stage, after ": "; "" where that is not
