@@ -76,8 +76,8 @@ def text(results):
             "",
             textwrap.fill(
                 f"Medians of {TIMES}: {most:.1f} ms at most, and {processor:.1f} ms of a processor."
-                f" A step of the first plan takes up to {100 * (slower - 1):.0f}\u00a0% longer than one"
-                " of the plan that is found from it.",
+                f" A step of the first plan takes up to {100 * (slower - 1):.0f}\u00a0% longer"
+                " than one of the plan that is found from it.",
                 100,
             ).replace("\u00a0", " "),
         ]

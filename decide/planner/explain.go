@@ -141,8 +141,8 @@ func (p *problem) namesOf(from, to int) string {
 	return fmt.Sprintf("layers %s to %s", p.model.Layers[from].ID, p.model.Layers[to-1].ID)
 }
 
-// waiting returns in which part of the step the stages of a plan neither compute nor average, in the
-// mean over them.
+// waiting returns in which part of the step the stages of a plan neither compute nor average, in
+// the mean over them.
 func (p *problem) waiting(s *solved) float64 {
 	part := 1.0
 	for stage, seconds := range s.timeline.Busy {

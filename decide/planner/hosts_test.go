@@ -52,8 +52,8 @@ func (x spread) request(t *testing.T, batch int) planner.Request {
 	return r
 }
 
-// bestOf returns the seconds of the best plan by its number of replicas: both ways to lay ranks over
-// hosts, all cuts and all numbers of held micro-batches.
+// bestOf returns the seconds of the best plan by its number of replicas: both ways to lay ranks
+// over hosts, all cuts and all numbers of held micro-batches.
 func (x spread) bestOf(batch int) map[int]float64 {
 	list, workers := map[int]float64{}, x.hosts*x.places
 	for replicas := 1; replicas <= workers; replicas++ {
@@ -136,8 +136,9 @@ func TestOverHosts(t *testing.T) {
 		r := x.request(t, batch)
 		for replicas, seconds := range list {
 			best = min(best, seconds)
-			mesh := fmt.Sprintf("dp=%d,pp=%d(micro=1;ahead=%s)", replicas, x.hosts*x.places/replicas,
-				strings.Repeat("/1", x.hosts*x.places/replicas)[1:])
+			stages := x.hosts * x.places / replicas
+			mesh := fmt.Sprintf("dp=%d,pp=%d(micro=1;ahead=%s)", replicas, stages,
+				strings.Repeat("/1", stages)[1:])
 			judged, err := planner.Judge(r, mesh)
 			if err != nil || judged.Best.Certificate.Bound > seconds*(1+1e-9) {
 				t.Errorf("seed %d, case %d: %s: %+v, %v; the best of these takes %v s: %+v", seed,
