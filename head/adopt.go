@@ -16,15 +16,15 @@ import (
 // the membership of them, and of what the host hears with the entries of the log that it is sent.
 func (r *leader) adoptWorkers(host string, rep Report) {
 	entered, released := map[topo.WorkerID]bool{}, map[topo.WorkerID]bool{}
-	aborted, has := false, r.peers[host].index
+	aborted, heard := false, r.peers[host].index
 	for _, c := range r.log {
 		for _, w := range c.Entered {
-			entered[w] = c.Index > has
+			entered[w] = c.Index > heard
 		}
 		for _, w := range c.Released {
-			released[w] = c.Index > has
+			released[w] = c.Index > heard
 		}
-		aborted = aborted || c.Aborted && c.Index > has
+		aborted = aborted || c.Aborted && c.Index > heard
 	}
 	r.machine.HostReports(host, rep.Slots, rep.Kind)
 	for _, w := range rep.Workers {
