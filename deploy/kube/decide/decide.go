@@ -115,7 +115,6 @@ type Decision struct {
 	State   State
 	Create  []Member // pods of State.Run; number 0 begins the job unless State.Begun
 	Delete  []string // names of pods
-	Soon    bool     // the pods of Delete have nobody to hand over to: all of them go for good
 	Later   int64    // seconds until pods are made that are not made yet; 0 = there are none
 	Park    bool     // the job is to be asked to park
 	Release bool     // nothing is left of a deleted job, so that its finalizer may go
@@ -161,8 +160,8 @@ func Next(v View) Decision {
 	switch {
 	case v.Deleted:
 		d.deleteAll(v.Pods, true)
-		if d.Soon, d.Release = true, len(v.Pods) == 0; d.Release {
-			d.State.Members = nil // nobody makes one any more
+		if len(v.Pods) == 0 {
+			d.Release, d.State.Members = true, nil // nobody makes one any more
 		}
 		return d
 	case v.State.Phase == Succeeded || v.State.Phase == Failed:

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -191,10 +190,7 @@ func TestSecretsUnreadable(t *testing.T) {
 	says := func(want ...string) {
 		t.Helper()
 		for range 4 {
-			r := &Reconciler{Client: c.killable(), Fresh: fresh, Asker: c.asker, Events: c,
-				Now: time.Now}
-			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
-			c.must(err)
+			c.reconcileWith(c.killable(), fresh)
 		}
 		for _, text := range want {
 			if last := c.job().Status.LastChange; !strings.Contains(last, text) {
@@ -244,18 +240,12 @@ func TestDeletedSoon(t *testing.T) {
 				}
 				return api.Delete(ctx, o, opts...)
 			}})
-		reconcile := func() {
-			r := &Reconciler{Client: watched, Fresh: c.api, Asker: c.asker, Events: c,
-				Now: time.Now}
-			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
-			c.must(err)
-		}
 		c.change(size(1))
 		for range 3 {
-			reconcile()
+			c.reconcileWith(watched, c.api)
 		}
 		c.must(c.api.Delete(t.Context(), c.job()))
-		reconcile()
+		c.reconcileWith(watched, c.api)
 		want := map[int64]int64{0: graceOfDeleted, 7: 7, 600: graceOfDeleted}[template]
 		if n := len(got); n < 2 || got[0] != -1 || got[n-1] != want {
 			t.Errorf("with %d s in the template pods get %v s", template, got)

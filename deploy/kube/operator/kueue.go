@@ -216,16 +216,10 @@ func (r *Reconciler) writeClaims(ctx context.Context, j *v1alpha1.ShoalJob, w wi
 	if err == nil {
 		err = r.Client.Create(ctx, o)
 	}
-	switch {
-	case err == nil || apierrors.IsAlreadyExists(err): // the cache has not seen it yet
+	if err == nil || apierrors.IsAlreadyExists(err) { // the cache has not seen it yet
 		return nil
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return &refused{text: "the namespace is being deleted, so that the job gets no quota"}
-	case apierrors.IsForbidden(err):
-		return &refused{text: fmt.Sprintf("the cluster takes no Workload now: %v; %s", err,
-			remedy(err))}
 	}
-	return fmt.Errorf("the Workload of the job: %w", err)
+	return notCreated("Workload", "of the job", err)
 }
 
 // writeClaim carries out what was decided of one Workload.
@@ -383,9 +377,12 @@ func (r *Reconciler) setPriority(ctx context.Context, j *v1alpha1.ShoalJob, w wi
 		return err
 	}
 	value, _, err := unstructured.NestedInt64(class.Object, "value")
+	if err != nil {
+		return err
+	}
 	spec["priority"] = value
 	spec["priorityClassRef"] = map[string]any{"group": group, "kind": kind, "name": name}
-	return err
+	return nil
 }
 
 // assign has a pod run by one of the claims of its job that has room for it: on the nodes that

@@ -428,10 +428,7 @@ func TestCallsOfChange(t *testing.T) {
 	fresh := countReads(c.api.(client.WithWatch), &reads)
 	c.writes = 100
 	for range 20 {
-		r := &Reconciler{Client: c.killable(), Fresh: fresh, Asker: c.asker, Events: c,
-			Now: time.Now, Secrets: c.secrets}
-		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
-		c.must(err)
+		c.reconcileWith(c.killable(), fresh)
 		c.runPods()
 	}
 	c.want(v1alpha1.Running, "big-1-0* big-1-1 big-1-2 big-1-3")

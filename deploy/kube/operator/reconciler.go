@@ -228,7 +228,7 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d decide.Decision,
 	told told, token string) (ctrl.Result, error) {
 	var options []client.DeleteOption
-	if d.Soon {
+	if j.DeletionTimestamp != nil { // no pod has another one to hand over to
 		options = append(options, graceOf(j))
 	}
 	for _, name := range d.Delete {

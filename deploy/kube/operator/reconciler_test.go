@@ -220,6 +220,15 @@ func (c *testCluster) reconcile(times int) {
 	}
 }
 
+// reconcileWith has an operator look at the job once, with a client and a reader of its own.
+func (c *testCluster) reconcileWith(api client.Client, fresh client.Reader) {
+	c.t.Helper()
+	r := &Reconciler{Client: api, Fresh: fresh, Asker: c.asker, Events: c, Now: time.Now,
+		Secrets: c.secrets}
+	_, err := r.Reconcile(c.t.Context(), ctrl.Request{NamespacedName: c.key})
+	c.must(err)
+}
+
 // runPods starts the processes of pods that are new.
 func (c *testCluster) runPods() {
 	for _, p := range c.pods() {

@@ -117,14 +117,21 @@ func (r *Reconciler) create(ctx context.Context, j *v1alpha1.ShoalJob, o client.
 			return err
 		}
 		return errLate
+	}
+	return notCreated(kindOf(o), o.GetName(), err)
+}
+
+// notCreated returns why an object was not created: a *refused if the cluster does not take it.
+func notCreated(kind, name string, err error) error {
+	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return &refused{text: "the namespace is being deleted, so that nothing is made for the " +
 			"job"}
 	case apierrors.IsForbidden(err):
-		return &refused{text: fmt.Sprintf("the cluster takes no %s now: %v; %s", kindOf(o), err,
+		return &refused{text: fmt.Sprintf("the cluster takes no %s now: %v; %s", kind, err,
 			remedy(err))}
 	}
-	return fmt.Errorf("creating %s %s: %w", kindOf(o), o.GetName(), err)
+	return fmt.Errorf("creating %s %s: %w", kind, name, err)
 }
 
 // checkOwner returns a *refused if an object was not made for a job.
