@@ -250,11 +250,9 @@ func TestRealKueue(t *testing.T) {
 	small.finish(0)
 	small.remove()
 	big.finish(0)
-	for _, w := range (queued{t, c}).workloads() {
+	queued{t, c}.wait("all Workloads are Finished", func(w unstructured.Unstructured) bool {
 		list, _, _ := unstructured.NestedSlice(w.Object, "status", "conditions")
-		if !strings.Contains(fmt.Sprint(list), "type:Finished") {
-			t.Errorf("Workload %s of a job that is done is not Finished", w.GetName())
-		}
-	}
+		return strings.Contains(fmt.Sprint(list), "type:Finished")
+	})
 	big.remove()
 }

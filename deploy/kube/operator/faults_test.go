@@ -307,6 +307,7 @@ func TestNamespaceDeleted(t *testing.T) {
 // to join those that train is never lost.
 func TestSecretChanged(t *testing.T) {
 	c := newCluster(t, newJob(example))
+	c.secrets = new(Secrets)
 	c.reconcile(6)
 	secret := func(name string) *corev1.Secret {
 		s := new(corev1.Secret)

@@ -134,7 +134,7 @@ func (r *Reconciler) prepare(ctx context.Context, j *v1alpha1.ShoalJob, w *wish,
 	if len(d.Create) == 0 && countStarted(pods, false) == 0 {
 		return nil
 	}
-	return w.lack.take(r.prepareSecrets(ctx, j, *w), making)
+	return w.lack.take(r.prepareSecrets(ctx, j, *w, len(d.Create) > 0), making)
 }
 
 // countStarted returns how many of the pods that have not ended and shall not end have started, or

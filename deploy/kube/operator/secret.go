@@ -109,10 +109,10 @@ type Secrets struct {
 
 // known is what is known of the Secrets of a job.
 type known struct {
-	uid   types.UID // of the job
-	token string    // with which its pods are asked; it never changes
-	text  string    // the job spec in them
-	until time.Time // when they are to be read again
+	uid   types.UID      // of the job
+	key   *corev1.Secret // it never changes, and nobody changes it here; nil = not read yet
+	text  string         // the job spec in them
+	until time.Time      // when both are to be read again
 }
 
 // readAgain is for how long Secrets that were as they should be are not read again for pods that
@@ -158,49 +158,42 @@ func (s *Secrets) forget(job client.ObjectKey) {
 // statusToken returns with what the operator asks the pods of a job; "" = there is none yet.
 func (r *Reconciler) statusToken(ctx context.Context, j *v1alpha1.ShoalJob) (string, error) {
 	k := r.Secrets.get(j)
-	if k.token != "" {
-		return k.token, nil
+	if k.key == nil {
+		key := new(corev1.Secret)
+		if found, err := r.get(ctx, r.Fresh, j, keyName(j), key); err != nil || !found {
+			return "", err
+		}
+		k.key = key
+		r.Secrets.set(j, k)
 	}
-	var key corev1.Secret
-	if found, err := r.get(ctx, r.Fresh, j, keyName(j), &key); err != nil || !found {
-		return "", err
-	}
-	k.token = tokenOf(&key)
-	r.Secrets.set(j, k)
-	return k.token, nil
-}
-
-// tokenOf returns the status token in the Secret with the key of a job.
-func tokenOf(key *corev1.Secret) string {
-	return strings.TrimSpace(string(key.Data["status-token"]))
+	return strings.TrimSpace(string(k.key.Data["status-token"])), nil
 }
 
 // prepareSecrets makes both Secrets of a job what they should be, unless they were a moment ago.
-func (r *Reconciler) prepareSecrets(ctx context.Context, j *v1alpha1.ShoalJob, w wish) error {
-	if k := r.Secrets.get(j); k.text == string(w.text) && r.Now().Before(k.until) {
+// The one that somebody can change is looked at all the same where a pod is made, which wants it.
+func (r *Reconciler) prepareSecrets(ctx context.Context, j *v1alpha1.ShoalJob, w wish,
+	forPod bool) error {
+	k := r.Secrets.get(j)
+	fresh := k.key != nil && k.text == string(w.text) && r.Now().Before(k.until)
+	if fresh && !forPod {
 		return nil
 	}
-	key := new(corev1.Secret)
-	found, err := r.get(ctx, r.Fresh, j, keyName(j), key)
-	if err != nil {
-		return err
-	}
-	if !found {
-		if key, err = newKey(j); err != nil {
+	if !fresh {
+		key, err := r.prepareKey(ctx, j)
+		if err != nil {
 			return err
 		}
-		if err := r.create(ctx, j, key); err != nil {
-			return err
-		}
+		k.key, k.text, k.until = key, string(w.text), r.Now().Add(readAgain)
 	}
 	s := new(corev1.Secret)
-	if found, err = r.get(ctx, r.Fresh, j, j.Name, s); err != nil {
+	found, err := r.get(ctx, r.Fresh, j, j.Name, s)
+	if err != nil {
 		return err
 	}
 	if !found {
 		s = new(corev1.Secret)
 	}
-	changed, err := updateSecret(s, j, w, key, r.Now())
+	changed, err := updateSecret(s, j, w, k.key, r.Now())
 	switch {
 	case err != nil:
 		return err
@@ -212,9 +205,22 @@ func (r *Reconciler) prepareSecrets(ctx context.Context, j *v1alpha1.ShoalJob, w
 		}
 	}
 	if err == nil {
-		r.Secrets.set(j, known{j.UID, tokenOf(key), string(w.text), r.Now().Add(readAgain)})
+		r.Secrets.set(j, k)
 	}
 	return err
+}
+
+// prepareKey returns the Secret with the key of a job, which it makes if there is none.
+func (r *Reconciler) prepareKey(ctx context.Context, j *v1alpha1.ShoalJob) (*corev1.Secret, error) {
+	key := new(corev1.Secret)
+	if found, err := r.get(ctx, r.Fresh, j, keyName(j), key); err != nil || found {
+		return key, err
+	}
+	key, err := newKey(j)
+	if err == nil {
+		err = r.create(ctx, j, key)
+	}
+	return key, err
 }
 
 // release lets a deleted job go, of which no pod is left, and the Secret with its key before it.
