@@ -148,8 +148,8 @@ func (w *walker) keyText(path string, k any, depth int) (string, error) {
 	return strings.ReplaceAll(fmt.Sprint(v), " ", ","), err
 }
 
-// walkList adds a list or tuple v: item by item if there is a tensor or a dict in it, else as one
-// value.
+// walkList adds a list or tuple v, whose items are given: item by item if containsTensors, else as
+// one value.
 func (w *walker) walkList(path string, v any, items []any, depth int) error {
 	deep, err := w.containsTensors(path, items, depth)
 	if err != nil {
@@ -166,8 +166,8 @@ func (w *walker) walkList(path string, v any, items []any, depth int) error {
 	return nil
 }
 
-// containsTensors reports whether a tensor or a dict is among the items, or in lists among them.
-// Each counts as a step of the walk.
+// containsTensors reports whether a tensor or a dict is among the items, or in the lists and the
+// states of objects among them. Each counts as a step of the walk.
 func (w *walker) containsTensors(path string, items []any, depth int) (bool, error) {
 	for _, x := range items {
 		if err := w.countStep(path, depth, 0); err != nil {
@@ -181,6 +181,12 @@ func (w *walker) containsTensors(path string, items []any, depth int) (bool, err
 			in = x.Items
 		case pickle.Tuple:
 			in = x
+		case *pickle.Object:
+			if state, ok := x.State.(*pickle.Dict); ok {
+				for _, item := range state.Items {
+					in = append(in, item.Value)
+				}
+			}
 		}
 		if deep, err := w.containsTensors(path, in, depth+1); deep || err != nil {
 			return deep, err

@@ -80,6 +80,32 @@ func TestTorch(t *testing.T) {
 	}
 }
 
+// TestObjectsInLists has objects with tensors in lists of a checkpoint, where they are found too.
+func TestObjectsInLists(t *testing.T) {
+	o := &format.Output{}
+	if _, err := torchzip.LayoutRoot(o, "x.pt", &pickle.Dict{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	f, err := torchzip.Open(format.NewFiles(
+		formattest.WriteOutput(t, o, &format.Checkpoint{}, nil)), "x.pt", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := func(state any) any {
+		return &pickle.List{Items: []any{pickle.Tuple{&pickle.Object{
+			Class: pickle.Global{Module: "m", Name: "C"},
+			State: &pickle.Dict{Items: []pickle.Item{{Key: "w", Value: state}}}}}}}
+	}
+	for path, v := range map[string]any{"0.0.w.d": &pickle.Dict{Items: []pickle.Item{
+		{Key: "d", Value: int64(1)}}}, "": int64(1)} {
+		c := &format.Checkpoint{}
+		if err := f.Flatten(c, "", object(v)); err != nil || len(c.Values) != 1 ||
+			c.Values[0].Path != path {
+			t.Errorf("%q: %v %v", path, c.Values, err)
+		}
+	}
+}
+
 // TestValues finds the values beside tensors in what torch wrote.
 func TestValues(t *testing.T) {
 	for _, version := range []string{"torch1.13", "torch2.15"} {
