@@ -95,8 +95,8 @@ func TestShortSteps(t *testing.T) {
 		t.Errorf("%d of 2000 steps are seen before anybody knows how short they are", seen)
 	}
 	f.signals.PopStepsNote()
-	if seen := run(2003, short); seen != 250 {
-		t.Errorf("%d of 2003 short steps are seen, expected one in eight", seen)
+	if seen := run(2003, short); seen != 62 {
+		t.Errorf("%d of 2003 short steps are seen, expected one in 32", seen)
 	}
 	batch := f.apply.Data.Batch
 	f.apply.Data.Batch = 2 * batch // from the next step on
