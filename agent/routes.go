@@ -181,7 +181,7 @@ func (a *Agent) readLinks(by *cables.Meter) {
 	}
 	// a stopped engine tells nobody
 	_ = a.engine.runLater(func() {
-		if a.engine.signals.AddLinks(rates); news {
+		if a.engine.signals.SetLinkRates(rates); news {
 			a.driver.sendLinkRates()
 		}
 	})

@@ -344,9 +344,9 @@ func (s *Signals) IsDue() bool {
 	return s.looks%looksPerNote == 0 || s.notes < earlyNotes
 }
 
-// AddLinks takes in the newest rates of the links from this host, which it keeps. PopLinksNote
-// tells the head of them.
-func (s *Signals) AddLinks(r cables.Rates) {
+// SetLinkRates takes in the rates of all links from this host, in place of those before, for the
+// next PopLinksNote; it keeps r. Where nothing is to be measured it does nothing.
+func (s *Signals) SetLinkRates(r cables.Rates) {
 	if !s.Blind {
 		s.links.told = r
 	}
@@ -442,7 +442,7 @@ func (s *Signals) observe(known head.State) sense.Observation {
 	series := s.series
 	split := s.job.Split(uint64(known.View.Generation), sense.DealOf(known.Data.Shares))
 	o := sense.Observation{Size: known.View.Size(), Steps: &series, Split: split,
-		Saves: s.saves.Saves(), Machines: s.machines.watch.Hosts()}
+		Saves: s.saves.Means(), Machines: s.machines.watch.Hosts()}
 	o.Loss, _ = s.job.Loss()
 	for _, m := range known.View.Members {
 		o.Hosts = append(o.Hosts, m.Host)

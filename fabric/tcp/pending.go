@@ -13,9 +13,9 @@ import (
 // milliseconds keeps honest ones out while it lasts; they try again.
 const maxPending = 256
 
-// reservedShare is the part of the descriptors of this process that connections in the handshake
-// leave to everything else, as links, workers and files: all but one in so many.
-const reservedShare = 4
+// descriptorsPerPending is of how many descriptors of this process connections in the handshake may
+// take one; the others are for everything else, as links, workers and files.
+const descriptorsPerPending = 4
 
 // pending counts the connections that are in the handshake, from the moment they are accepted until
 // their descriptor is closed or they have shown who they are. Any goroutine may call its methods,
@@ -35,12 +35,12 @@ type pendingConn struct {
 	evicted bool          // whether it was closed because there was no room
 }
 
-// newPending returns a pending with room for as many connections as a process may have that is
-// allowed so many descriptors; 0 = the number is not known.
+// newPending returns a pending for a process that may have so many descriptors: its connections may
+// take their part of them, and maxPending at most; 0 = the number is not known.
 func newPending(descriptors uint64) *pending {
 	bound := uint64(maxPending)
 	if descriptors > 0 {
-		bound = max(1, min(bound, descriptors/reservedShare))
+		bound = max(1, min(bound, descriptors/descriptorsPerPending))
 	}
 	return &pending{slots: make(chan struct{}, bound)}
 }

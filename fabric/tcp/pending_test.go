@@ -12,7 +12,7 @@ import (
 // TestPendingIsBounded: one more than there is room for closes the oldest, and is not served before
 // somebody has let go of a descriptor.
 func TestPendingIsBounded(t *testing.T) {
-	p := newPending(2 * reservedShare)
+	p := newPending(2 * descriptorsPerPending)
 	var ends [3]net.Conn
 	var places [2]*pendingConn
 	enter := func(i int) (*pendingConn, bool) {

@@ -269,7 +269,10 @@ class Progress:
         backend.park(self.cursor.step, problem)
 
     def _end_broken_loop(self) -> None:
-        """End the loop before this one, if it was left by `break`."""
+        """End the loop before this one where it was left by `break`: a step that it has committed
+        counts, and one that it has not is dropped. After a loop that ended by itself only the
+        samples are drawn anew. Does not wait.
+        """
         self.drop_open_step()
         self._advance_cursor()
         self.drawn.discard()

@@ -37,7 +37,8 @@ const MaxMagnitude = 1e100
 // magnitude.
 func IsUsable(x float64) bool { return math.Abs(x) <= MaxMagnitude }
 
-// All returns a new predictor of each kind, the simplest first.
+// All returns a new predictor of each kind, the simplest first, but for Best, which chooses among
+// them.
 func All() []Predictor {
 	return []Predictor{&Last{}, &EWMA{}, &ARIMA{}, &SlidHMM{}}
 }

@@ -125,9 +125,10 @@ func appendBounded(list []float64, x float64) []float64 {
 	return append(list, x)
 }
 
-// Saves returns what checkpoints cost: the means of the newest ones. Steps differ by chance, so
-// that of a single one a cost below 0 can be measured, and that of all is 0 at least.
-func (m *Meter) Saves() sense.Saves {
+// Means returns what a checkpoint costs and how long it is written, in seconds: the means of the
+// newest ones, and the zero value where none has counted yet. Steps differ by chance, so that of a
+// single one a cost below 0 can be measured, and that of all is 0 at least.
+func (m *Meter) Means() sense.Saves {
 	n := len(m.costs)
 	if n == 0 {
 		return sense.Saves{}

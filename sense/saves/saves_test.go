@@ -84,7 +84,7 @@ func TestCost(t *testing.T) {
 	} {
 		w := newWorld(x.world)
 		w.train(int(w.every)*9 + 500)
-		got := w.meter.Saves()
+		got := w.meter.Means()
 		if got.Count != kept || math.Abs(got.Cost-x.cost) > x.within ||
 			math.Abs(got.Writing-w.writing) > 0.01 {
 			t.Errorf("%s: %+v, expected a cost of %.3g s", name, got, x.cost)
@@ -98,22 +98,22 @@ func TestNothingIsTold(t *testing.T) {
 	w := newWorld(world{})
 	w.stall, w.writing = 0.5, 0.5
 	w.train(200)
-	if got := w.meter.Saves(); got != (sense.Saves{}) {
+	if got := w.meter.Means(); got != (sense.Saves{}) {
 		t.Errorf("before the first: %+v", got)
 	}
 	w.size = 3
 	w.train(190)
-	if got := w.meter.Saves(); got != (sense.Saves{}) {
+	if got := w.meter.Means(); got != (sense.Saves{}) {
 		t.Errorf("with other members: %+v", got)
 	}
 	w.train(200)
-	if got := w.meter.Saves(); got.Count != 1 || math.Abs(got.Cost-0.5) > 0.01 {
+	if got := w.meter.Means(); got.Count != 1 || math.Abs(got.Cost-0.5) > 0.01 {
 		t.Errorf("with those: %+v", got)
 	}
 	w = newWorld(world{})
 	w.writing, w.every = 3, 100
 	w.train(1000)
-	if got := w.meter.Saves(); got != (sense.Saves{}) {
+	if got := w.meter.Means(); got != (sense.Saves{}) {
 		t.Errorf("one after the other: %+v", got)
 	}
 }

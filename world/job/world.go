@@ -388,7 +388,7 @@ func (w *World) Observation() sense.Observation {
 		Samples: w.config.Data.Samples, Size: len(w.ranks),
 		Now:     sense.Duration(math.Round((w.now - w.saving.began) * float64(sense.Second))),
 		Setting: in, First: w.config.Data.Batch, Levers: w.Levers(), Steps: &w.series,
-		Split: w.split.Split, Noise: w.noise.known, Saves: w.saving.meter.Saves(),
+		Split: w.split.Split, Noise: w.noise.known, Saves: w.saving.meter.Means(),
 		Hosts: w.names, Machines: w.memory.machines}
 }
 

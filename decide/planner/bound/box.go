@@ -131,8 +131,9 @@ func (v *view) threeTerms(s, i, j int) float64 {
 		head+f+behind+float64(m*b)+back)
 }
 
-// tighten makes a box smaller, in place, by the three terms, and reports whether it has a cut that
-// is not above some seconds by them.
+// tighten makes a box smaller, in place, by the terms of its stages, and reports whether it has a
+// cut that is not above some seconds by them. The lags must be those of a box around b. A box
+// without a cut is left half changed.
 func (v *view) tighten(b box, seconds float64) bool {
 	return v.shrink(b, func(s, i, j int) bool { return v.terms(s, i, j) <= seconds })
 }

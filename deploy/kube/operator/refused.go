@@ -143,7 +143,8 @@ func checkOwner(j *v1alpha1.ShoalJob, o client.Object) error {
 		"give the job another name", kindOf(o), o.GetName()), true}
 }
 
-// kindOf returns the kind of an object, as people say it.
+// kindOf returns the kind of an object of Kubernetes itself, as people say it: the name of its
+// type, since what a client reads has none in its TypeMeta.
 func kindOf(o client.Object) string {
 	return strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
 }

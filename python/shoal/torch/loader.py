@@ -248,10 +248,12 @@ class Loader:
 
     def enter(self, place: Optional[Cursor] = None) -> bool:
         """Enter the job before the loop over the batches, for trainers that ask where it is first:
-        behind it, registered state is that of the other workers or of a checkpoint of the job.
+        behind it, registered state is that of the other workers or of a checkpoint of the job. Is
+        called once, before the first step, and waits for the other workers.
 
-        With `place`, a job that begins does so there. Returns False where the job goes on without
-        this worker.
+        `place` is where a job begins that has made no step, and no checkpoint to go on from; a
+        worker that joins a running job goes on where that is. Returns False where the job goes on
+        without this worker.
         """
         if place is not None and not self._job.outside:
             self._progress.move_to(place)

@@ -96,7 +96,7 @@ type atSetting struct {
 // prints the changes of the job to out, and what delays them to notes.
 func (f *setFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job,
 	text string) error {
-	if said, err := f.printIfSet(out, j, text); said || err != nil {
+	if printed, err := f.printIfUnchanged(out, j, text); printed || err != nil {
 		return err
 	}
 	var number uint64 // of the change; 0 = the job was not asked yet
@@ -183,10 +183,12 @@ func (f *setFlags) predict(ctx context.Context, out io.Writer, j *control.Job, t
 	return err
 }
 
-// printIfSet prints to out that a job trains as text says already, and returns whether it does so;
-// with --json, which has its own last line, it prints nothing and returns false. An error says that
-// the job is to have as many workers, and that nobody starts those that it waits for.
-func (f *setFlags) printIfSet(out io.Writer, j *control.Job, text string) (said bool, err error) {
+// printIfUnchanged prints to out that a job trains as text says already, and returns whether it has
+// printed that: not while another change or workers are awaited, nor with --json, which has its own
+// last line. It fails where printing does, and where the job is to have as many workers, and nobody
+// starts those that it waits for.
+func (f *setFlags) printIfUnchanged(out io.Writer, j *control.Job, text string) (printed bool,
+	err error) {
 	what, sized := strings.ReplaceAll(text, ",", " "), strings.Contains(text, "size=")
 	switch {
 	case !hasSetting(j, text) || j.NextChange != nil:
