@@ -179,6 +179,9 @@ func TestRandom(t *testing.T) {
 				t.Fatalf("%+v was admitted and is late", j)
 			}
 		}
+		if most := cfg.MostMet(jobs); r.Met > most {
+			t.Fatalf("%s: %d deadlines are met, and the bound is %d", policy.Name, r.Met, most)
+		}
 		again, err := cluster.Play(jobs, cfg)
 		if err != nil {
 			t.Fatal(err)
