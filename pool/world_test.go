@@ -176,7 +176,14 @@ func (w *world) submit() {
 	most := least + w.r.IntN(3)
 	s := Submission{Name: []string{"a", "b"}[w.r.IntN(2)], Spec: "x", Min: least, Max: most,
 		Asked: least + w.r.IntN(most-least+1), Priority: w.r.IntN(3) * w.r.IntN(2),
-		Preempt: []string{"", "never", "park"}[w.r.IntN(3)], Kind: []string{"", "k"}[w.r.IntN(2)]}
+		Preempt: []string{"", "never", "park"}[w.r.IntN(3)], Kind: []string{"", "k"}[w.r.IntN(2)],
+		Steps: uint64(w.r.IntN(2) * (1 + w.r.IntN(80)))}
+	if w.r.IntN(3) == 0 {
+		s.Deadline = 1 + w.r.Int64N(int64(1)<<w.r.IntN(24)) // up to some hours
+	}
+	if w.r.IntN(4) == 0 {
+		s.Sizes = slices.Compact([]int{least, s.Asked, most})
+	}
 	id, err := w.m.Submit(w.now, s)
 	w.note("submit %+v: %s %v", s, id, err)
 	if err == nil {
