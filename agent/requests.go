@@ -130,6 +130,14 @@ func (a *Agent) ForceHead() {
 	_ = a.askHead(func() error { a.driver.head.ForceHead(); return nil })
 }
 
+// SuspectHost takes the word of somebody that a host is gone: its silence counts sooner. It does
+// not wait; without a link to such a host nothing happens.
+func (a *Agent) SuspectHost(host string) {
+	if a.network != nil {
+		a.network.Suspect(fabric.Host(host))
+	}
+}
+
 // SendToLauncher sends a message to the launcher of another host. The message is on its way when
 // SendToLauncher returns: closing the links does not lose it.
 func (a *Agent) SendToLauncher(host string, message []byte) {

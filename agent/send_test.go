@@ -49,6 +49,7 @@ func (s *sent) Send(from fabric.Host, b []byte) {
 func (s *sent) Self() fabric.Host                                  { return "a" }
 func (s *sent) SendPiece(fabric.Host, fabric.Piece, []byte)        {}
 func (s *sent) Unused(f func())                                    { f() }
+func (s *sent) Suspect(fabric.Host)                                {}
 func (s *sent) Drop(_ fabric.Host, why error)                      { s.dropped = why }
 func (s *sent) Seek(context.Context) map[fabric.Host][]fabric.Host { return nil }
 func (s *sent) Close() error                                       { return nil }

@@ -18,8 +18,9 @@ import (
 // answered on goroutines of their own, and sendJob and refuse write such an answer.
 
 // Status answers whoever has its token about a job, as the control socket does (GET /v2/job), and
-// passes on the wish to park it (POST /v2/park); all other requests it refuses. OpenStatus makes
-// one, and Close ends it. Any goroutine may use it.
+// passes on the wish to park it (POST /v2/park) and that another of its hosts is gone (POST
+// /v2/lost); all other requests it refuses. OpenStatus makes one, and Close ends it. Any goroutine
+// may use it.
 type Status struct {
 	group *group.Group
 	addr  string
@@ -41,6 +42,7 @@ func OpenStatus(flag, address, token string) (*Status, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathJob, s.answerJob)
 	mux.HandleFunc("POST "+api.PathPark, s.answerPark)
+	mux.HandleFunc("POST "+api.PathLost, s.answerLost)
 	s.group.Go("status", func(ctx context.Context) error {
 		return serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			given := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -78,13 +80,40 @@ func (s *Status) answerJob(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// readBody reads the body of a request into a value. If it cannot, it says why, and returns false.
+func readBody(w http.ResponseWriter, r *http.Request, into any) bool {
+	const most = 4 << 10 // bytes, as on the control socket
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, most)).Decode(into)
+	if err != nil {
+		sendRefusal(w, http.StatusBadRequest,
+			errors.New("the body is no such request: "+err.Error()))
+	}
+	return err == nil
+}
+
+// answerLost answers POST /v2/lost on every host of the job.
+func (s *Status) answerLost(w http.ResponseWriter, r *http.Request) {
+	var ask api.Lost
+	if !readBody(w, r, &ask) {
+		return
+	}
+	dir := s.runDir()
+	if dir == "" {
+		sendRefusal(w, http.StatusNotFound, errWaits)
+		return
+	}
+	if err := control.ReportLostHost(r.Context(), dir, ask.Host, ask.Who); err != nil {
+		sendRefusal(w, http.StatusConflict, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write([]byte("{}\n")) // as with sendJob
+}
+
 // answerPark answers POST /v2/park.
 func (s *Status) answerPark(w http.ResponseWriter, r *http.Request) {
-	const most = 4 << 10 // bytes, as on the control socket
 	var ask api.Park
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, most)).Decode(&ask); err != nil {
-		sendRefusal(w, http.StatusBadRequest,
-			errors.New("the body is no request to park: "+err.Error()))
+	if !readBody(w, r, &ask) {
 		return
 	}
 	j := s.findJobOrRefuse(w, r)
@@ -98,14 +127,22 @@ func (s *Status) answerPark(w http.ResponseWriter, r *http.Request) {
 	sendJob(w, j)
 }
 
+// errWaits says that there is no run yet.
+var errWaits = errors.New("this host waits for a job")
+
+// runDir returns in which directory the run is; "" = there is none yet.
+func (s *Status) runDir() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dir
+}
+
 // findJobOrRefuse returns the job if it is led from here; otherwise it says why not, and returns
 // nil.
 func (s *Status) findJobOrRefuse(w http.ResponseWriter, r *http.Request) *control.Job {
-	s.mu.Lock()
-	dir := s.dir
-	s.mu.Unlock()
+	dir := s.runDir()
 	if dir == "" {
-		sendRefusal(w, http.StatusNotFound, errors.New("this host waits for a job"))
+		sendRefusal(w, http.StatusNotFound, errWaits)
 		return nil
 	}
 	j, err := control.Find(r.Context(), dir)

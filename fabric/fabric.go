@@ -72,6 +72,10 @@ type Network interface {
 	// Drop ends the link to a peer and does not wait; Down is told with this error, from elsewhere.
 	// The peer is told the reason if it can still be reached.
 	Drop(peer Host, why error)
+	// Suspect says that a peer is gone, by somebody who may be wrong: for ten seconds, silence of
+	// its process counts as early as that of its host does, and a peer that is heard stays. It does
+	// not wait; without a link to the peer nothing happens.
+	Suspect(peer Host)
 	// Seek asks the agents to which the link is gone whether they live, and returns for each that
 	// answers whom it has links with. It waits for the network.
 	Seek(ctx context.Context) map[Host][]Host

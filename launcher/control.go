@@ -62,6 +62,7 @@ func (l *launcher) serveControl(ctx context.Context, listener net.Listener) erro
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
 	mux.HandleFunc("POST "+api.PathDrain, l.answerDrain)
 	mux.HandleFunc("POST "+api.PathRecover, l.answerRecover)
+	mux.HandleFunc("POST "+api.PathLost, l.answerLost)
 	mux.HandleFunc("POST "+api.PathToken, l.answerInvite)
 	mux.HandleFunc("/", refuseUnknown)
 	server := &http.Server{Handler: mux, ReadTimeout: controlTimeout, WriteTimeout: controlTimeout,
@@ -236,6 +237,23 @@ func (l *launcher) answerRecover(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w, r)
 }
 
+// answerLost has the silence of a host that is said to be gone count sooner, on any host of the
+// job. It waits for nothing.
+func (l *launcher) answerLost(w http.ResponseWriter, r *http.Request) {
+	var ask api.Lost
+	if err := readControl(w, r, &ask, &ask.Who); err != nil {
+		sendError(w, http.StatusBadRequest, err)
+		return
+	}
+	if dir := l.reporter.directoryPath(); ask.Dir != dir {
+		sendError(w, http.StatusConflict, fmt.Errorf("dir: the run of this host is in %s and not "+
+			"in %q", dir, ask.Dir))
+		return
+	}
+	l.agent.SuspectHost(ask.Host)
+	sendJSON(w, struct{}{})
+}
+
 // maxInvitation is the longest time for which a token can be good: nobody can call a token back.
 const maxInvitation = 366 * 24 * time.Hour
 
@@ -295,7 +313,7 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
 	paths := []string{api.PathJob, api.PathCluster, api.PathResize, api.PathAllot, api.PathLimit,
 		api.PathPark, api.PathSet, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover,
-		api.PathToken}
+		api.PathLost, api.PathToken}
 	known := "there are GET " + strings.Join(paths[:2], ", GET ") + ", POST " +
 		strings.Join(paths[2:], ", POST ")
 	var theirs int

@@ -77,6 +77,35 @@ func TestQuestionsOfAHostThatHasJoined(t *testing.T) {
 	}
 }
 
+// suspecter is the agent of a host that is told that others are gone.
+type suspecter struct {
+	hostAgent
+	suspected []string
+}
+
+// SuspectHost notes who is said to be gone.
+func (s *suspecter) SuspectHost(host string) { s.suspected = append(s.suspected, host) }
+
+// A host is told that another one of its run is gone; what is said of another run is refused.
+func TestLost(t *testing.T) {
+	a := &suspecter{}
+	l := &launcher{agent: a, registry: newRegistry("b", 0), reporter: newReporter(nil, nil)}
+	for body, code := range map[string]int{
+		`{"host":"a","dir":"","who":"the operator"}`: 200,
+		`{"host":"c","dir":"/runs/other","who":"x"}`: 409,
+		`{"hosts":["c"]}`: 400,
+	} {
+		answer := httptest.NewRecorder()
+		l.answerLost(answer, httptest.NewRequest("POST", api.PathLost, strings.NewReader(body)))
+		if answer.Code != code {
+			t.Errorf("%s: %d %s, want %d", body, answer.Code, answer.Body, code)
+		}
+	}
+	if len(a.suspected) != 1 || a.suspected[0] != "a" {
+		t.Errorf("suspected are %q", a.suspected)
+	}
+}
+
 // Who waits in vain is told what is missing.
 func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 	l := &launcher{registry: newRegistry("b", 0), reporter: newReporter(nil, nil)}

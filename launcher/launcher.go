@@ -74,6 +74,7 @@ type hostAgent interface {
 	Park(who string) error
 	ReleaseWorkers(why string) bool
 	ForceHead()
+	SuspectHost(host string)
 
 	SendToLauncher(host string, message []byte)
 	CountGenerationsFrom(after topo.Generation)

@@ -21,6 +21,7 @@ const (
 	PathStop    = "/v2/stop"    // POST a Stop: a Job
 	PathDrain   = "/v2/drain"   // POST a Drain: a Job
 	PathRecover = "/v2/recover" // POST a Recover: a Job
+	PathLost    = "/v2/lost"    // POST a Lost: an empty object
 	PathToken   = "/v2/token"   // POST an Invite: an Invitation
 )
 
@@ -99,6 +100,17 @@ type Recover struct {
 	// Force says that a person knows that the other hosts are gone. Without it the request fails.
 	Force bool `json:"force"`
 	// Who asks, such as "ada@host".
+	Who string `json:"who"`
+}
+
+// Lost tells a host that another one of the job is gone, by the word of somebody who may be wrong:
+// its silence counts sooner then, and while it speaks it stays.
+type Lost struct {
+	// Host is the name in the job of the host that is gone.
+	Host string `json:"host"`
+	// Dir is the directory of the run that is meant.
+	Dir string `json:"dir"`
+	// Who says so, such as "the operator".
 	Who string `json:"who"`
 }
 

@@ -224,6 +224,28 @@ func (j *Job) Park(ctx context.Context, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathPark, api.Park{Who: who})
 }
 
+// ReportLostHost tells the launcher on this host whose run has a directory that another host of its
+// job is gone, as who knows. It may be led from any host.
+func ReportLostHost(ctx context.Context, dir, host, who string) error {
+	place, err := rundir.Path()
+	if err != nil {
+		return err
+	}
+	sockets, err := filepath.Glob(filepath.Join(place, "*"+rundir.ControlSuffix))
+	if err != nil {
+		return fmt.Errorf("control: %w", err)
+	}
+	last := ErrEnded
+	for _, socket := range sockets {
+		last = AtSocket(socket).askFor(ctx, http.MethodPost, api.PathLost,
+			api.Lost{Host: host, Dir: dir, Who: who}, new(struct{}))
+		if last == nil {
+			return nil
+		}
+	}
+	return last
+}
+
 // Set asks the launcher for another setting, such as "batch=512", and sets j.Job. It does not wait
 // for the end of the step from which on the job has it.
 func (j *Job) Set(ctx context.Context, assign, who string) error {

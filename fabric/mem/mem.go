@@ -139,6 +139,10 @@ func (m *Network) Drop(peer fabric.Host, why error) {
 	}
 }
 
+// Suspect implements fabric.Network. Nothing is done: in memory no peer is silent before its link
+// has ended.
+func (m *Network) Suspect(fabric.Host) {}
+
 // Seek implements fabric.Network. A host that was killed reaches nobody.
 func (m *Network) Seek(context.Context) map[fabric.Host][]fabric.Host {
 	m.hub.mu.Lock()

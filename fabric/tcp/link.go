@@ -65,8 +65,11 @@ type link struct {
 	// it; its memory is used again.
 	directFrame []byte
 
-	// host and process judge the silence of the peer's host and of its process.
-	host, process *accrual.Detector[time.Duration]
+	// host and process judge the silence of the peer's host and of its process, and suspect that of
+	// the process while somebody says that it is gone: until suspectUntil, in nanoseconds of
+	// sinceStart.
+	host, process, suspect *accrual.Detector[time.Duration]
+	suspectUntil           atomic.Int64
 	// acked returns for how long the peer's kernel has acknowledged nothing; false: that is not
 	// known.
 	acked func() (time.Duration, bool)
@@ -97,7 +100,8 @@ func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *lin
 		control: control,
 		data:    data, ended: make(chan ending, 1), gone: make(chan struct{}),
 		host: accrual.New(beatInterval, now), process: accrual.New(patience*beatInterval, now),
-		acked: func() (time.Duration, bool) { return timeSinceAck(control.raw.TCPConn) },
+		suspect: accrual.New(beatInterval, now),
+		acked:   func() (time.Duration, bool) { return timeSinceAck(control.raw.TCPConn) },
 	}
 	l.heard.Store(int64(now))
 	l.outbox.init()

@@ -19,6 +19,8 @@ const (
 	standstill = 2 * beatInterval
 	// patience is how many times longer a process may be silent whose host answers.
 	patience = 4
+	// suspicion is for how long a process has no longer patience than its host after Suspect.
+	suspicion = 10 * time.Second
 )
 
 // monitor gives signs of life to all peers and judges the silence of each, until the network
@@ -56,14 +58,17 @@ func (m *Network) judgeLinks(now, passed time.Duration, beat bool) {
 // since the last call. Silence while this side did not listen is not held against the peer.
 //
 // A host that is lost is told from a process that is slow: as long as the peer's kernel
-// acknowledges what it gets, its process has the longer patience. Only monitor calls it.
+// acknowledges what it gets, its process has the longer patience, but for a while after Suspect.
+// Only monitor calls it.
 func (l *link) judgeSilence(now, passed time.Duration) {
 	if l.delivering.Load() || passed > standstill {
 		l.host.ExcludePause(passed)
 		l.process.ExcludePause(passed)
+		l.suspect.ExcludePause(passed)
 	}
 	heard := min(now, time.Duration(l.heard.Load()))
 	l.process.Heard(heard)
+	l.suspect.Heard(heard)
 	if now-heard > beatInterval {
 		if ago, ok := l.acked(); ok {
 			heard = max(heard, now-ago)
@@ -83,7 +88,8 @@ func (l *link) judgeSilence(now, passed time.Duration) {
 	case l.host.Suspect(now):
 		l.end(ending{err: fabric.ErrSilent, goodbye: true,
 			reason: "this host was silent for too long"})
-	case l.process.Suspect(now):
+	case l.process.Suspect(now),
+		now < time.Duration(l.suspectUntil.Load()) && l.suspect.Suspect(now):
 		err := fmt.Errorf("%w, though its host answers: its process stands still", fabric.ErrSilent)
 		l.end(ending{err: err, goodbye: true, reason: "this agent was silent for too long"})
 	}

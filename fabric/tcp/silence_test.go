@@ -58,8 +58,8 @@ func TestSilence(t *testing.T) {
 func newJudgedLink() *link {
 	return &link{
 		ended: make(chan ending, 1), host: accrual.New(beatInterval, 0),
-		process: accrual.New(patience*beatInterval, 0),
-		acked:   func() (time.Duration, bool) { return 0, false },
+		process: accrual.New(patience*beatInterval, 0), suspect: accrual.New(beatInterval, 0),
+		acked: func() (time.Duration, bool) { return 0, false },
 	}
 }
 
@@ -95,6 +95,32 @@ func TestJudge(t *testing.T) {
 		run(l, 2*time.Second, 4*time.Second)
 		if !l.hasEnded() {
 			t.Error("alive after four seconds without a word of its process")
+		}
+	})
+	t.Run("somebody says that it is gone", func(t *testing.T) {
+		l := newJudgedLink()
+		l.acked = func() (time.Duration, bool) { return 40 * time.Millisecond, true }
+		l.suspectUntil.Store(int64(2 * time.Second))
+		for now := tick; now < time.Second; now += tick {
+			l.heard.Store(int64(now))
+			l.judgeSilence(now, tick)
+		}
+		run(l, time.Second, 1500*time.Millisecond)
+		if l.hasEnded() {
+			t.Error("dead after half a second of silence")
+		}
+		run(l, 1500*time.Millisecond, 2*time.Second)
+		if !l.hasEnded() {
+			t.Error("alive after a second of silence, though it is said to be gone")
+		}
+	})
+	t.Run("somebody said long ago that it is gone", func(t *testing.T) {
+		l := newJudgedLink()
+		l.acked = func() (time.Duration, bool) { return 40 * time.Millisecond, true }
+		l.suspectUntil.Store(int64(100 * time.Millisecond))
+		run(l, 0, 2*time.Second)
+		if l.hasEnded() {
+			t.Error("dead after two seconds, though its host answers")
 		}
 	})
 	t.Run("the host does not answer any more", func(t *testing.T) {

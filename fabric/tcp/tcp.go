@@ -265,6 +265,13 @@ func (m *Network) Drop(peer fabric.Host, why error) {
 	}
 }
 
+// Suspect implements fabric.Network: monitor looks at it, and nothing waits.
+func (m *Network) Suspect(peer fabric.Host) {
+	if l := m.link(peer); l != nil {
+		l.suspectUntil.Store(int64(sinceStart() + suspicion))
+	}
+}
+
 // Close implements fabric.Network: it blocks until all goroutines of the network have ended. It
 // waits for peers to take what was queued for at most the time of a goodbye, two seconds.
 func (m *Network) Close() error {

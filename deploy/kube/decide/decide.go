@@ -117,6 +117,7 @@ type Decision struct {
 	Delete  []string // names of pods
 	Later   int64    // seconds until pods are made that are not made yet; 0 = there are none
 	Park    bool     // the job is to be asked to park
+	Gone    []int    // members that vanished, by number: the others may be told so
 	Release bool     // nothing is left of a deleted job, so that its finalizer may go
 	Events  []Event
 }
@@ -343,6 +344,7 @@ func (d *Decision) dropGone(v View) (over bool) {
 		p := find(v.Pods, s.Run, m.Number)
 		switch {
 		case p == nil && m.Seen:
+			d.Gone = append(d.Gone, m.Number)
 			d.warn("PodGone", "pod %d of run %d is gone; the job goes on without it", m.Number,
 				s.Run)
 		case p == nil:

@@ -10,11 +10,14 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
@@ -31,6 +34,8 @@ type Asker interface {
 	Ask(ctx context.Context, ip, token string) (control.Job, error)
 	// Park asks the job for a checkpoint behind which its workers end.
 	Park(ctx context.Context, ip, token string) error
+	// Lost tells the pod at an address that a host of the job is gone.
+	Lost(ctx context.Context, ip, token, host string) error
 }
 
 // errWaiting says that a pod waits for a job to join.
@@ -39,8 +44,12 @@ var errWaiting = errors.New("the pod waits for a job to join")
 // HTTPAsker is an Asker that asks by HTTP.
 type HTTPAsker struct{ client http.Client }
 
-// patience is how long a pod may take to answer.
-const patience = 3 * time.Second
+// patience is how long a pod may take to answer, and eager how long that which led the job last may
+// take before others are asked: it may be silent because its node is lost.
+const (
+	patience = 3 * time.Second
+	eager    = patience / 2
+)
 
 // maxAnswer bounds an answer, in bytes: that of a job of 1,024 workers has a quarter of it.
 const maxAnswer = 2 << 20
@@ -66,12 +75,13 @@ type told struct {
 	ip   string // of the pod that has answered
 }
 
-// askable returns the addresses of the pods of the newest run that run. That which led the job last
-// is the first.
-func askable(j *v1alpha1.ShoalJob, pods []corev1.Pod) (at []string) {
+// askable returns the addresses of the pods of the newest run that run, but for those whose time to
+// end is over. That which led the job last is the first.
+func askable(j *v1alpha1.ShoalJob, pods []corev1.Pod, now time.Time) (at []string) {
 	for _, p := range pods {
 		if p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" ||
-			p.Labels[labelRun] != strconv.Itoa(j.Status.Run) {
+			p.Labels[labelRun] != strconv.Itoa(j.Status.Run) ||
+			p.DeletionTimestamp != nil && !p.DeletionTimestamp.After(now) {
 			continue
 		}
 		if at = append(at, p.Status.PodIP); p.Name == j.Status.Host {
@@ -89,7 +99,7 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 	defer stop()
 	waiting := 0
 	var mu sync.Mutex // guards t and waiting
-	ask := func(i int) error {
+	ask := func(ctx context.Context, i int) error {
 		answer, err := r.Asker.Ask(ctx, at[i], token)
 		mu.Lock()
 		defer mu.Unlock()
@@ -107,11 +117,13 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 		return nil
 	}
 	if len(at) > 0 {
-		_ = ask(0) // it never fails
+		first, end := context.WithTimeout(ctx, eager)
+		_ = ask(first, 0) // it never fails
+		end()
 	}
 	if len(at) > 1 && ctx.Err() == nil {
 		_ = group.Share(ctx, "asking a pod", askAtOnce, len(at)-1, func() func(int) error {
-			return func(i int) error { return ask(i + 1) }
+			return func(i int) error { return ask(ctx, i+1) }
 		}) // it fails when ctx has ended
 	}
 	t.live.Waiting = len(at) > 0 && waiting == len(at)
@@ -130,6 +142,15 @@ func (a *HTTPAsker) Park(ctx context.Context, ip, token string) error {
 		return err
 	}
 	return a.send(ctx, http.MethodPost, ip, control.PathPark, token, body, nil)
+}
+
+// Lost implements Asker.
+func (a *HTTPAsker) Lost(ctx context.Context, ip, token, host string) error {
+	body, err := json.Marshal(control.Lost{Host: host, Who: "the operator"})
+	if err != nil {
+		return err
+	}
+	return a.send(ctx, http.MethodPost, ip, control.PathLost, token, body, nil)
 }
 
 // send sends a request and takes the answer into a value, if there is one.
@@ -162,6 +183,34 @@ func (a *HTTPAsker) send(ctx context.Context, method, ip, path, token string, bo
 		return nil
 	}
 	return json.Unmarshal(text, into)
+}
+
+// tellLost tells the pods at addresses, side by side, which members of the newest run have
+// vanished, so that their silence counts sooner: a node that is only cut off from the API server
+// speaks, and its pod stays in the job. A pod that somebody has only taken the labels from is still
+// there, and nobody is told. Pods that do not answer, or have a version of shoal without this, find
+// out by themselves.
+func (r *Reconciler) tellLost(ctx context.Context, j *v1alpha1.ShoalJob, at []string,
+	d decide.Decision, host, token string) {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	for _, number := range d.Gone {
+		name := podName(j, j.Status.Run, number)
+		err := r.Fresh.Get(ctx, client.ObjectKey{Namespace: j.Namespace, Name: name},
+			new(corev1.Pod))
+		if !apierrors.IsNotFound(err) {
+			continue
+		}
+		if number == 0 && host != "" && !strings.HasPrefix(host, j.Name+"-") {
+			name = host // that which began the job has the name of its machine
+		}
+		_ = group.Share(ctx, "telling a pod", askAtOnce, len(at), func() func(int) error {
+			return func(i int) error {
+				_ = r.Asker.Lost(ctx, at[i], token, name)
+				return nil
+			}
+		})
+	}
 }
 
 // portNumber returns a port as objects have it.

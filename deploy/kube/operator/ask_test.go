@@ -10,6 +10,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/group"
@@ -61,6 +65,9 @@ func (c *crowd) Ask(ctx context.Context, ip, _ string) (control.Job, error) {
 // Park implements Asker.
 func (c *crowd) Park(context.Context, string, string) error { return nil }
 
+// Lost implements Asker.
+func (c *crowd) Lost(context.Context, string, string, string) error { return nil }
+
 // TestAsk asks the pods of a job of which most do not answer: so many at a time as there may be,
 // and none any more when one has answered. Where that which led the job last answers, it is the
 // only one that is asked.
@@ -106,6 +113,9 @@ func (w waiters) Ask(_ context.Context, ip, _ string) (control.Job, error) {
 // Park implements Asker.
 func (waiters) Park(context.Context, string, string) error { return nil }
 
+// Lost implements Asker.
+func (waiters) Lost(context.Context, string, string, string) error { return nil }
+
 // TestAskWaiting has all pods of a job wait for one to join, or all but one that does not answer.
 func TestAskWaiting(t *testing.T) {
 	at := strings.Fields("a b c d e f g h i j k l m")
@@ -114,6 +124,59 @@ func TestAskWaiting(t *testing.T) {
 			want || got.live.Answers {
 			t.Errorf("all wait but %q: %+v", but, got.live)
 		}
+	}
+}
+
+// TestLost has pods vanish: the others are told, once, by the name that the host has in the job. A
+// pod that has only lost its labels is no host that is gone.
+func TestLost(t *testing.T) {
+	c := newCluster(t, newJob(example))
+	c.asker.job.Head = "machine" // which has begun the job
+	c.change(size(4))
+	c.reconcile(6)
+	told := func(want string) {
+		t.Helper()
+		c.reconcile(3)
+		c.asker.mu.Lock()
+		defer c.asker.mu.Unlock()
+		if got := strings.Join(c.asker.lost, ", "); got != want {
+			t.Errorf("pods were told %q, want %q", got, want)
+		}
+		c.asker.lost = nil
+	}
+	c.remove("big-1-1")
+	told("big-1-1, big-1-1, big-1-1")
+	c.remove("big-1-0")
+	told("machine, machine, machine")
+	for _, p := range c.pods() {
+		if p.Name == "big-1-2" {
+			delete(p.Labels, LabelJob)
+			c.must(c.api.Update(t.Context(), &p))
+		}
+	}
+	told("")
+	c.change(size(2)) // those that leave are not lost
+	told("")
+}
+
+// TestAskable has one of three pods that run asked first, and another one not at all, whose time to
+// end is over.
+func TestAskable(t *testing.T) {
+	j := newJob(example)
+	j.Status.Run, j.Status.Host = 1, "c"
+	now := time.Now()
+	var pods []corev1.Pod
+	for i, name := range []string{"a", "b", "c", "d"} {
+		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name,
+			Labels: map[string]string{labelRun: "1"}}}
+		p.Status.Phase, p.Status.PodIP = corev1.PodRunning, name
+		if i%2 == 1 {
+			p.DeletionTimestamp = &metav1.Time{Time: now.Add(time.Duration(i-2) * time.Second)}
+		}
+		pods = append(pods, p)
+	}
+	if got := strings.Join(askable(j, pods, now), " "); got != "c a d" {
+		t.Errorf("asked are %s, want c a d", got)
 	}
 }
 

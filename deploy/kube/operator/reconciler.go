@@ -166,7 +166,7 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 	}
 	var token string
 	var told told
-	if at := askable(j, pods); len(at) > 0 && !deleted {
+	if at := askable(j, pods, r.Now()); len(at) > 0 && !deleted {
 		token, err = r.statusToken(ctx, j)
 		if err := w.lack.take(err, asking); err != nil {
 			return ctrl.Result{}, err
@@ -219,6 +219,9 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 			return r.hold(ctx, next, no)
 		}
 		return ctrl.Result{}, err
+	}
+	if len(d.Gone) > 0 && token != "" {
+		r.tellLost(ctx, j, askable(j, pods, r.Now()), d, j.Status.Host, token)
 	}
 	w.taken = takenBy(pods)
 	return r.act(ctx, next, w, d, told, token)

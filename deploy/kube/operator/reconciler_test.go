@@ -59,6 +59,17 @@ type testAsker struct {
 	job     control.Job
 	waiting bool
 	parked  atomic.Bool // somebody has asked for that
+
+	mu   sync.Mutex // guards lost
+	lost []string   // what pods were told
+}
+
+// Lost implements Asker.
+func (a *testAsker) Lost(_ context.Context, _, _, host string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lost = append(a.lost, host)
+	return nil
 }
 
 // Ask implements Asker.
