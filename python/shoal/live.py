@@ -24,7 +24,7 @@ from ._live import packing
 from ._live.epochs import End
 from ._runtime.arguments import wrong_type
 from ._runtime.backend import Call
-from ._runtime.log import counted, log_line
+from ._runtime.log import format_count, log_line
 from ._runtime.protocol import KINDS, STEP
 from ._runtime.view import View
 from .cursor import Cursor
@@ -205,8 +205,9 @@ class _Live:
         )
         if local is None and mesh and mesh != self._first_mesh and not self._job.outside:
             if not self._job.rank:
+                workers = format_count(self._job.size, "worker")
                 log_line(
-                    f"the job has {counted(self._job.size, 'worker')}, and begins on mesh {mesh};"
+                    f"the job has {workers}, and begins on mesh {mesh};"
                     f" its program states mesh {self._first_mesh}"
                 )
             self._first_mesh = mesh
@@ -333,7 +334,7 @@ class _Live:
         new: List[Any] = []
         if new_bytes:
             ready = self._next_memory is not None and len(self._next_memory) == new_bytes
-            new = [self._next_memory if ready else backend.buffer(new_bytes, later=True)]
+            new = [self._next_memory if ready else backend.buffer(new_bytes, lazy=True)]
         self._next_memory = None
         given, taken = (backend.describe(m[0]) if m else None for m in (old, new))
         backend.submit(Call(_RESHAPE, given, taken, flags=STEP), (old, new), None).wait()
@@ -359,7 +360,7 @@ class _Live:
         backend = self._job._backend
         try:
             nbytes = backend.ask_mesh().next_nbytes
-            self._next_memory = backend.buffer(nbytes, later=True) if nbytes else None
+            self._next_memory = backend.buffer(nbytes, lazy=True) if nbytes else None
         except ShoalError:
             pass  # the call that needs the memory raises the error
 

@@ -20,8 +20,8 @@ from time import perf_counter
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from ._runtime.arguments import wrong_type
+from ._runtime.listeners import LISTENERS, Listener
 from ._runtime.log import log_line
-from ._runtime.series import LISTENERS, Listener
 from .world import World
 
 _SPAN = 10.0  # seconds of steps whose means are written
@@ -218,23 +218,23 @@ class _Series(Listener):
         else:
             self._writer.pause()
 
-    def reported(self, job: World, numbers: Dict[str, float]) -> None:
+    def on_report(self, job: World, numbers: Dict[str, float]) -> None:
         """Have the tool write what the program reports; numbers alone."""
         step = _step_of(job)
         at = self._step if step is None else step.number
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
         self._write(job, finite, at)
 
-    def stepped(self, job: World, step: int, samples: int, made: int) -> None:
+    def on_step(self, job: World, step: int, samples: int, steps: int) -> None:
         """Count the steps of a commit, and have the tool write means when there are enough."""
         now = perf_counter()
         self._step = step
         if not self._began:
             self._began = now
             return
-        self._steps += made
+        self._steps += steps
         self._samples += samples
-        for i, seconds in enumerate(job._backend.told.last):
+        for i, seconds in enumerate(job._backend.step_timer.last_step_seconds):
             self._sums[i] += seconds
         if now - self._began < self._every:
             return
@@ -247,7 +247,7 @@ class _Series(Listener):
             "optimizer_seconds": update,
             "exchange_seconds": max(whole - data - compute - update, 0.0),
             "samples_per_second": self._samples / (now - self._began),
-            "batch": samples / made,
+            "batch": samples / steps,
             "workers": job.size,
         }
         self._write(job, {f"shoal/{name}": value for name, value in numbers.items()}, step)

@@ -12,9 +12,9 @@ from ._live.drawn import Drawn, LocalBatch
 from ._live.epochs import End, Epochs
 from ._live.step import Step
 from ._live.transfer import State
-from ._runtime.backend import Sync
+from ._runtime.backend import DeclaredSync
+from ._runtime.listeners import LISTENERS
 from ._runtime.log import log_line
-from ._runtime.series import LISTENERS
 from ._runtime.view import View
 from .cursor import MAX_SAMPLES, Cursor
 from .errors import ShoalError
@@ -42,14 +42,14 @@ class Progress:
         ShoalError where workers contradict each other.
         """
         self.job = job
-        self.told = job._backend.told
+        self.step_timer = job._backend.step_timer
         self.cursor = start
         self.stated = start  # as the program states it: the batch of `cursor` may be another
         self.batch_range = batch_range
         # How workers synchronise in the round under way, such as "diloco:lr=0.7"; "" = gradients
         # are averaged in every step, as nobody has called `open_sync`.
         self.sync = ""
-        self._stated_sync = Sync()  # as the program states it
+        self._stated_sync = DeclaredSync()  # as the program states it
         self.change = 0  # number of the newest change of the job's setting; 0 = there was none
         # By which factor the job's setting changes the learning rate; 0 = it says nothing of it.
         self.rate = 0.0
@@ -96,7 +96,7 @@ class Progress:
         call it before the first step, and wait for the agent. Raises ShoalError where they
         contradict each other, or a step was made, and ValueError for no number of steps.
         """
-        stated = Sync(sync, steps, auto=auto)
+        stated = DeclaredSync(sync, steps, auto=auto)
         if stated == self._stated_sync:
             return
         if self._stated_sync.stated or self.begun or self._trained:
@@ -185,9 +185,9 @@ class Progress:
         two local steps of a round nothing of this happens.
         """
         if self.step is not None and not self.step.ends_round:
-            self.told.asked_in_round()
+            self.step_timer.record_local_step_request()
             return False
-        self.told.asked()
+        self.step_timer.record_step_request()
         if self.step is not None and not self.step.committed:
             why = [hint() for hint in self.hints] or [
                 "Call step.allreduce(gradient), or step() of an optimizer that averages, once in"
@@ -200,7 +200,7 @@ class Progress:
         if self.step is not None:
             made = self.step.locals
             for listener in LISTENERS:
-                listener.stepped(self.job, self.cursor.step + made, self.cursor.count(), made)
+                listener.on_step(self.job, self.cursor.step + made, self.cursor.count(), made)
         self._advance_cursor()
         if not self.catch_up(end):
             self._end_stopped()
@@ -390,7 +390,7 @@ class Progress:
         self.epochs.made += 1
         self._trained = True
         self.step = Step(self, batch)
-        self.told.given()
+        self.step_timer.record_body_start()
         for call in self.opened:
             call()
         return self.step
@@ -401,7 +401,7 @@ class Progress:
         """
         self._trained = True
         self.step = Step(self, LocalBatch(self.drawn.whole(self.cursor), 1, 1, self.cursor.epoch))
-        self.told.given()
+        self.step_timer.record_body_start()
         return self.step
 
     def batch_ahead(self, k: int) -> LocalBatch:

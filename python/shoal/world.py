@@ -9,8 +9,8 @@ from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 from ._runtime.arguments import as_integer, wrong_type
 from ._runtime.backend import Backend, Call
 from ._runtime.handle import Handle
+from ._runtime.listeners import LISTENERS
 from ._runtime.protocol import KINDS, OPS
-from ._runtime.series import LISTENERS
 from ._runtime.tensor import check_dtype_and_shape, element_count, numpy_view
 from .group import Group
 
@@ -183,10 +183,10 @@ class World(Group):
             name: _checked_number(name, value)
             for name, value in {**(metrics or {}), **more}.items()
         }
-        self._backend.told.report(numbers.get("loss", math.nan))
+        self._backend.step_timer.record_loss(numbers.get("loss", math.nan))
         self._backend.report(numbers)
         for listener in LISTENERS:
-            listener.reported(self, numbers)
+            listener.on_report(self, numbers)
 
 
 def _checked_number(name: str, value: Any) -> float:

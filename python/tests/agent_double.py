@@ -252,7 +252,7 @@ class AgentDouble:
         at = protocol.HEADER_BYTES + number % self.slots * 1024
         names = (
             "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out"
-            " n_out seg_counts n_counts off_counts _ flags told"
+            " n_out seg_counts n_counts off_counts _ flags step_times"
         )
         values = protocol.DESCRIPTOR.unpack_from(session.block, at)
         call = dict(

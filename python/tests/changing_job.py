@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from shoal._runtime.backend import Setting, Sync
+from shoal._runtime.backend import DeclaredSync, Setting
 from shoal._runtime.protocol import SETTING
 from shoal._runtime.solo import Solo
 from shoal._runtime.view import View
@@ -20,10 +20,12 @@ class Changing(Solo):
         """A job of which nothing was stated yet."""
         super().__init__()
         self.declared, self.rate, self.save, self.told_save = [], 0.0, 0, None
-        self.synced, self.sync, self.number, self.stayed = Sync(), "", 0, []
+        self.synced, self.sync, self.number, self.stayed = DeclaredSync(), "", 0, []
         self.goals = []
 
-    def declare_data(self, place, batch, batch_range=None, rate=0.0, save=None, sync=Sync()):
+    def declare_data(
+        self, place, batch, batch_range=None, rate=0.0, save=None, sync=DeclaredSync()
+    ):
         """Keep what the worker states."""
         self.declared.append((place.batch, batch, batch_range))
         self.rate, self.told_save, self.synced = rate or self.rate, save, sync
@@ -36,7 +38,7 @@ class Changing(Solo):
         """Keep what the worker tells."""
         self.goals.append(steps)
 
-    def tell_stay(self, number, sync, why):
+    def reject_sync_change(self, number, sync, why):
         """Keep what the worker tells."""
         self.stayed.append((number, sync, why))
 

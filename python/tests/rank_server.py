@@ -42,15 +42,15 @@ def main():
     gc.freeze()
     print("ready", flush=True)
     changes = template.environment_changes(before)
-    template.become_worker(template.serve(requests), changes, template.standard_copies(files))
-    words = json.loads(os.environ.pop(WORDS))
+    template.become_worker(template.serve(requests), changes, template.find_standard_copies(files))
+    argv = json.loads(os.environ.pop(WORDS))
     os.chdir(os.environ.pop(FOLDER))
-    if words[0] == "-c":
+    if argv[0] == "-c":
         os.dup2(1, template._REQUESTS, inheritable=False)
         os.dup2(2, 1)
-        sys.argv[:] = ["-c", *words[2:]]
+        sys.argv[:] = ["-c", *argv[2:]]
         template.main()
         return
-    sys.argv[:] = words
-    sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
-    template.run(words)
+    sys.argv[:] = argv
+    sys.path[0] = os.path.dirname(os.path.abspath(argv[0]))
+    template.run_program(argv)

@@ -97,11 +97,11 @@ def test_the_pool_grows_in_steps_and_is_reused(agent):
 
 
 def test_only_memory_of_its_own_may_come_later(agent):
-    """`later` is asked for only for a buffer that has a segment of its own."""
+    """`later` is asked for only for a lazy buffer that has a segment of its own."""
     job = agent.join()
     blocks = [
-        job._backend.buffer(nbytes, later)
-        for nbytes, later in ((POOL_BYTES - 1, True), (POOL_BYTES, True), (POOL_BYTES, False))
+        job._backend.buffer(nbytes, lazy)
+        for nbytes, lazy in ((POOL_BYTES - 1, True), (POOL_BYTES, True), (POOL_BYTES, False))
     ]
     assert [r.get("later") for r in agent.requests if r["type"] == "segment"] == [None, True, None]
     made = [os.fstat(s.mapping._fd).st_blocks * 512 for s in job._backend.arena._table[1]]

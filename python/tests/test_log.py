@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 import shoal
-from shoal._runtime import series
+from shoal._runtime import listeners
 
 
 class Writer:
@@ -75,11 +75,11 @@ def tools(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils", module())
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module(SummaryWriter=Writer))
     monkeypatch.setitem(sys.modules, "mlflow", module(MlflowClient=Client))
-    monkeypatch.setattr(series, "LISTENERS", series.LISTENERS)
-    series.LISTENERS.clear()
+    monkeypatch.setattr(listeners, "LISTENERS", listeners.LISTENERS)
+    listeners.LISTENERS.clear()
     Writer.made, Client.runs, Client.metrics, Client.ended = [], [], [], []
     yield
-    series.LISTENERS.clear()
+    listeners.LISTENERS.clear()
 
 
 def train(steps=4):
@@ -89,7 +89,7 @@ def train(steps=4):
         step.allreduce(numpy.ones(1))
         job.report(loss=step.number + 0.5, bad=float("nan"))
     job.leave()
-    for listener in series.LISTENERS:
+    for listener in listeners.LISTENERS:
         listener._writer.pause(wait=True)
 
 
@@ -153,7 +153,7 @@ def test_mlflow_is_not_told_that_a_training_is_over_whose_first_worker_dies(
     if not amid:
         monkeypatch.setattr(sys, "last_type", ValueError, raising=False)
     monkeypatch.setattr(job, "size", size)
-    for listener in series.LISTENERS:
+    for listener in listeners.LISTENERS:
         listener._writer.pause(wait=True)
     assert Client.ended == ([("r", "FAILED")] if size == 1 else [])
     monkeypatch.undo()
@@ -168,7 +168,7 @@ def test_rounds_count_as_their_optimizer_steps():
         if step.ends_round:
             step.allreduce(numpy.ones(1))
     job.leave()
-    for listener in series.LISTENERS:
+    for listener in listeners.LISTENERS:
         listener._writer.pause(wait=True)
     numbers = Writer.made[0].numbers
     batches = [(value, step) for name, value, step in numbers if name == "shoal/batch"]
@@ -190,4 +190,4 @@ def test_wrong_arguments():
         shoal.log.to("wandb", "x")
     with pytest.raises(TypeError, match="place"):
         shoal.log.to("tensorboard", 3)
-    assert series.LISTENERS == []
+    assert listeners.LISTENERS == []

@@ -10,7 +10,7 @@ import running_job
 from changing_job import Changing, changing_job
 
 from shoal._live.epochs import End
-from shoal._runtime.backend import Sync
+from shoal._runtime.backend import DeclaredSync
 from shoal.errors import ShoalError
 from shoal.job import Job
 from shoal.steps import steps_until
@@ -29,7 +29,7 @@ def test_each_local_step_has_its_samples():
     """
     job, agent = changing_job()
     place = _begin(job)
-    assert agent.synced == Sync("local", 4)
+    assert agent.synced == DeclaredSync("local", 4)
     changes = {3: (2, "sma:alpha=0.1"), 9: (5, "")}  # after the step of the number
     seen, steps = [[], []], []
     for step in steps_until(place, End(2, None)):
@@ -138,7 +138,7 @@ def test_a_checkpoint_keeps_its_round(tmp_path):
     place.job._checkpoints.wait()
     place, agent, step = begin()
     assert (place.sync, step.number, step.locals) == ("diloco:lr=0.7", 4, 3)
-    assert agent.synced == Sync("local", 4, "diloco:lr=0.7")
+    assert agent.synced == DeclaredSync("local", 4, "diloco:lr=0.7")
     with pytest.raises(ShoalError, match="whose workers synchronise after 3 steps, and this one"):
         begin(opened=False)
 

@@ -13,7 +13,7 @@ from torch import nn, optim
 
 import shoal
 import shoal.torch
-from shoal._runtime.backend import Sync
+from shoal._runtime.backend import DeclaredSync
 from shoal._runtime.protocol import SAMPLE
 from shoal.sync import STRATEGIES, parse
 from shoal.torch import averaged, sample
@@ -276,7 +276,7 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
     """
     loader, model, optimizer = _parts("auto")
     agent, anchor = job._backend, optimizer._anchor
-    assert agent.synced == Sync("ssgd", 1, auto=True)
+    assert agent.synced == DeclaredSync("ssgd", 1, auto=True)
     names, ends = [], []
     changes = {1: ("sma:momentum=0.5", 2), 5: ("diloco", 2), 7: ("ssgd", 1)}
     for (x, y), number in zip(loader, range(8)):

@@ -62,7 +62,7 @@ def test_a_worker_meets_its_partner(job, monkeypatch):
     """
     shoal.torch.loader(range(48), global_batch=6, seed=5)
     tensors = [torch.ones(2, 2), torch.full((3,), 5.0, dtype=torch.float64), torch.ones(1)]
-    other, told, groups = _Other(), [], []
+    other, waits, groups = _Other(), [], []
     job.size, job.generation = 2, 4
 
     def group(ranks):
@@ -70,12 +70,12 @@ def test_a_worker_meets_its_partner(job, monkeypatch):
         groups.append(list(ranks))
         return other
 
-    class Told:
-        """What the worker tells of its time."""
+    class Timer:
+        """Where the time of a step goes."""
 
-        def met(self, since):
+        def add_partner_wait(self, since_ns):
             """Note how many calls were waited for before."""
-            told.append(other.waited)
+            waits.append(other.waited)
 
     class Step:
         """A step of a number."""
@@ -85,19 +85,19 @@ def test_a_worker_meets_its_partner(job, monkeypatch):
             self.number = number
 
     monkeypatch.setattr(job, "group", group)
-    monkeypatch.setattr(job._backend, "told", Told())
+    monkeypatch.setattr(job._backend, "step_timer", Timer())
     meeting = Partners(job, tensors)
     meeting.average(Step(0))
     assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]]
-    assert told == [4], "it has waited for both directions of both element types"
+    assert waits == [4], "it has waited for both directions of both element types"
     assert [(x.tolist(), to) for x, to in other.sent] == [([1] * 5, 1), ([5] * 3, 1)]
     other.lost = True
     meeting.average(Step(1))
-    assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]] and told == [4, 8]
+    assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]] and waits == [4, 8]
     job.size, job.generation, other.lost = 3, 5, False
     rests = next(i for i in range(99) if partners(5, i, 3)[0] == 0)
     meeting.average(Step(rests))
-    assert told == [4, 8] and groups == [[0, 1], [0, 1, 2]]
+    assert waits == [4, 8] and groups == [[0, 1], [0, 1, 2]]
     job.size = 1
     meeting.average(Step(0))
-    assert told == [4, 8]
+    assert waits == [4, 8]

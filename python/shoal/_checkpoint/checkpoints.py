@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tu
 
 from .._live.transfer import State
 from .._runtime.arguments import as_integer
-from .._runtime.log import counted, log_line
+from .._runtime.log import format_count, log_line
 from .._runtime.protocol import HUGE_PAGE
 from .._runtime.tree import Item
 from ..cursor import Cursor
@@ -490,6 +490,6 @@ class Checkpoints:
         if self._job.rank == self._lister:
             log_line(
                 f"goes on from the checkpoint of step {place.step} in {self.root}, of"
-                f" {counted(int(state['workers']), 'worker')}, with {self._job.size}"
+                f" {format_count(int(state['workers']), 'worker')}, with {self._job.size}"
             )
         return place

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Protocol
 
 from .._runtime.backend import Backend
 from .._runtime.link import Refused
-from .._runtime.log import counted, log_line
+from .._runtime.log import format_count, log_line
 from .._runtime.tree import allocate_touched
 from .._runtime.worker import Worker
 from ..errors import ShoalError
@@ -263,7 +263,7 @@ def _write_shard(shard: Shard) -> None:
             nbytes, took = sum(t.nbytes for t in shard.tensors), time.monotonic() - begun
             log_line(
                 f"checkpoint of step {checkpoint.step} in {checkpoint.root} is sealed: {nbytes}"
-                f" bytes by {counted(shard.size, 'worker')}, the last in {took:.1f} s"
+                f" bytes by {format_count(shard.size, 'worker')}, the last in {took:.1f} s"
             )
     except OSError as err:
         checkpoint.abandon()

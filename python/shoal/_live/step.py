@@ -102,7 +102,7 @@ class Step:
             ]
         # In the order of completion; an error of any is raised once all of them are over.
         results = tuple(call.wait() for call in reversed(calls))[::-1]
-        job._backend.told.averaged()
+        job._backend.step_timer.record_average_done()
         return results[0] if len(results) == 1 else results
 
     def skip(self, bad: bool) -> bool:
@@ -217,7 +217,7 @@ class Step:
         except (LostError, MismatchError):
             return False
         self.committed = done
-        self._progress.job._backend.told.averaged()
+        self._progress.job._backend.step_timer.record_average_done()
         return done
 
     def held(self, ranks: Sequence[int]) -> int:

@@ -29,8 +29,8 @@ class Segment:
     `unpin`, and the other fields are not changed after `__init__`.
     """
 
-    def __init__(self, number: int, size: int, fd: int, pooled: bool, later: bool) -> None:
-        """Map the agent's memfd `fd` of `size` bytes, with `later` before it has pages. The segment
+    def __init__(self, number: int, size: int, fd: int, pooled: bool, lazy: bool) -> None:
+        """Map the agent's memfd `fd` of `size` bytes, with `lazy` before it has pages. The segment
         owns the descriptor from now on. Raises ArenaError, and closes the descriptor, where there
         is no room for it.
         """
@@ -48,7 +48,7 @@ class Segment:
         self.pooled = pooled
         # at a multiple of a huge page: else each would be mapped as 512 small pages
         self.mapping = Mapping(self.memory, -1, HUGE_PAGE)
-        self.mapping.map_fd(fd, writable=True, populate=not later)
+        self.mapping.map_fd(fd, writable=True, populate=not lazy)
         self.base = self.mapping.address
         self.free_list = FreeList(size)
         # Called with the base before the segment is unmapped; None = the segment is not pinned.
@@ -107,17 +107,17 @@ class Arena:
             return None
         return segment.id, offset
 
-    def buffer(self, nbytes: int, later: bool = False) -> Any:
+    def buffer(self, nbytes: int, lazy: bool = False) -> Any:
         """A new writable object of nbytes with the buffer protocol, aligned to 64 bytes. The caller
         owns it; the memory is freed when nothing refers to it.
 
         Its bytes are whatever the last user left. Where no segment has room, this asks the agent
-        for another one and waits for it. With `later` it returns before the agent has made the
+        for another one and waits for it. With `lazy` it returns before the agent has made the
         pages.
         """
         self._link.check()  # before the lock, which a forked child may have inherited taken
         with self._lock:
-            segment, offset = self._allocate(nbytes, later)
+            segment, offset = self._allocate(nbytes, lazy)
             block = (ctypes.c_ubyte * nbytes).from_buffer(
                 segment.memory, segment.mapping.first + offset
             )
@@ -179,7 +179,7 @@ class Arena:
         """The mappings of all segments, which a forked child makes private. Takes no lock."""
         return [s.mapping for s in self._table[1]]
 
-    def _allocate(self, nbytes: int, later: bool = False) -> Tuple[Segment, int]:
+    def _allocate(self, nbytes: int, lazy: bool = False) -> Tuple[Segment, int]:
         """Allocate memory; returns its segment and offset. Where no segment has room, this frees
         what is not used any more, and then asks the agent for a segment. The lock is held.
         """
@@ -190,7 +190,7 @@ class Arena:
             self._free_dropped()
             found = self._allocate_in_pool(nbytes)
         if found is None:
-            segment = self._add_segment(nbytes, later and nbytes >= POOL_BYTES)
+            segment = self._add_segment(nbytes, lazy and nbytes >= POOL_BYTES)
             offset = segment.free_list.allocate(nbytes)
             assert offset is not None
             found = segment, offset
@@ -219,7 +219,7 @@ class Arena:
             if not segment.pooled:
                 self._remove_segment(segment)
 
-    def _add_segment(self, nbytes: int, later: bool) -> Segment:
+    def _add_segment(self, nbytes: int, lazy: bool) -> Segment:
         """Ask the agent for another segment, wait for the answer, and put it in the table. The lock
         is held.
         """
@@ -230,7 +230,7 @@ class Arena:
             )
         try:
             reply, fds = self._link.request(
-                {"type": "segment", "bytes": size, **({"later": True} if later else {})}, "segment"
+                {"type": "segment", "bytes": size, **({"later": True} if lazy else {})}, "segment"
             )
         except Refused as err:
             raise ArenaError(str(err)) from None
@@ -243,7 +243,7 @@ class Arena:
                 f" {len(fds)} descriptors. Install the package and the `shoal` binary from the same"
                 " release"
             )
-        segment = Segment(number, size, fds[0], nbytes < POOL_BYTES, later)
+        segment = Segment(number, size, fds[0], nbytes < POOL_BYTES, lazy)
         bases, segments = self._table
         at = bisect_right(bases, segment.base)
         self._table = (

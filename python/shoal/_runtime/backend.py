@@ -18,8 +18,8 @@ from typing import (
 from ..cursor import Cursor
 from .handle import Handle
 from .protocol import DType
+from .step_timer import StepTimer
 from .tensor import Shape, Tensor
-from .told import Told
 from .view import MeshStatus, View
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Setting(NamedTuple):
     number: int = 0  # of the newest change; 0 = there was none
 
 
-class Sync(NamedTuple):
+class DeclaredSync(NamedTuple):
     """How workers synchronise, as a program states it and as its job has it."""
 
     stated: str = ""  # such as "diloco:lr=0.7"; "" = nothing: gradients are averaged in every step
@@ -79,7 +79,7 @@ class Backend(Protocol):
     generation: int  # number of the membership
     late: bool  # started when the job already ran, and not a member yet: a job of one
     view: View
-    told: Told  # what the agent learns of each step
+    step_timer: StepTimer  # what the agent learns of each step
 
     def check(self) -> None:
         """Raise what broke the job, if anything did: a lost agent, a fork, the end."""
@@ -92,9 +92,9 @@ class Backend(Protocol):
     def new_like(self, x: Any, dtype: DType, shape: Shape) -> Any:
         """A new array of the kind that x is, in memory that collectives use in place."""
 
-    def buffer(self, nbytes: int, later: bool = False) -> Any:
+    def buffer(self, nbytes: int, lazy: bool = False) -> Any:
         """New memory of nbytes that collectives use in place, freed when nothing refers to it; the
-        agent may be asked for it, and waited for. `later`: its pages need not be there yet.
+        agent may be asked for it, and waited for. `lazy`: its pages need not be there yet.
         """
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
@@ -128,7 +128,7 @@ class Backend(Protocol):
         batch_range: Optional[Tuple[int, int]] = None,
         rate: float = 0.0,
         save: Optional[int] = None,
-        sync: Sync = Sync(),
+        sync: DeclaredSync = DeclaredSync(),
     ) -> None:
         """Tell the agent what the job trains on, from which place, with how many samples a step as
         the program states, and what these may become; None = they stay. `rate` is the factor of the
@@ -150,7 +150,7 @@ class Backend(Protocol):
         answer.
         """
 
-    def best_bucket_bytes(self, nbytes: int, now: int, backward: float) -> int:
+    def best_bucket_bytes(self, gradient_bytes: int, now_bytes: int, backward_s: float) -> int:
         """Ask the agent for the best size of gradient buckets, and wait for its answer; 0 = it does
         not know.
         """
@@ -188,7 +188,7 @@ class Backend(Protocol):
     def release_calls(self) -> None:
         """Submit the collected calls as one, if no other `hold_calls` is open."""
 
-    def tell_memory(self, peak: int, room: int) -> None:
+    def tell_memory(self, peak_bytes: int, limit_bytes: int) -> None:
         """Tell the agent how many bytes of its GPU this worker has had at most, and can have;
         nobody answers.
         """
@@ -196,7 +196,7 @@ class Backend(Protocol):
     def tell_goal(self, steps: int) -> None:
         """Tell the agent how many optimizer steps the training has in all; nobody answers."""
 
-    def tell_stay(self, number: int, sync: str, why: str) -> None:
+    def reject_sync_change(self, number: int, sync: str, why: str) -> None:
         """Tell the agent that this worker goes on by `sync`, as an earlier setting has it, and not
         by what the newest change names, which has this number, and why; nobody answers.
         """

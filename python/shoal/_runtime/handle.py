@@ -228,7 +228,7 @@ class AnySourceHandle(StagedHandle[T]):
         super().settle(status, error)
 
 
-class Finished(Handle[T]):
+class CompletedHandle(Handle[T]):
     """A call that is complete from the start, as in a job of one."""
 
     __slots__ = ()

@@ -8,6 +8,6 @@ def log_line(what: str) -> None:
     print(f"shoal: {what}", file=sys.stderr, flush=True)
 
 
-def counted(n: int, what: str) -> str:
-    """A number with the noun `what`, whose plural ends with s: "1 step", "2 steps"."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+def format_count(n: int, noun: str) -> str:
+    """A number with a noun, whose plural ends with s: "1 step", "2 steps"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -16,10 +16,10 @@ from .fork import Mapping
 from .link import Link, Refused
 
 
-class Result:
+class SharedResult:
     """A range of this process's addresses at which it sees a shared result. The memory mapped there
-    changes with the members of the job. Only `Results` changes `id` and `generation`, with its lock
-    held, but for `make_private`.
+    changes with the members of the job. Only `SharedResults` changes `id` and `generation`, with
+    its lock held, but for `make_private`.
     """
 
     def __init__(self, group: int, name: str, nbytes: int) -> None:
@@ -45,10 +45,10 @@ class Result:
 
 
 # A place in a shared result: the result, and the offset in bytes.
-Share = Tuple[Result, int]
+SharedPlace = Tuple[SharedResult, int]
 
 
-class Results:
+class SharedResults:
     """The shared results of one worker. Methods may be called from any thread; without a link
     nothing is shared.
     """
@@ -58,12 +58,13 @@ class Results:
         self._link = link
         # Held before the link's turn. Guards `all`, and the memory of every result.
         self._lock = threading.Lock()
-        self.all: List[Result] = []  # replaced, never changed: `locate` reads it without the lock
+        # Replaced, never changed: `locate` reads it without the lock.
+        self.all: List[SharedResult] = []
         # Results that nothing refers to any more. Written without the lock by finalizers, which may
         # interrupt any line of any thread.
-        self._dropped: Deque[Result] = deque()
+        self._dropped: Deque[SharedResult] = deque()
 
-    def find_or_make(self, group: int, name: str, nbytes: int) -> Tuple[Result, memoryview]:
+    def find_or_make(self, group: int, name: str, nbytes: int) -> Tuple[SharedResult, memoryview]:
         """The result of a name, and its memory to read, kept as long as something refers to that. A
         new one has memory of this process alone, until `bind`. Raises ValueError where the name is
         taken by another size. It may wait for the agent, to tell it of results that are not used.
@@ -82,14 +83,14 @@ class Results:
                     block = result.block()
                     if block is not None:
                         return result, memoryview(block).toreadonly()
-            result = Result(group, name, nbytes)
+            result = SharedResult(group, name, nbytes)
             block = (ctypes.c_ubyte * nbytes).from_buffer(result.memory)
             result.block = weakref.ref(block)
             weakref.finalize(block, self._dropped.append, result).atexit = False
             self.all = [*self.all, result]
             return result, memoryview(block).toreadonly()
 
-    def bind(self, share: Share, generation: int) -> Place:
+    def bind(self, share: SharedPlace, generation: int) -> Place:
         """Map the memory that the members of a generation share at the result's addresses. Returns
         where in the arena the share lies.
 
@@ -103,7 +104,7 @@ class Results:
                 self._request_memory(self._link, result, generation)
         return result.id, offset
 
-    def _request_memory(self, link: Link, result: Result, generation: int) -> None:
+    def _request_memory(self, link: Link, result: SharedResult, generation: int) -> None:
         """Ask the agent for the memory of a result in a generation, wait for it, and map it. The
         lock is held.
         """
@@ -128,7 +129,7 @@ class Results:
             result.mapping.map_fd(fds[0])
             result.id, result.generation = number, generation
 
-    def locate(self, address: int, nbytes: int) -> Optional[Share]:
+    def locate(self, address: int, nbytes: int) -> Optional[SharedPlace]:
         """The shared result in which [address, address+nbytes) lies; None when it lies in none.
         Takes no lock.
         """

@@ -11,12 +11,12 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tupl
 
 from ..cursor import Cursor
 from ..errors import ShoalError
-from .backend import Call, Setting, Sync
-from .handle import Finished, Handle
+from .backend import Call, DeclaredSync, Setting
+from .handle import CompletedHandle, Handle
 from .protocol import KINDS, DType
-from .shared import Results
+from .shared import SharedResults
+from .step_timer import StepTimer
 from .tensor import Shape, Tensor, array_like, describe, element_count, mark_shared
-from .told import Told
 from .view import MeshStatus, View
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def run_alone(call: Call, result: T) -> Handle[T]:
             out.copy_from(address)
         else:
             out.copy_from(inp.address)
-    return Finished(result)
+    return CompletedHandle(result)
 
 
 class Solo:
@@ -69,9 +69,9 @@ class Solo:
     def __init__(self) -> None:
         """A job of one, which nobody has left."""
         self.host = socket.gethostname()
-        self.told = Told()  # nobody reads it
+        self.step_timer = StepTimer()  # nobody reads it
         self._groups = 0  # number of groups that were made
-        self._results = Results()
+        self._results = SharedResults()
         self._gone: Optional[ShoalError] = None  # what calls raise after `leave`; None = before it
 
     def describe(self, x: Any, dtype: Optional[str] = None) -> Tensor:
@@ -85,7 +85,7 @@ class Solo:
         """A new zeroed array of the kind that x is, in memory of this process."""
         return array_like(x, dtype, shape, self.buffer(element_count(shape) * dtype.itemsize))
 
-    def buffer(self, nbytes: int, later: bool = False) -> Any:
+    def buffer(self, nbytes: int, lazy: bool = False) -> Any:
         """New zeroed memory of this process, freed when nothing refers to it."""
         return (ctypes.c_ubyte * nbytes)()
 
@@ -115,7 +115,7 @@ class Solo:
         batch_range: Optional[Tuple[int, int]] = None,
         rate: float = 0.0,
         save: Optional[int] = None,
-        sync: Sync = Sync(),
+        sync: DeclaredSync = DeclaredSync(),
     ) -> None:
         """Do nothing: there is no agent to tell, and nobody who would change the batch."""
         self.check()
@@ -133,7 +133,7 @@ class Solo:
         """A status without news: this rank has all of the state, and keeps it."""
         return MeshStatus()
 
-    def best_bucket_bytes(self, nbytes: int, now: int, backward: float) -> int:
+    def best_bucket_bytes(self, gradient_bytes: int, now_bytes: int, backward_s: float) -> int:
         """0 = not known, for there is no network."""
         return 0
 
@@ -175,13 +175,13 @@ class Solo:
     def release_calls(self) -> None:
         """Do nothing: calls are made at once."""
 
-    def tell_memory(self, peak: int, room: int) -> None:
+    def tell_memory(self, peak_bytes: int, limit_bytes: int) -> None:
         """Do nothing: no policy chooses the batch."""
 
     def tell_goal(self, steps: int) -> None:
         """Do nothing: nobody asks when a job of one ends."""
 
-    def tell_stay(self, number: int, sync: str, why: str) -> None:
+    def reject_sync_change(self, number: int, sync: str, why: str) -> None:
         """Do nothing: there is nobody who would change the setting."""
 
     def park(self, step: int, problem: str) -> None:

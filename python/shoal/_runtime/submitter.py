@@ -13,9 +13,9 @@ from .backend import Call
 from .calls import Calls
 from .handle import AnySourceHandle, Handle, PiecewiseHandle, StagedHandle
 from .protocol import KINDS, MORE, PIECES, STEP, U8, pack_shape
-from .shared import Results
+from .shared import SharedResults
+from .step_timer import NO_STEP_TIMES, StepTimer
 from .tensor import Tensor, element_count
-from .told import NOTHING, Told
 
 T = TypeVar("T")
 _NOWHERE = (0, 0)  # the place in a descriptor of an array that is not there
@@ -33,13 +33,14 @@ class Submitter:
         self,
         calls: Calls,
         arena: Arena,
-        results: Results,
-        told: Told,
+        results: SharedResults,
+        step_timer: StepTimer,
         piece_bytes: int,
         pieces_open: int,
     ) -> None:
         """Submit by `calls`. Pieces have `piece_bytes` bytes, and a window holds `pieces_open`."""
-        self._calls, self._arena, self._results, self._told = calls, arena, results, told
+        self._calls, self._arena, self._results = calls, arena, results
+        self._step_timer = step_timer
         # Bytes of a piece of a call in pieces, and the number of pieces that a window holds.
         self._piece_bytes, self._pieces_open = piece_bytes, pieces_open
         self.elastic = False  # the job trains in steps, so a call may have to be made again
@@ -145,7 +146,7 @@ class Submitter:
                 counts_offset,
                 shape_bytes,
                 flags,
-                self._told.pack() if flags & STEP else NOTHING,
+                self._step_timer.pack() if flags & STEP else NO_STEP_TIMES,
             )
             if carried is not None:
                 carried.move_pieces()

@@ -17,7 +17,7 @@ a fork would share or lose, the template ends with a line that says so, and work
 without it. The workers of a template that has ended go on.
 
 All of this runs on the main thread, the only one that the process has: `become_worker`,
-`show_command_line` and `run` in the worker, everything else in the template.
+`show_command_line` and `run_program` in the worker, everything else in the template.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Request(NamedTuple):
     answers: socket.socket
 
 
-class Worker:
+class ForkedWorker:
     """A worker that was forked here and is not reaped yet. The template has one thread, which uses
     it; only `close` waits for the worker.
     """
@@ -98,30 +98,30 @@ def main() -> None:
     """Import the modules, and fork workers for those who ask until the launcher is gone. In each
     worker, run the program; its end is that of the interpreter, as usual.
     """
-    modules, *words = sys.argv[1:]
+    modules, *argv = sys.argv[1:]
     requests = socket.socket(fileno=_REQUESTS)
     before = dict(os.environ)
     files = _open_files()
-    sys.argv[:] = words
-    _set_import_path(words)
+    sys.argv[:] = argv
+    _set_import_path(argv)
     _import(modules.split(","))
     reason = why_not_forked(files)
     if reason:
         _give_up(reason)
     gc.collect()
     gc.freeze()  # what is here now stays in pages that all workers share
-    become_worker(serve(requests), environment_changes(before), standard_copies(files))
-    show_command_line(words)
-    run(words)
+    become_worker(serve(requests), environment_changes(before), find_standard_copies(files))
+    show_command_line(argv)
+    run_program(argv)
 
 
-def _set_import_path(words: List[str]) -> None:
+def _set_import_path(argv: List[str]) -> None:
     """Have sys.path begin as it does for the program: with the folder where its file really is, or
     for -m with the current one; with neither where the options of Python say so (-P, -I).
     """
     if getattr(sys.flags, "safe_path", sys.flags.isolated):
         return
-    sys.path[0] = os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.realpath(words[0]))
+    sys.path[0] = os.getcwd() if argv[0] == "-m" else os.path.dirname(os.path.realpath(argv[0]))
 
 
 def _import(modules: List[str]) -> None:
@@ -180,8 +180,9 @@ def why_not_forked(files: Set[str]) -> Optional[str]:
         return "what was imported has begun CUDA, and no fork could use a GPU"
     threads = [t for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
     if threads:
-        return f"what was imported has started {_threads(threads)}, which a fork would not have"
-    copies = standard_copies(files)
+        started = _describe_threads(threads)
+        return f"what was imported has started {started}, which a fork would not have"
+    copies = find_standard_copies(files)
     for descriptor in sorted(map(int, _open_files() - files)):
         if descriptor not in copies:
             path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -189,7 +190,7 @@ def why_not_forked(files: Set[str]) -> Optional[str]:
     return None
 
 
-def standard_copies(files: Set[str]) -> Dict[int, int]:
+def find_standard_copies(files: Set[str]) -> Dict[int, int]:
     """The open descriptors besides `files` that are copies of a standard one, each with the number
     of that, 0 to 2. Nothing is closed. DeepSpeed leaves a copy of stderr.
     """
@@ -201,7 +202,7 @@ def standard_copies(files: Set[str]) -> Dict[int, int]:
     }
 
 
-def _threads(numbers: List[str]) -> str:
+def _describe_threads(numbers: List[str]) -> str:
     """Threads of this process, by their numbers, in words: how many, and their names."""
     names = set()
     for number in numbers:
@@ -224,13 +225,14 @@ def serve(requests: socket.socket) -> Request:
     """Fork a worker for each request, and return in each worker, with the request; when the
     launcher is gone, kill the workers and end this process.
     """
-    workers: Dict[int, Worker] = {}  # by their descriptors, both that of the process and the socket
+    # By their descriptors, both that of the process and the socket.
+    workers: Dict[int, ForkedWorker] = {}
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == requests.fileno():
-                request = receive(requests)
+                request = receive_request(requests)
                 if request is None:
                     for worker in workers.values():
                         worker.kill()
@@ -239,7 +241,7 @@ def serve(requests: socket.socket) -> Request:
                 if pid == 0:
                     requests.detach()  # become_worker closes it, and then its number is another's
                     return request
-                worker = _started(pid, request)
+                worker = _set_up_worker(pid, request)
                 for each in (worker.process, request.answers.fileno()):
                     workers[each] = worker
                     poll.register(each, select.POLLIN)
@@ -248,7 +250,7 @@ def serve(requests: socket.socket) -> Request:
             worker = workers.pop(descriptor)
             if descriptor == worker.process:
                 worker.ended = True
-                worker.tell(**how_ended(worker.process))
+                worker.tell(**exit_status(worker.process))
             elif worker.answers is not None:  # the launcher knows the end, or wants it
                 worker.answers.close()
                 worker.answers = None
@@ -257,7 +259,7 @@ def serve(requests: socket.socket) -> Request:
                 worker.close()
 
 
-def _started(pid: int, request: Request) -> Worker:
+def _set_up_worker(pid: int, request: Request) -> ForkedWorker:
     """The worker of a request, which has just been forked as `pid`, with a process group of its own
     and its processors; tells the launcher. Closes the template's copies of the request's files, and
     the worker owns the socket of answers from now on.
@@ -271,12 +273,12 @@ def _started(pid: int, request: Request) -> Worker:
         with contextlib.suppress(OSError):  # then it runs unbound
             os.sched_setaffinity(pid, request.processors)
             bound = True
-    worker = Worker(pid, request.answers)
+    worker = ForkedWorker(pid, request.answers)
     worker.tell(pid=pid, bound=bound)
     return worker
 
 
-def how_ended(process: int) -> Dict[str, int]:
+def exit_status(process: int) -> Dict[str, int]:
     """How a process has ended, {"code": N} or {"signal": N}; it stays a zombie. Blocks until
     then.
     """
@@ -285,7 +287,7 @@ def how_ended(process: int) -> Dict[str, int]:
     return {"code" if status.si_code == os.CLD_EXITED else "signal": status.si_status}
 
 
-def receive(requests: socket.socket) -> Optional[Request]:
+def receive_request(requests: socket.socket) -> Optional[Request]:
     """The next request, whose descriptors the caller owns; None when the launcher is gone. Blocks
     until it is whole.
     """
@@ -335,13 +337,13 @@ def become_worker(
         sys.modules["numpy.random"].seed()
 
 
-def show_command_line(words: List[str]) -> None:
+def show_command_line(argv: List[str]) -> None:
     """Have process listings show the command line of the program, in place of the template's, which
     is longer.
     """
     with open("/proc/self/cmdline", "rb") as cmdline:
         own = cmdline.read().split(b"\0")
-    line = b"\0".join([*own[: own.index(b"-c")], *map(os.fsencode, words), b""])
+    line = b"\0".join([*own[: own.index(b"-c")], *map(os.fsencode, argv), b""])
     with open("/proc/self/stat") as stat:
         fields = stat.read().rpartition(") ")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
@@ -349,18 +351,18 @@ def show_command_line(words: List[str]) -> None:
         ctypes.memmove(start, line.ljust(end - start, b"\0"), end - start)
 
 
-def run(words: List[str]) -> None:
-    """Run the program as the interpreter does: a script, or a module after -m. `words` are its
+def run_program(argv: List[str]) -> None:
+    """Run the program as the interpreter does: a script, or a module after -m. `argv` is its
     command line, without Python. Raises SystemExit where the program fails.
     """
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
     sys.modules["__main__"] = main
-    if words[0] == "-m":
-        sys.argv[:] = ["-m", *words[2:]]
-        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]  # as the interpreter does
+    if argv[0] == "-m":
+        sys.argv[:] = ["-m", *argv[2:]]
+        runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]  # as the interpreter does
         return
-    path = os.path.abspath(words[0])
+    path = os.path.abspath(argv[0])
     main.__file__ = path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     try:

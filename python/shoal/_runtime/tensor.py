@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Union
 
 from .arguments import wrong_type
 from .protocol import BF16, DTYPES, DType, pack_shape
-from .shared import Results, Share
+from .shared import SharedPlace, SharedResults
 
 Shape = Tuple[int, ...]
 
@@ -89,7 +89,7 @@ class Tensor:
         # Segment id and offset in bytes in the arena; None = the array lies elsewhere.
         self.place: Optional[Tuple[int, int]] = None
         # The shared result that the array lies in, and where; None = in none.
-        self.shared: Optional[Share] = None
+        self.shared: Optional[SharedPlace] = None
 
     def copy_to(self, address: int, start: int = 0, nbytes: int = -1) -> None:
         """Copy the elements, in C order, to memory at an address. Of contiguous ones it can be the
@@ -141,7 +141,7 @@ class Tensor:
             target[...] = source
 
 
-def mark_shared(tensor: Tensor, results: Results) -> None:
+def mark_shared(tensor: Tensor, results: SharedResults) -> None:
     """Set the `shared` and `writable` of a tensor that lies in a shared result: only the agent
     writes it.
     """

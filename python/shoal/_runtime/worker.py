@@ -12,18 +12,18 @@ from ..cursor import Cursor
 from ..errors import ForkError, ShoalError
 from . import fork
 from .arena import Arena
-from .backend import Call, Setting, Sync
+from .backend import Call, DeclaredSync, Setting
 from .calls import Calls, error_after_leave
 from .core import Core
 from .handle import Handle
 from .handshake import Welcome, join
 from .link import Link, Message, Refused
 from .protocol import KINDS, DType
-from .shared import Results
+from .shared import SharedResults
 from .solo import run_alone
+from .step_timer import StepTimer
 from .submitter import Submitter
 from .tensor import Shape, Tensor, array_like, describe, element_count, mark_shared
-from .told import Told
 from .view import MeshStatus, View
 
 T = TypeVar("T")
@@ -92,13 +92,13 @@ class Worker:
             None if welcome.crowded else Core(self.rank),
         )
         self.arena = Arena(self.link, self.calls.settle_completed)
-        self.results = Results(self.link)
-        self.told = Told()
+        self.results = SharedResults(self.link)
+        self.step_timer = StepTimer()
         self._submitter = Submitter(
             self.calls,
             self.arena,
             self.results,
-            self.told,
+            self.step_timer,
             welcome.piece_bytes,
             welcome.pieces_open,
         )
@@ -157,11 +157,11 @@ class Worker:
         """
         return array_like(x, dtype, shape, self.buffer(element_count(shape) * dtype.itemsize))
 
-    def buffer(self, nbytes: int, later: bool = False) -> Any:
+    def buffer(self, nbytes: int, lazy: bool = False) -> Any:
         """New arena memory, freed when nothing refers to it; the agent may be asked for it, and
-        waited for. `later`: its pages are made while others go on.
+        waited for. `lazy`: its pages are made while others go on.
         """
-        return self.arena.buffer(nbytes, later)
+        return self.arena.buffer(nbytes, lazy)
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
         """Memory to read that all workers of the host see who give its group and name; memory of
@@ -284,7 +284,7 @@ class Worker:
         batch_range: Optional[Tuple[int, int]] = None,
         rate: float = 0.0,
         save: Optional[int] = None,
-        sync: Sync = Sync(),
+        sync: DeclaredSync = DeclaredSync(),
     ) -> None:
         """Tell the agent what the job trains on, and from which place; every worker says the same.
         `batch` is what the program states, and that of the place may be another in `batch_range`,
@@ -326,8 +326,8 @@ class Worker:
     def ask_setting(self) -> Setting:
         """Ask the agent for the setting of the job, and wait for its answer."""
         reply = self._request({"type": "setting"}, "setting")
-        told = (float(reply.get("rate", 0)), int(reply.get("save", 0)))
-        return Setting(*told, str(reply.get("sync", "")), int(reply.get("number", 0)))
+        intervals = (float(reply.get("rate", 0)), int(reply.get("save", 0)))
+        return Setting(*intervals, str(reply.get("sync", "")), int(reply.get("number", 0)))
 
     def declare_layout(self, statement: bytes) -> str:
         """Tell the agent how the state of the job lies on its workers, as docs/formats/reshape.md
@@ -356,13 +356,14 @@ class Worker:
             writes=base64.b64decode(reply.get("writes", "")),
         )
 
-    def best_bucket_bytes(self, nbytes: int, now: int, backward: float) -> int:
-        """Ask the agent for the best size of the buckets, in bytes, for `nbytes` of gradients that
-        a backward pass of `backward` seconds makes. `now` is their size now. 0 = the agent does not
-        know. Waits for the answer.
+    def best_bucket_bytes(self, gradient_bytes: int, now_bytes: int, backward_s: float) -> int:
+        """Ask the agent for the best size of the buckets, in bytes, for so many bytes of gradients
+        that a backward pass of so many seconds makes. `now_bytes` is their size now. 0 = the
+        agent does not know. Waits for the answer.
         """
         reply = self._request(
-            {"type": "bucket", "bytes": nbytes, "now": now, "seconds": backward}, "bucket"
+            {"type": "bucket", "bytes": gradient_bytes, "now": now_bytes, "seconds": backward_s},
+            "bucket",
         )
         return int(reply.get("bytes", 0))
 
@@ -422,17 +423,17 @@ class Worker:
         """Submit the collected calls as one, if no other `hold_calls` is open."""
         self.calls.release()
 
-    def tell_memory(self, peak: int, room: int) -> None:
+    def tell_memory(self, peak_bytes: int, limit_bytes: int) -> None:
         """Tell the agent how many bytes of its GPU this worker has had at most, and can have,
         without an answer.
         """
-        self.link.send({"type": "memory", "peak": peak, "room": room})
+        self.link.send({"type": "memory", "peak": peak_bytes, "room": limit_bytes})
 
     def tell_goal(self, steps: int) -> None:
         """Tell the agent how many optimizer steps the training has in all, without an answer."""
         self.link.send({"type": "goal", "steps": steps})
 
-    def tell_stay(self, number: int, sync: str, why: str) -> None:
+    def reject_sync_change(self, number: int, sync: str, why: str) -> None:
         """Tell the agent that this worker goes on by `sync` behind the change of this number, and
         why, without an answer.
         """

@@ -29,18 +29,18 @@ def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) 
         ) from None
     if shape.numel() == 0:
         return torch.empty(shape, dtype=dtype)
-    return _over_buffer(shape.numel(), dtype, later=False).view(shape)
+    return _over_buffer(shape.numel(), dtype, lazy=False).view(shape)
 
 
-def empty_later(elements: int, dtype: torch.dtype) -> torch.Tensor:
+def empty_lazy(elements: int, dtype: torch.dtype) -> torch.Tensor:
     """As `empty`, for one element or more, but it does not wait until the agent has made the pages:
     for memory that is not used at once.
     """
-    return _over_buffer(elements, dtype, later=True)
+    return _over_buffer(elements, dtype, lazy=True)
 
 
-def _over_buffer(elements: int, dtype: torch.dtype, later: bool) -> torch.Tensor:
-    """A tensor over new arena memory; `later` as Backend.buffer has it."""
+def _over_buffer(elements: int, dtype: torch.dtype, lazy: bool) -> torch.Tensor:
+    """A tensor over new arena memory; `lazy` as Backend.buffer has it."""
     itemsize = torch.empty(0, dtype=dtype).element_size()
-    memory = shoal.join()._backend.buffer(elements * itemsize, later)
+    memory = shoal.join()._backend.buffer(elements * itemsize, lazy)
     return torch.frombuffer(memory, dtype=dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shoal._runtime.protocol import NO_GRADIENT
 
-from .arena import empty, empty_later
+from .arena import empty, empty_lazy
 from .bucket_copy import HOST, Copier
 
 MOST_BYTES = 25 << 20  # largest size of a bucket, as in DDP
@@ -73,7 +73,7 @@ class Bucket:
         if make is None:
             # The first gradient comes after a forward pass, or after the state of the others. What
             # is pinned for a device gets its pages before that.
-            make = empty_later if self.parameters[0].device.type == "cpu" else empty
+            make = empty_lazy if self.parameters[0].device.type == "cpu" else empty
         sizes = [p.numel() for p in self.parameters]
         self._narrow = dtype is not None
         self.buffer = make(sum(sizes) + len(sizes), dtype or self.parameters[0].dtype)

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import shoal
 from shoal._runtime.arguments import wrong_type
-from shoal._runtime.log import counted, log_line
+from shoal._runtime.log import format_count, log_line
 
 from . import averaged, cuda, elastic, registry
 from .compress import Compression, bucket_maker
@@ -175,9 +175,10 @@ class _SingleSample:
         if self._said or not model.training or step is None or len(step.indices) > 1:
             return
         self._said = True
+        workers = format_count(self._job.size, "worker")
         log_line(
             f"this worker has one sample in step {step.number}, of {step.count} on"
-            f" {counted(self._job.size, 'worker')}, and a batch norm cannot compute with one value"
+            f" {workers}, and a batch norm cannot compute with one value"
             " a channel: shoal.torch.loader(…, drop_last=True) leaves smaller batches out, and with"
             f" a global_batch of {2 * self._job.size} or more no worker gets one of several samples"
         )

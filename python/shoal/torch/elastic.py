@@ -16,7 +16,7 @@ from torch import Tensor
 
 import shoal
 from shoal._runtime.arguments import wrong_type
-from shoal._runtime.log import counted, log_line
+from shoal._runtime.log import format_count, log_line
 
 from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket, make_buckets
@@ -329,8 +329,9 @@ class Average:
         if most != -least and not self._told_differ:
             self._told_differ = True
             if self._job.rank == 0:
+                steps = format_count(step.number, "step")
                 log_line(
-                    f"the parameters of the workers differ after {counted(step.number, 'step')},"
+                    f"the parameters of the workers differ after {steps},"
                     " though all gradients are averaged. Every worker must call optimizer.step(),"
                     " and change its model in no other path than the others: `if rank == 0:` is for"
                     " what is written and printed. What a program keeps besides model, optimizers"

@@ -124,7 +124,7 @@ class Exchange:
             for call in reversed(calls):
                 call.wait()
             if self._group is None:
-                self._job._backend.told.averaged()
+                self._job._backend.step_timer.record_average_done()
 
     def _submit_payloads(self, upto: int) -> None:
         """Submit the payload calls of the first `upto` buckets, after waiting for their negotiation

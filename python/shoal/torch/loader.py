@@ -296,7 +296,7 @@ class Loader:
             asked = perf_counter_ns()
             # What was loaded for members that are no more is thrown away.
             batch = next(batch for plan, batch in arriving if plan == progress.drawn.plan)
-            progress.told.waited(asked)
+            progress.step_timer.add_data_wait(asked)
             progress.open_step()
             self._ask_for_rate()
             self._memory.begin_step()

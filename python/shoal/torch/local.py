@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal._runtime.log import counted, log_line
+from shoal._runtime.log import format_count, log_line
 from shoal.sync import Sync, parse
 from shoal.sync.contract import assign
 
@@ -44,7 +44,7 @@ def local_steps(
     made = LocalSteps(job, opt, models, sync)
     if job.rank == 0 and not job.outside:
         log_line(
-            f"sync {sync.strategy.name}: {counted(sync.every, 'local step')} a round;"
+            f"sync {sync.strategy.name}: {format_count(sync.every, 'local step')} a round;"
             f" {sync.strategy.rule}; a worker that is lost costs {sync.strategy.costs}"
         )
     return made
@@ -312,7 +312,7 @@ class LocalSteps(Wrapper):
         assert progress is not None
         if job.rank == 0:
             log_line(line)
-        job._backend.tell_stay(progress.change, self._in_force, why)
+        job._backend.reject_sync_change(progress.change, self._in_force, why)
 
     def _register(self, models: Sequence[torch.nn.Module]) -> None:
         """Give workers that join, and checkpoints, the anchor in place of this worker's replica,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import shoal
 from shoal._runtime.protocol import MORE, SAMPLE
-from shoal._runtime.told import Told
+from shoal._runtime.step_timer import StepTimer
 from shoal.errors import LostError, MismatchError
 
 from . import cuda
@@ -122,12 +122,12 @@ class DeviceGroup:
         """A new event after all that the device has to compute so far."""
         return self._device.record_event(self._device.current_stream())
 
-    def wait(self, computed: Any, told: Told) -> Optional[Exception]:
-        """Block until an event, of which it tells `told`, and then until all sums are there;
+    def wait(self, computed: Any, step_timer: StepTimer) -> Optional[Exception]:
+        """Block until an event, of which it tells `step_timer`, and then until all sums are there;
         returns why they will never be, else None.
         """
         self._try(computed.synchronize)
-        told.computed()
+        step_timer.record_gradients_ready()
         self._try(lambda: self._communicator.wait())  # type: ignore[union-attr]
         return self._error
 
@@ -204,7 +204,7 @@ class NcclExchange(Exchange):
         """Wait for the sums, and end the step with the other workers: it is committed where all of
         them have the sums. The sample goes with it.
         """
-        error = self._devices.wait(self._computed, self._job._backend.told)
+        error = self._devices.wait(self._computed, self._job._backend.step_timer)
         sample = self._submit_sample(error) if self._sampled else None
         try:
             return self._end_step(error)

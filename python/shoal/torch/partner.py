@@ -63,7 +63,7 @@ class Partners:
             except LostError:
                 job._backend.check()  # the agent is there still
                 lost = True
-        job._backend.told.met(since)
+        job._backend.step_timer.add_partner_wait(since)
         if lost:
             return
         for tensors, _, theirs in self._rooms:

@@ -254,7 +254,7 @@ class Zero(torch.optim.Optimizer):
             calls.append(step.share(self._marks, last=True, tag=NO_GRADIENT))
         for call in reversed(calls):
             call.wait()
-        self._job._backend.told.averaged()
+        self._job._backend.step_timer.record_average_done()
         for bucket in self._statistics:
             for buffer, average in zip(bucket.parameters, bucket.parts):
                 buffer.detach().copy_(average)

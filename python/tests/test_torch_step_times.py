@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import shoal.torch
 from shoal import job as jobs
-from shoal._runtime import told
+from shoal._runtime import step_timer
 from shoal._runtime.protocol import NO_GRADIENT
 from shoal._runtime.solo import Solo
 from shoal.job import Job
@@ -66,7 +66,7 @@ def test_where_the_time_of_a_loop_goes(monkeypatch):
     average, by a clock that goes on with each of these alone.
     """
     now = [10**9]
-    for module in (told, sys.modules["shoal.torch.loader"]):
+    for module in (step_timer, sys.modules["shoal.torch.loader"]):
         monkeypatch.setattr(module, "perf_counter_ns", lambda: now[0])
 
     class Samples(torch.utils.data.Dataset):
@@ -89,7 +89,7 @@ def test_where_the_time_of_a_loop_goes(monkeypatch):
     seen = []
     for x in loader:
         now[0] += 7_000_000
-        seen.append(struct.unpack("<IIIf", job._backend.told.pack())[:3])
+        seen.append(struct.unpack("<IIIf", job._backend.step_timer.pack())[:3])
         parameter.grad = x.mean(0)
         opt.step()
         now[0] += 3_000_000

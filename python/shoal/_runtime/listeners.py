@@ -7,12 +7,12 @@ from typing import Any, Dict, List
 class Listener:
     """Takes what a worker reports, and the steps that it makes."""
 
-    def reported(self, job: Any, numbers: Dict[str, float]) -> None:
+    def on_report(self, job: Any, numbers: Dict[str, float]) -> None:
         """Take what the program reports by job.report."""
         raise NotImplementedError
 
-    def stepped(self, job: Any, step: int, samples: int, made: int) -> None:
-        """Take that workers have committed an optimizer step, or a round of as many as `made`, of
+    def on_step(self, job: Any, step: int, samples: int, steps: int) -> None:
+        """Take that workers have committed an optimizer step, or a round of as many as `steps`, of
         so many samples over all workers; `step` is how many optimizer steps the job has made now.
         """
         raise NotImplementedError

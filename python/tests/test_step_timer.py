@@ -2,7 +2,7 @@
 
 import struct
 
-from shoal._runtime import told
+from shoal._runtime import step_timer
 from shoal._runtime.protocol import MORE, STEP
 from shoal._runtime.solo import Solo
 from shoal.job import Job
@@ -26,59 +26,59 @@ def test_where_the_time_of_a_step_goes(monkeypatch):
     is told with the next step; a void step that is made again is told anew, from its begin.
     """
     clock = Clock()
-    monkeypatch.setattr(told, "perf_counter_ns", clock)
-    here = told.Told()
+    monkeypatch.setattr(step_timer, "perf_counter_ns", clock)
+    timer = step_timer.StepTimer()
 
     def packed():
         """What is told now: data, compute, update, loss."""
-        return struct.unpack("<IIIf", here.pack())
+        return struct.unpack("<IIIf", timer.pack())
 
     assert packed() == (0, 0, 0, 0)
-    here.asked()
+    timer.record_step_request()
     since = clock.now
     clock.step = 7
-    here.waited(since)
+    timer.add_data_wait(since)
     clock.step = 0
-    here.given()
+    timer.record_body_start()
     clock.step = 50
     assert packed() == (7, 50, 0, 0)
     assert packed() == (7, 100, 0, 0)
     clock.step = 0
-    here.averaged()
+    timer.record_average_done()
     clock.step = 11
-    here.asked()
+    timer.record_step_request()
     clock.step = 0
-    here.given()
-    here.report(2.5)
+    timer.record_body_start()
+    timer.record_loss(2.5)
     assert packed() == (0, 0, 11, 2.5)
     assert packed() == (0, 0, 11, 0)  # a loss is told once
     for loss in (float("nan"), float("inf"), 1e300):
-        here.report(loss)
+        timer.record_loss(loss)
         assert packed()[3] == 0
     clock.step = 50  # a device's gradients are there before the call that ends the step
-    here.asked()
-    here.given()
-    here.computed()
-    here.computed()
+    timer.record_step_request()
+    timer.record_body_start()
+    timer.record_gradients_ready()
+    timer.record_gradients_ready()
     assert packed()[1] == 50
-    here.given()
+    timer.record_body_start()
     clock.step = 10**10
     assert packed()[1] == 2**32 - 1
     clock.step = 0
-    here.asked()
+    timer.record_step_request()
     since = clock.now
-    here.met(since)  # outside of a step
-    here.given()
+    timer.add_partner_wait(since)  # outside of a step
+    timer.record_body_start()
     clock.step = 50
-    here.asked_in_round()  # computed for 50
+    timer.record_local_step_request()  # computed for 50
     clock.step = 0
-    here.given()
+    timer.record_body_start()
     since = clock.now
     clock.step = 400
-    here.met(since)  # a partner took longer
+    timer.add_partner_wait(since)  # a partner took longer
     clock.step = 20
     assert packed()[1] == 70
-    here.asked()  # the step before has had no average
+    timer.record_step_request()  # the step before has had no average
     assert packed()[2] == 0
 
 
@@ -95,19 +95,19 @@ def test_a_call_that_ends_a_step_tells(agent):
     job.allreduce_async(x, "mean", flags=STEP).wait()
     more.wait()
     job.allreduce(x)
-    assert [call["told"][:12] for call in agent.calls] == [bytes(12)] * 3
-    assert [struct.unpack("<f", call["told"][12:])[0] for call in agent.calls] == [0, 0.5, 0]
+    assert [call["step_times"][:12] for call in agent.calls] == [bytes(12)] * 3
+    assert [struct.unpack("<f", call["step_times"][12:])[0] for call in agent.calls] == [0, 0.5, 0]
 
 
 def test_a_loop_tells_of_its_steps(monkeypatch):
     """A loop over steps tells how long its body took, and from the second on what came before."""
     clock = Clock()
     clock.step = 3
-    monkeypatch.setattr(told, "perf_counter_ns", clock)
+    monkeypatch.setattr(step_timer, "perf_counter_ns", clock)
     job = Job(Solo())
     x = job.zeros(3)
     seen = []
     for step in job.steps(6, 2, epochs=1):
-        seen.append(struct.unpack("<IIIf", job._backend.told.pack()))
+        seen.append(struct.unpack("<IIIf", job._backend.step_timer.pack()))
         step.allreduce(x)
     assert seen == [(0, 3, 0, 0), (0, 3, 3, 0), (0, 3, 3, 0)]
