@@ -378,7 +378,7 @@ class Job(World):
         global _current
         if self._checkpoints is not None:
             with contextlib.suppress(ShoalError):  # of an agent that is gone, and writes nothing
-                self._checkpoints.write_kept()
+                self._checkpoints.write_copy()
         self._backend.leave()
         atexit.unregister(self._at_exit)
         if _current is self:

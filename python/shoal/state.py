@@ -40,7 +40,7 @@ from ._checkpoint.commit import MANIFEST, sync_folder
 from ._checkpoint.parts import Part, TensorReader, parts_of_rank, run_shoal, write_rank_file
 from ._checkpoint.placements import dtensor_placement, local_part
 from ._checkpoint.shards import TensorInfo
-from ._checkpoint.shards import catalogue as as_kept
+from ._checkpoint.shards import catalogue as tensor_infos
 from ._runtime.axes import parse_axes
 from ._runtime.tensor import is_torch
 from ._runtime.tree import Item, flatten
@@ -121,7 +121,7 @@ class _Tensor(NamedTuple):
 
     array: Any  # the user's array, which may be a DTensor
     item: Item  # the bytes of the part on this worker
-    kept: TensorInfo  # how a safetensors file describes the part
+    info: TensorInfo  # how a safetensors file describes the part
 
 
 class _Here(NamedTuple):
@@ -234,7 +234,7 @@ def _known_layout(
         whole.append(
             {
                 "name": name,
-                "dtype": tensor.kept.dtype.lower(),
+                "dtype": tensor.info.dtype.lower(),
                 "shape": [int(n) for n in tensor.array.shape],
             }
         )
@@ -259,13 +259,13 @@ def _describe_tensor(name: str, array: Any) -> _Tensor:
     """
     items: List[Item] = []
     flatten(name, local_part(array), items)
-    kept = as_kept(items)[0]
-    if kept.shape != [int(n) for n in local_part(array).shape]:
+    info = tensor_infos(items)[0]
+    if info.shape != [int(n) for n in local_part(array).shape]:
         raise TypeError(
             f"{name} has elements of {array.dtype}, which a safetensors file cannot hold:"
             " convert it"
         )
-    return _Tensor(array, items[0], kept)
+    return _Tensor(array, items[0], info)
 
 
 def _check_layout(here: _Here) -> None:
@@ -277,9 +277,9 @@ def _check_layout(here: _Here) -> None:
             continue
         if part is None:
             raise ValueError(f"tensor {name} is on this worker, and by the layout it is not")
-        if (part.dtype, part.shape) != (tensor.kept.dtype.lower(), tensor.kept.shape):
+        if (part.dtype, part.shape) != (tensor.info.dtype.lower(), tensor.info.shape):
             raise ValueError(
-                f"tensor {name} is {tensor.kept.dtype.lower()} {tensor.kept.shape} on this worker,"
+                f"tensor {name} is {tensor.info.dtype.lower()} {tensor.info.shape} on this worker,"
                 f" by the layout {part.dtype} {part.shape}"
             )
     missing = [name for name, part in listed.items() if min(part.shape, default=1)]
@@ -311,7 +311,7 @@ def _write_part(job: Job, here: _Here, staging: str) -> None:
     if own:
         write_rank_file(
             os.path.join(staging, name),
-            [(tensor.kept, tensor.item) for tensor in own],
+            [(tensor.info, tensor.item) for tensor in own],
             job.rank,
             job.size,
         )

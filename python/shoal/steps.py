@@ -141,7 +141,7 @@ class Progress:
         if self.begun:
             self._tell_goal(end)
         if self.checkpoints is not None:
-            self.checkpoints.drop_kept()
+            self.checkpoints.discard_copy()
         if (
             self._trained
             and not end.each
@@ -214,7 +214,7 @@ class Progress:
                 self.checkpoints.save_if_due(self.cursor)
                 # Where nobody has said that another loop follows, this may be the last one.
                 if ended and self.epochs.count is None:
-                    self.checkpoints.keep_last(self.cursor)
+                    self.checkpoints.copy_last(self.cursor)
         if ended:
             self.epochs.count_ended_loop(end)
         return ended
@@ -321,7 +321,7 @@ class Progress:
     def _resume_from_checkpoint(self, checkpoints: Checkpoints) -> None:
         """Go on from the newest checkpoint, if there is one. Reads it, and waits for the others."""
         place = checkpoints.resume(self.cursor, self.batch_range)
-        save = checkpoints.schedule.chosen()
+        save = checkpoints.schedule.chosen_interval_steps()
         if place != self.cursor or save is not None:
             self.move_to(place, save)
 
@@ -442,7 +442,7 @@ class Progress:
                 self.sync = setting.sync or self._stated_sync.stated
                 self.change = setting.number
                 if self.checkpoints is not None:
-                    self.checkpoints.schedule.follow(setting.save)
+                    self.checkpoints.schedule.follow_setting(setting.save)
             self.drawn.discard()
             if view.new:
                 if not self.state.receive_from_members(job, view.joined):

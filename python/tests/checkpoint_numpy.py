@@ -63,7 +63,7 @@ for step in job.steps(samples, batch, seed=3, epochs=epochs):
     if first:
         print("FROM", step.number, flush=True)
         first = False
-    if step.number >= stop and job._checkpoints.schedule.last < 0:
+    if step.number >= stop and job._checkpoints.schedule.newest_step < 0:
         job._checkpoints.wait()  # its memory is there then, and it is begun with the next step
     elif step.number >= stop:
         if job.name == "solo":  # else the agent writes to the end

@@ -152,7 +152,7 @@ import numpy as np
 import shoal
 from shoal._checkpoint import schedule
 
-schedule._USUAL = 0.5
+schedule._DEFAULT_SECONDS = 0.5
 job = shoal.join()
 job.checkpoint(sys.argv[1], every="auto")
 state = np.zeros(8)

@@ -155,7 +155,7 @@ def test_a_checkpoint_keeps_the_steps_between_checkpoints(tmp_path):
         step.allreduce(numpy.zeros(1))
         assert job._progress.finish_step(End(9, None)) is False
         job._checkpoints.wait()
-        assert (job._checkpoints.schedule.last == 3) == (number == 3)
+        assert (job._checkpoints.schedule.newest_step == 3) == (number == 3)
         step = job._progress.open_step()
     for every, told, following in ("auto", 3, 6), (5, None, 8):
         job, agent, step = begin(every)

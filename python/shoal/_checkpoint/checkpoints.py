@@ -26,7 +26,7 @@ from ..errors import ShoalError
 from ..group import Group
 from .commit import VERSION, Sealed, Unsealed, listed_tensors
 from .schedule import Schedule
-from .shards import ByteRange, Reader, TensorInfo, catalogue, shard_ranges
+from .shards import ByteRange, ShardReader, TensorInfo, catalogue, shard_ranges
 from .source import Candidate, is_bucket
 from .writer import Shard, writer_of
 
@@ -42,7 +42,7 @@ class Contents(NamedTuple):
     copy_to: Callable[[int], None]  # copies the bytes to an address
 
 
-class Found(Protocol):
+class LoadedParts(Protocol):
     """The parts of a checkpoint that this worker has read. The thread of the training loop uses it,
     when all has been read.
     """
@@ -56,7 +56,7 @@ class Found(Protocol):
         """The values of each worker alone, by rank."""
 
 
-class Meshed(Protocol):
+class MeshedState(Protocol):
     """The state of a model that is cut over a mesh: each worker has a part of it. The thread of the
     training loop calls the methods; both may wait for the agent.
     """
@@ -66,7 +66,7 @@ class Meshed(Protocol):
         alike on all workers.
         """
 
-    def read(self, chosen: Sealed, state: Dict[str, Any]) -> Found:
+    def read(self, chosen: Sealed, state: Dict[str, Any]) -> LoadedParts:
         """Read this worker's part, which is not set yet. Raises ValueError when the checkpoint
         cannot be used.
         """
@@ -104,11 +104,11 @@ class Checkpoints:
         self._missing_bytes = 0
         self._writable = False  # a file was written there, when the job began
         self._lister = 0  # the rank that lists the checkpoints
-        self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
+        self.meshed: Optional[MeshedState] = None  # None = every worker has all of the state
         # What names a checkpoint that the workers make without asking each other: the same on all.
         self._shared_seed = 0
         # The last checkpoint that was copied and waits for the end of the job; None = none does.
-        self._kept: Optional[Shard] = None
+        self._last_copy: Optional[Shard] = None
         state.register(
             "the name of the last checkpoint",
             lambda: self._shared_seed,
@@ -127,7 +127,7 @@ class Checkpoints:
         """Make a checkpoint if one is due, between two steps. In some steps it agrees with all
         workers on that. Blocks for a copy of this worker's share; the rest is written later.
         """
-        if self.schedule.is_asked_at(cursor.step) and self._agree_to_save(cursor):
+        if self.schedule.is_agreement_due_at(cursor.step) and self._agree_to_save(cursor):
             self._save(cursor)
 
     def save_last(self, cursor: Cursor) -> None:
@@ -135,38 +135,38 @@ class Checkpoints:
         is written.
         """
         self.wait()
-        if cursor.step != self.schedule.last and self._agree_to_save(cursor, ended=True):
+        if cursor.step != self.schedule.newest_step and self._agree_to_save(cursor, ended=True):
             self._save(cursor)
             self._writer.wait()
 
-    def keep_last(self, cursor: Cursor) -> None:
+    def copy_last(self, cursor: Cursor) -> None:
         """Copy this worker's share after the last step of a loop that may be the last one of the
-        training, for `write_kept`. Waits for a checkpoint that is being written, but for no other
+        training, for `write_copy`. Waits for a checkpoint that is being written, but for no other
         worker.
         """
-        if cursor.step != self.schedule.last:
+        if cursor.step != self.schedule.newest_step:
             self.wait()
-            self._kept = self._copy_shard(cursor, self._shared_seed)
+            self._last_copy = self._copy_shard(cursor, self._shared_seed)
 
-    def drop_kept(self) -> None:
-        """Forget what `keep_last` has copied: training goes on."""
-        self._kept = None
+    def discard_copy(self) -> None:
+        """Forget what `copy_last` has copied: training goes on."""
+        self._last_copy = None
 
-    def write_kept(self) -> None:
-        """Write what `keep_last` has copied, if it has, and return when that is done. No worker
+    def write_copy(self) -> None:
+        """Write what `copy_last` has copied, if it has, and return when that is done. No worker
         waits for another.
         """
-        if self._kept is not None:
-            shard, self._kept = self._kept, None
-            self.schedule.last = shard.checkpoint.step
+        if self._last_copy is not None:
+            shard, self._last_copy = self._last_copy, None
+            self.schedule.newest_step = shard.checkpoint.step
             self._writer.write_now(shard)
 
     def save_stopped(self, cursor: Cursor) -> None:
         """Make the last checkpoint of a job that was asked to stop; return when this worker's part
         of it is written. No worker waits for another, some of which may have ended.
         """
-        self.keep_last(cursor)
-        self.write_kept()
+        self.copy_last(cursor)
+        self.write_copy()
 
     def save_parked(self, cursor: Cursor) -> str:
         """Make the checkpoint of a job that is parked between two steps, and agree with all workers
@@ -198,19 +198,21 @@ class Checkpoints:
         writes the one before. Sets `_seed`, which names it, and the step at which they ask each
         other next. With `ended` one is due, and memory for it is allocated here.
         """
-        due, away = self.schedule.look(cursor.step)
+        due, steps_ahead = self.schedule.check_due(cursor.step)
         due = due or ended
         making = self._allocator is not None and self._allocator.is_alive()
-        room = 0 if making or self._writer.busy() else self._buffer_state(wait=ended) if due else 1
+        room = (
+            0 if making or self._writer.is_busy() else self._buffer_state(wait=ended) if due else 1
+        )
         # The minimum over the workers is the same on all, whichever are lost meanwhile.
         said = self._job.allreduce(
-            array("q", [-due, room, away, random.SystemRandom().getrandbits(62)]), op="min"
+            array("q", [-due, room, steps_ahead, random.SystemRandom().getrandbits(62)]), op="min"
         )
         self._seed = int(said[3])
         if said[0] and said[1]:
-            self.schedule.made(cursor.step, said[1] > 0)
+            self.schedule.record_agreed(cursor.step, said[1] > 0)
             return bool(said[1] > 0)
-        self.schedule.wait(cursor.step, 1 if said[0] else int(said[2]))
+        self.schedule.postpone(cursor.step, 1 if said[0] else int(said[2]))
         return False
 
     def _buffer_state(self, wait: bool) -> int:
@@ -259,8 +261,8 @@ class Checkpoints:
         notes, own = self._state.plan_checkpoint(items, self._job.size)
         if self.meshed is not None:
             return self.meshed.contents(notes, own, items)
-        kept = catalogue(items)
-        runs = shard_ranges(kept, self._job.rank, self._job.size)
+        tensors = catalogue(items)
+        ranges = shard_ranges(tensors, self._job.rank, self._job.size)
         listed = [
             {
                 "name": k.name,
@@ -269,23 +271,23 @@ class Checkpoints:
                 "bytes": k.nbytes,
                 **({"cuts": k.cuts} if k.cuts else {}),
             }
-            for k in kept
+            for k in tensors
         ]
 
         def copy_to(at: int) -> None:
             """Copy this worker's ranges to memory at an address, one after the other, before the
             arrays change.
             """
-            for run in runs:
+            for run in ranges:
                 items[run.tensor].copy_to(at, run.start, run.stop)
                 at += run.stop - run.start
 
         return Contents(
             {"notes": notes, "tensors": listed},
             own,
-            kept,
-            runs,
-            sum(run.stop - run.start for run in runs),
+            tensors,
+            ranges,
+            sum(run.stop - run.start for run in ranges),
             copy_to,
         )
 
@@ -390,13 +392,13 @@ class Checkpoints:
             # The rank was lost before it had looked, and another rank's empty answer came instead.
             self._lister += 1
 
-    def _read_checkpoint(self, chosen: Candidate) -> Optional[Tuple[Dict[str, Any], Found]]:
+    def _read_checkpoint(self, chosen: Candidate) -> Optional[Tuple[Dict[str, Any], LoadedParts]]:
         """Read all of a checkpoint into memory, or this worker's part; None where it cannot be used
         on all workers. Each worker compares its share of the hashes, and all of them agree on what
         they have seen, for which they wait. Returns the content of shoal-checkpoint.json, and what
         was read.
         """
-        found: Optional[Tuple[Dict[str, Any], Found]] = None
+        found: Optional[Tuple[Dict[str, Any], LoadedParts]] = None
         fetched: Optional[Sealed] = None
         broken = ""
         try:
@@ -419,17 +421,17 @@ class Checkpoints:
                 if self.meshed is not None:
                     found = state, self.meshed.read(fetched, state)
                 else:
-                    reader = Reader(listed_tensors(state))
+                    loaded = ShardReader(listed_tensors(state))
                     for file in fetched.file_hashes():
                         blocks += len(file["sha256"])
-                        reader.read(
+                        loaded.read(
                             os.path.join(fetched.path, file["name"]),
                             file["size"],
                             file["sha256"],
                             rank,
                             size,
                         )
-                    found, hashed = (state, reader), reader.hashed
+                    found, hashed = (state, loaded), loaded.hashed
             except (OSError, ValueError, KeyError, TypeError, IndexError) as err:
                 log_line(
                     f"checkpoint of step {chosen.step} cannot be used: {err}; the one before it is"
@@ -449,7 +451,7 @@ class Checkpoints:
         cursor: Cursor,
         batches: Optional[Tuple[int, int]],
         state: Dict[str, Any],
-        reader: Found,
+        loaded: LoadedParts,
     ) -> Cursor:
         """Set the registered state to that of a checkpoint that was read, and return its place.
         `name` is the checkpoint in messages, `cursor` the place of this program, `batches` what its
@@ -474,8 +476,8 @@ class Checkpoints:
             )
         try:
             self._state.restore(
-                {**state["notes"], **reader.own[self._job.rank % int(state["workers"])]},
-                reader.parts,
+                {**state["notes"], **loaded.own[self._job.rank % int(state["workers"])]},
+                loaded.parts,
                 checkpoint=True,
             )
         except ShoalError:
@@ -486,7 +488,7 @@ class Checkpoints:
                 f"{name} does not fit this program ({type(err).__name__}: {err}): name another"
                 " folder, or run the program that wrote it"
             ) from err
-        self.schedule.resume(place.step)
+        self.schedule.restart_interval(place.step)
         if self._job.rank == self._lister:
             log_line(
                 f"goes on from the checkpoint of step {place.step} in {self.root}, of"

@@ -124,12 +124,13 @@ class Unsealed(NamedTuple):
         """The manifest of the checkpoint, made of the receipts of all its parts and of STATE, which
         it reads.
         """
-        kept, key = listed_tensors(_read_json(self.path, STATE)), Key(self.seed)
+        tensors, key = listed_tensors(_read_json(self.path, STATE)), Key(self.seed)
         totals = [
-            sum(int(r["sums"].get(str(i), 0)) for r in receipts) % PRIME for i in range(len(kept))
+            sum(int(r["sums"].get(str(i), 0)) for r in receipts) % PRIME
+            for i in range(len(tensors))
         ]
         state, nbytes, lines = 0, 0, []
-        for k, total in sorted(zip(kept, totals)):
+        for k, total in sorted(zip(tensors, totals)):
             dtype = k.dtype.lower()
             state = (state + key.state_term(k.name, dtype, k.shape, total)) % PRIME
             nbytes += k.nbytes

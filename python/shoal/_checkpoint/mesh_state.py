@@ -20,7 +20,7 @@ from .commit import Sealed
 from .writer import AgentWriter, writer_of
 
 
-class Found(NamedTuple):
+class MeshLoadedParts(NamedTuple):
     """What was read of a checkpoint, besides the tensors of the model."""
 
     parts: List[memoryview]  # the bytes of the items that are alike on all workers
@@ -76,7 +76,7 @@ class MeshState:
         nbytes = sum(tensor.nbytes for tensor in widest_first)
         return Contents(about, own, [], [], nbytes, lambda at: _copy_in_order(widest_first, at))
 
-    def read(self, chosen: Sealed, state: Dict[str, Any]) -> Found:
+    def read(self, chosen: Sealed, state: Dict[str, Any]) -> MeshLoadedParts:
         """Have the agent read this worker's part into memory, whatever mesh it was written on, and
         wait for that; `load_into_model` moves it to the model.
         """
@@ -85,7 +85,7 @@ class MeshState:
         nbytes = packing.lay_out(self._model.tensors())[1]
         self._read = self._writer.allocate(nbytes) if nbytes else memoryview(b"")
         self._writer.read(chosen.root, chosen.step, str(self._mesh), rank, self._read)
-        return Found(
+        return MeshLoadedParts(
             [memoryview(bytearray(base64.b64decode(item))) for item in state.get("items", [])],
             {rank % workers: own},
         )

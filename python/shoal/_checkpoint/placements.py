@@ -8,7 +8,7 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 
-class Placed(NamedTuple):
+class LayoutPlacement(NamedTuple):
     """The mesh of a DTensor, and its placement on it; docs/formats/layout.md has the language of
     both.
     """
@@ -17,7 +17,7 @@ class Placed(NamedTuple):
     place: str
 
 
-def dtensor_placement(x: Any) -> Optional[Placed]:
+def dtensor_placement(x: Any) -> Optional[LayoutPlacement]:
     """Where a DTensor lies, on the mesh from which its own was cut; None when x is none. Raises
     ValueError for what a layout cannot say, with words that follow the name of the tensor.
     """
@@ -44,7 +44,7 @@ def dtensor_placement(x: Any) -> Optional[Placed]:
         for i in order
         if axes[i]  # an axis of one position cuts nothing
     ]
-    return Placed(
+    return LayoutPlacement(
         ",".join(f"{name}={size}" for name, size in zip(names, root.mesh.shape)), ", ".join(cuts)
     )
 

@@ -8,10 +8,10 @@ from typing import List, Optional, Tuple, Union
 
 from .._runtime.arguments import as_integer
 
-_FAR = 1 << 40  # steps: more than any job makes
+_MAX_STEPS_AHEAD = 1 << 40  # steps: more than any job makes
 # Seconds between two checkpoints where the program leaves that to the job, as long as its setting
 # says nothing of it. The policy of shoal has the same: decide/saves.go.
-_USUAL = 600.0
+_DEFAULT_SECONDS = 600.0
 
 
 class Schedule:
@@ -29,7 +29,7 @@ class Schedule:
         )
         self.auto = every == "auto"
         # A checkpoint is made every `_steps` steps; 0 = after every `_seconds` seconds instead.
-        self._steps, self._seconds = 0, _USUAL
+        self._steps, self._seconds = 0, _DEFAULT_SECONDS
         if isinstance(every, timedelta):
             if every <= timedelta(0):
                 raise ValueError(f"every={every!r}: {what}")
@@ -38,13 +38,14 @@ class Schedule:
             self._steps = as_integer("every", every, 1, what)
         # The step before which all workers ask each other whether a checkpoint is due, and the step
         # of the newest checkpoint. Workers that join get both.
-        self._next, self.last = self._steps or 1, -1
-        # `_due` is the time from which the wait for the next checkpoint counts; `_looked` and
-        # `_looked_at` are the time and the step at which the workers last asked each other.
-        self._due = self._looked = time.monotonic()
-        self._looked_at = 0
+        self._next_check_step, self.newest_step = self._steps or 1, -1
+        # `_interval_start` is the time from which the wait for the next checkpoint counts;
+        # `_checked_time` and `_checked_step` are the time and the step at which the workers last
+        # asked each other.
+        self._interval_start = self._checked_time = time.monotonic()
+        self._checked_step = 0
 
-    def chosen(self) -> Optional[int]:
+    def chosen_interval_steps(self) -> Optional[int]:
         """How many steps the job has chosen to have between checkpoints, 0 = it has chosen nothing;
         None = the program says when.
         """
@@ -52,53 +53,56 @@ class Schedule:
 
     def get(self) -> List[int]:
         """What workers that join, and those that go on from a checkpoint, take over with `set`."""
-        chosen = self.chosen()
-        return [self._next, self.last] + ([chosen] if chosen else [])
+        interval = self.chosen_interval_steps()
+        return [self._next_check_step, self.newest_step] + ([interval] if interval else [])
 
     def set(self, value: List[int]) -> None:
         """Take over when the next checkpoint is due, from the members or from a checkpoint, and the
         steps that the job has chosen, where this program leaves that to it.
         """
-        self._next, self.last = value[:2]
+        self._next_check_step, self.newest_step = value[:2]
         if self.auto:
             self._steps = value[2] if len(value) > 2 else 0
 
-    def follow(self, steps: int) -> None:
+    def follow_setting(self, steps: int) -> None:
         """Make a checkpoint each so many steps from here on, as the setting of the job says; 0 = it
         says nothing of it. Where the program says when, nothing changes.
         """
         if self.auto and steps != self._steps:
             self._steps = steps
-            self._next = max(self.last, 0) + steps if steps else 0
+            self._next_check_step = max(self.newest_step, 0) + steps if steps else 0
 
-    def is_asked_at(self, step: int) -> bool:
+    def is_agreement_due_at(self, step: int) -> bool:
         """Whether the workers ask each other before the step after so many."""
-        return step >= self._next
+        return step >= self._next_check_step
 
-    def look(self, step: int) -> Tuple[bool, int]:
+    def check_due(self, step: int) -> Tuple[bool, int]:
         """Whether a checkpoint is due by this worker's count or clock, and else after how many
-        steps to ask again. Called before `made` or `wait`.
+        steps to ask again. Called before `record_agreed` or `postpone`.
         """
         now = time.monotonic()
-        each = (now - self._looked) / max(step - self._looked_at, 1)
-        away = min(int((self._due + self._seconds - now) / 2 / max(each, 1e-6)), _FAR)
-        self._looked, self._looked_at = now, step
-        return self._steps > 0 or now - self._due >= self._seconds, max(away, 1)
+        step_seconds = (now - self._checked_time) / max(step - self._checked_step, 1)
+        steps_ahead = min(
+            int((self._interval_start + self._seconds - now) / 2 / max(step_seconds, 1e-6)),
+            _MAX_STEPS_AHEAD,
+        )
+        self._checked_time, self._checked_step = now, step
+        return self._steps > 0 or now - self._interval_start >= self._seconds, max(steps_ahead, 1)
 
-    def made(self, step: int, saved: bool) -> None:
+    def record_agreed(self, step: int, saved: bool) -> None:
         """Note that the workers have agreed on a checkpoint after so many steps, and whether there
         was memory for it.
         """
-        self._next, self._due = step + (self._steps or 1), self._looked
+        self._next_check_step, self._interval_start = step + (self._steps or 1), self._checked_time
         if saved:
-            self.last = step
+            self.newest_step = step
 
-    def wait(self, step: int, steps: int) -> None:
+    def postpone(self, step: int, steps: int) -> None:
         """Note that there is none yet, and that the workers ask again so many steps later."""
-        self._next = step + steps
+        self._next_check_step = step + steps
 
-    def resume(self, step: int) -> None:
+    def restart_interval(self, step: int) -> None:
         """Wait for the next checkpoint as if this process had made the one after so many steps."""
-        self._next, self.last = step + (self._steps or 1), step
-        self._due = self._looked = time.monotonic()
-        self._looked_at = step
+        self._next_check_step, self.newest_step = step + (self._steps or 1), step
+        self._interval_start = self._checked_time = time.monotonic()
+        self._checked_step = step

@@ -86,7 +86,7 @@ def catalogue(items: Sequence[Item]) -> List[TensorInfo]:
     """The tensors that a checkpoint has for the items of a state, in their order, each with a name
     of its own.
     """
-    kept: List[TensorInfo] = []
+    tensors: List[TensorInfo] = []
     taken = set()
     for item in items:
         array = item.array
@@ -101,8 +101,8 @@ def catalogue(items: Sequence[Item]) -> List[TensorInfo]:
             if n not in taken
         )
         taken.add(name)
-        kept.append(TensorInfo(name, _TYPES[dtype], shape, item.nbytes, item.cuts))
-    return kept
+        tensors.append(TensorInfo(name, _TYPES[dtype], shape, item.nbytes, item.cuts))
+    return tensors
 
 
 class ByteRange(NamedTuple):
@@ -113,36 +113,36 @@ class ByteRange(NamedTuple):
     stop: int  # the byte after its last one
 
 
-def shard_ranges(kept: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:
+def shard_ranges(tensors: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:
     """The ranges that a rank writes: the bytes that only it has, and of all other bytes, in the
     order of the tensors, a share that is as equal as whole rows allow.
     """
-    total = sum(k.nbytes for k in kept if k.cuts is None)
-    first, last, at, runs = total * rank // size, total * (rank + 1) // size, 0, []
-    for index, k in enumerate(kept):
+    total = sum(k.nbytes for k in tensors if k.cuts is None)
+    first, last, at, ranges = total * rank // size, total * (rank + 1) // size, 0, []
+    for index, k in enumerate(tensors):
         if k.cuts is not None:
             if k.cuts[rank] < k.cuts[rank + 1]:
-                runs.append(ByteRange(index, k.cuts[rank], k.cuts[rank + 1]))
+                ranges.append(ByteRange(index, k.cuts[rank], k.cuts[rank + 1]))
             continue
         start, stop = (
             min(max(cut - at, 0), k.nbytes) // k.row_bytes() * k.row_bytes()
             for cut in (first, last)
         )
         if start < stop or not k.nbytes and not rank:
-            runs.append(ByteRange(index, start, stop))
+            ranges.append(ByteRange(index, start, stop))
         at += k.nbytes
-    return runs
+    return ranges
 
 
 def shard_header(
-    kept: Sequence[TensorInfo], runs: Sequence[ByteRange], rank: int, size: int, own: Any
+    tensors: Sequence[TensorInfo], ranges: Sequence[ByteRange], rank: int, size: int, own: Any
 ) -> bytes:
     """The start of the file of a rank's shard. `own` has the values of this worker alone."""
     offsets, shapes = {}, {}
     entries: Dict[str, Any] = {}
     at = 0
-    for run in runs:
-        k = kept[run.tensor]
+    for run in ranges:
+        k = tensors[run.tensor]
         shape, starts, axis = list(k.shape), [0] * len(k.shape), k.cut_axis()
         if shape and k.nbytes:
             shape[axis], starts[axis] = (
@@ -204,14 +204,14 @@ def _hash_blocks(head: bytes, body: memoryview) -> Iterator[List[memoryview]]:
         yield [memoryview(head)[at:stop], body[max(at - cut, 0) : max(stop - cut, 0)]]
 
 
-def fingerprints(key: Key, runs: Sequence[ByteRange], body: memoryview) -> Dict[int, int]:
+def fingerprints(key: Key, ranges: Sequence[ByteRange], body: memoryview) -> Dict[int, int]:
     """The fingerprints of the runs, by the index of their tensor. The body has the bytes of the
     runs, one after the other.
     """
     import numpy
 
     found, at = {}, 0
-    for run in runs:
+    for run in ranges:
         total, size = 0, run.stop - run.start
         for start in range(0, size, HASHED):
             piece = numpy.frombuffer(body[at + start : at + min(start + HASHED, size)], numpy.uint8)
@@ -221,23 +221,23 @@ def fingerprints(key: Key, runs: Sequence[ByteRange], body: memoryview) -> Dict[
     return found
 
 
-class Reader:
+class ShardReader:
     """The state of a checkpoint while it is read from its shards. One thread at a time uses it; the
     memory in `parts` is the caller's.
     """
 
-    def __init__(self, kept: Sequence[TensorInfo]) -> None:
+    def __init__(self, tensors: Sequence[TensorInfo]) -> None:
         """Allocate memory for all of the tensors, in `parts`."""
-        self._kept = kept
-        self._index = {k.name: i for i, k in enumerate(kept)}
-        self.parts = [allocate_touched(k.nbytes) for k in kept]
+        self._tensors = tensors
+        self._index = {k.name: i for i, k in enumerate(tensors)}
+        self.parts = [allocate_touched(k.nbytes) for k in tensors]
         self.own: Dict[int, Any] = {}  # what each rank had for itself, by rank
         self.hashed = 0  # number of blocks that were compared with their hashes
 
-    def read(self, path: str, size: int, hashes: Sequence[str], rank: int, turn: int) -> None:
+    def read(self, path: str, size: int, hashes: Sequence[str], rank: int, workers: int) -> None:
         """Read a file of `size` bytes into `parts`, on several threads, and wait for them. Each
-        `turn`-th block, from block `rank` on, is compared with its hash. Raises ValueError when the
-        file is damaged, OSError when it cannot be read.
+        `workers`-th block, from block `rank` on, is compared with its hash. Raises ValueError when
+        the file is damaged, OSError when it cannot be read.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -246,7 +246,7 @@ class Reader:
         if len(hashes) != -(-size // HASHED):
             raise ValueError(f"{path}: {len(hashes)} hashes for {size} bytes")
         with open(path, "rb", buffering=0) as file:
-            runs = (
+            ranges = (
                 sorted(self._read_header(file, path, size), key=lambda run: run[0])
                 if path.endswith(".safetensors")
                 else []
@@ -259,14 +259,14 @@ class Reader:
             at = i * HASHED
             stop, hashed = min(at + HASHED, size), hashlib.sha256()
             with open(path, "rb", buffering=0) as file:  # a place of its own for each thread
-                for piece in _memory_for(runs, at, stop):
+                for piece in _memory_for(ranges, at, stop):
                     _read_fully(file, piece, at, path)
                     at += piece.nbytes
-                    if i % turn == rank:
+                    if i % workers == rank:
                         hashed.update(piece)
-            if i % turn == rank and hashed.hexdigest() != hashes[i]:
+            if i % workers == rank and hashed.hexdigest() != hashes[i]:
                 raise ValueError(f"{path}, bytes {i * HASHED} to {stop}: not as it was sealed")
-            return i % turn == rank
+            return i % workers == rank
 
         # Reading and hashing let other threads run.
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -288,9 +288,9 @@ class Reader:
             metadata = entries.pop("__metadata__")
             offsets, origin = json.loads(metadata[_OFFSETS]), json.loads(metadata[_ORIGIN])
             self.own[int(origin["rank"])] = origin["own"]
-            runs = []
+            ranges = []
             for name, entry in entries.items():
-                k = self._kept[self._index[name]]
+                k = self._tensors[self._index[name]]
                 start = (
                     offsets[name]["saved_offsets"][k.cut_axis()] * k.row_bytes() if k.shape else 0
                 )
@@ -298,17 +298,19 @@ class Reader:
                 part = self.parts[self._index[name]][start : start + last - first]
                 if not 0 <= first <= last or part.nbytes != last - first:
                     raise ValueError(f"tensor {name} does not fit")
-                runs.append((_LENGTH.size + nbytes + first, part))
-            return runs
+                ranges.append((_LENGTH.size + nbytes + first, part))
+            return ranges
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as err:
             raise ValueError(f"{path}: the header cannot be read ({err!r})") from None
 
 
-def _memory_for(runs: Sequence[Tuple[int, memoryview]], at: int, stop: int) -> Iterator[memoryview]:
+def _memory_for(
+    ranges: Sequence[Tuple[int, memoryview]], at: int, stop: int
+) -> Iterator[memoryview]:
     """The memory for the bytes of a file from `at` to `stop`: that of the runs, and spare memory
     for the bytes between them.
     """
-    for begin, part in runs:
+    for begin, part in ranges:
         first, last = max(at, begin), min(stop, begin + part.nbytes)
         if first < last:
             if at < first:

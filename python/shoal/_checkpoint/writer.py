@@ -57,7 +57,7 @@ class Writer(Protocol):
     def write_now(self, shard: Shard) -> None:
         """Write a shard, and return when that is done; also while the process exits."""
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a shard is still being written."""
 
     def wait(self) -> None:
@@ -148,7 +148,7 @@ class AgentWriter:
         except Refused as err:
             raise ValueError(str(err)) from None
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether the agent still writes a shard of any worker of this host."""
         return not self._ask_written(wait=False)
 
@@ -215,7 +215,7 @@ class ThreadWriter:
         """Write the shard here: no thread starts while the process exits."""
         _write_shard(shard)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether the thread still writes a shard."""
         return self._thread is not None and self._thread.is_alive()
 
