@@ -125,7 +125,7 @@ def by_shoal(options: dict) -> None:
     for x, indices in loader:
         step = loader.step
         assert step is not None
-        own = [] if step.local == 0 else own
+        own = [] if step.local_index == 0 else own
         own += indices.tolist() if step.local_weight else []
         train(model, optimizer, x)
         if step.ends_round:

@@ -28,7 +28,7 @@ import shoal.torch
 from shoal._trainers import process
 from shoal._trainers.batches import batches_in_epoch, check_loader, even_cuts
 from shoal._trainers.checkpoints import read_place, write_place, written
-from shoal._live.dealt import told
+from shoal._live.object_collectives import allgather_objects
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
 
@@ -145,7 +145,7 @@ class Accelerator(accelerate.Accelerator):
         """
         if self._job is None:
             return super().gather(tensor)
-        return _joined(list(told(self._job, tensor).values()), self.device)
+        return _joined(list(allgather_objects(self._job, tensor).values()), self.device)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What all workers have for their batches of this round of an evaluation, in the order of
@@ -163,10 +163,10 @@ class Accelerator(accelerate.Accelerator):
         if self._job is None:
             return super().reduce(tensor, reduction, scale)
         if reduction != "mean":
-            return _reduced(list(told(self._job, tensor).values()), scale, self.device)
+            return _reduced(list(allgather_objects(self._job, tensor).values()), scale, self.device)
         weight = 1 if self._train is None or self._train.share is None else self._train.samples
         mine = [_reduced([tensor], weight, "cpu"), weight]
-        values, weights = zip(*told(self._job, mine).values())
+        values, weights = zip(*allgather_objects(self._job, mine).values())
         return _reduced(list(values), scale / max(sum(weights), 1), self.device)
 
     def wait_for_everyone(self) -> None:
@@ -174,7 +174,7 @@ class Accelerator(accelerate.Accelerator):
         if self._job is None:
             super().wait_for_everyone()
         elif not self._writing:
-            told(self._job, None)
+            allgather_objects(self._job, None)
 
     # State
 
@@ -317,7 +317,7 @@ class _TrainLoader(_Loader):
         that joins begins where the others are, in one of the loops from this one on.
         """
         progress = self.job._progress
-        self.placed, progress.epochs.over = True, place.epoch
+        self.placed, progress.epochs.ended_loops = True, place.epoch
         if not self.job.outside:
             progress.move_to(place)
 
@@ -409,7 +409,7 @@ class _EvalLoader(_Loader):
         """What the workers have for the batches of this round, in the order of the batches; a lost
         worker's is not there. All workers call it alike, as often as they want in a round.
         """
-        found = told(self.job, data)
+        found = allgather_objects(self.job, data)
         mine = {batch: found[rank] for rank, batch in self._round.items() if rank in found}
         self._done = set(mine) if self._done is None else self._done & set(mine)
         return [mine[batch] for batch in sorted(mine)]

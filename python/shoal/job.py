@@ -23,9 +23,9 @@ from typing import (
 )
 
 from ._checkpoint.checkpoints import Checkpoints
-from ._live.dealt import dealt
 from ._live.epochs import End
-from ._live.first import OnlyFirst
+from ._live.object_collectives import map_over_workers
+from ._live.only_first import OnlyFirst
 from ._live.step import Step
 from ._live.transfer import State
 from ._runtime.arguments import as_batch_range, as_integer, wrong_type
@@ -320,7 +320,7 @@ class Job(World):
             """What `function` makes of one part of the samples, by its number."""
             return function(order.take([(part * each, min((part + 1) * each, samples))]))
 
-        found = dealt(self, range(-(-samples // each)), make)
+        found = map_over_workers(self, range(-(-samples // each)), make)
         return [found[part] for part in sorted(found)]
 
     def unused(self, name: str) -> str:

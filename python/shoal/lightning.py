@@ -35,7 +35,7 @@ from shoal._trainers.batches import (
     even_cuts,
 )
 from shoal._trainers.checkpoints import written
-from shoal._live.dealt import pack, told, unpack
+from shoal._live.object_collectives import pack, allgather_objects, unpack
 from shoal._trainers.update import Update
 from shoal._trainers.validation import NUMBERS, Validation, can_be_dealt
 from shoal.cursor import Cursor
@@ -363,7 +363,7 @@ class Strategy(SingleDeviceStrategy):
         job = self._job
         if job is None or self._train is not None and job.step is None:
             return obj
-        return next(iter(told(job, obj).values()))
+        return next(iter(allgather_objects(job, obj).values()))
 
     # Checkpoints of Lightning
 

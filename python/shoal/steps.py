@@ -8,8 +8,8 @@ import dataclasses
 from typing import Callable, Iterator, List, Optional, Tuple
 
 from ._checkpoint.checkpoints import Checkpoints
-from ._live.drawn import Drawn, LocalBatch
 from ._live.epochs import End, Epochs
+from ._live.lookahead import LocalBatch, SampleLookahead
 from ._live.step import Step
 from ._live.transfer import State
 from ._runtime.backend import DeclaredSync
@@ -64,7 +64,7 @@ class Progress:
         self._changed = False  # a view is there that `cross_step_boundary` has not followed yet
         # The cursor after the step under way; None = not known yet.
         self._next: Optional[Cursor] = None
-        self.drawn = Drawn()
+        self.lookahead = SampleLookahead()
         self.averages = 1  # how many averages a step takes; the last one commits it
         # Where checkpoints are made; None = none are. With `meshed` only the last one of a job that
         # is stopped is made here, because the loop of shoal.train makes the others.
@@ -72,7 +72,7 @@ class Progress:
         # Functions that say what may be wrong where a step was not committed.
         self.hints: List[Callable[[], str]] = []
         # Called whenever a local step was opened, before the program computes in it.
-        self.opened: List[Callable[[], None]] = []
+        self.step_open_hooks: List[Callable[[], None]] = []
         self.meshed = False  # the model is cut over a mesh: each worker has a part of the state
         self.begun = False  # a loop of this process has taken the state of the job
         self._trained = False  # this process has opened a step
@@ -110,7 +110,7 @@ class Progress:
         self.state.register(
             "synchronisation", lambda: self.sync, self._set_sync, alike=False, optional=True
         )
-        self.drawn.discard()
+        self.lookahead.discard()
         declare = self.job._backend.declare_data
         declare(self.cursor, self.stated.batch, self.batch_range, sync=stated)
 
@@ -144,7 +144,7 @@ class Progress:
             self.checkpoints.discard_copy()
         if (
             self._trained
-            and not end.each
+            and not end.each_loop_is_epoch
             and not self.job.released
             and end.is_reached_at(self.cursor, self.effective)
         ):
@@ -173,7 +173,7 @@ class Progress:
         end = self._stated_goal or end
         if end is None:
             return
-        goal = end.goal(self.cursor, self.epochs.count, self.effective, self.efficiency)
+        goal = end.goal_steps(self.cursor, self.epochs.loop_count, self.effective, self.efficiency)
         if goal is not None and goal != self._goal and goal < 1 << 53:
             self._goal = goal
             self.job._backend.tell_goal(goal)
@@ -198,7 +198,7 @@ class Progress:
                 f" {'. '.join(why)}"
             )
         if self.step is not None:
-            made = self.step.locals
+            made = self.step.local_steps
             for listener in LISTENERS:
                 listener.on_step(self.job, self.cursor.step + made, self.cursor.count(), made)
         self._advance_cursor()
@@ -213,7 +213,7 @@ class Progress:
             else:
                 self.checkpoints.save_if_due(self.cursor)
                 # Where nobody has said that another loop follows, this may be the last one.
-                if ended and self.epochs.count is None:
+                if ended and self.epochs.loop_count is None:
                     self.checkpoints.copy_last(self.cursor)
         if ended:
             self.epochs.count_ended_loop(end)
@@ -275,7 +275,7 @@ class Progress:
         """
         self.drop_open_step()
         self._advance_cursor()
-        self.drawn.discard()
+        self.lookahead.discard()
         self.epochs.count_broken_loop(self.cursor.epoch if self.begun else None)
 
     def epoch_loops(self, count: int, end: End, statistical: bool = False) -> Iterator[int]:
@@ -290,27 +290,28 @@ class Progress:
             """Whether all of them are over."""
             if statistical:
                 return end.is_worth_reached(self.cursor, self.effective)
-            return epochs.over >= count
+            return epochs.ended_loops >= count
 
         try:
             self._end_broken_loop()
             if not self.begun:
                 if not self.catch_up():
                     return
-                epochs.over = self.cursor.reached if epochs.others is None else epochs.others
+                elsewhere = epochs.ended_loops_elsewhere
+                epochs.ended_loops = self.cursor.reached if elsewhere is None else elsewhere
             elif over() and not self.job.released:
                 raise ShoalError(
                     f"all {count} epochs of this loop are over: it goes on where the job is, so"
                     " give it those of the whole training"
                 )
-            epochs.count = MAX_SAMPLES if statistical else count
+            epochs.loop_count = MAX_SAMPLES if statistical else count
             while not over() and not self.job.released:
-                number = epochs.over
+                number = epochs.ended_loops
                 yield number
                 self._end_broken_loop()
-                epochs.over = max(epochs.over, number + 1)
+                epochs.ended_loops = max(epochs.ended_loops, number + 1)
         finally:
-            epochs.count = end.statistical = None
+            epochs.loop_count = end.statistical = None
 
     def _advance_cursor(self) -> None:
         """Go to the place after the committed step, if there is one, and forget the step."""
@@ -343,7 +344,7 @@ class Progress:
             save,
             stated._replace(now=now),
         )
-        self.drawn.discard()
+        self.lookahead.discard()
 
     @property
     def place(self) -> Cursor:
@@ -386,12 +387,12 @@ class Progress:
 
     def open_step(self) -> Step:
         """Begin the next step, with this worker's samples, and return it. Waits for nobody."""
-        batch = self.drawn.open(self.cursor, self.job.rank, self.job.size)
-        self.epochs.made += 1
+        batch = self.lookahead.take_next(self.cursor, self.job.rank, self.job.size)
+        self.epochs.steps_in_loop += 1
         self._trained = True
         self.step = Step(self, batch)
         self.step_timer.record_body_start()
-        for call in self.opened:
+        for call in self.step_open_hooks:
             call()
         return self.step
 
@@ -400,22 +401,23 @@ class Progress:
         themselves.
         """
         self._trained = True
-        self.step = Step(self, LocalBatch(self.drawn.whole(self.cursor), 1, 1, self.cursor.epoch))
+        samples = self.lookahead.samples_of_round(self.cursor)
+        self.step = Step(self, LocalBatch(samples, 1, 1, self.cursor.epoch))
         self.step_timer.record_body_start()
         return self.step
 
     def batch_ahead(self, k: int) -> LocalBatch:
         """This worker's samples of the k-th next local step (0: the next), if the members stay."""
-        return self.drawn.look(k, self.cursor, self.job.rank, self.job.size)
+        return self.lookahead.peek(k, self.cursor, self.job.rank, self.job.size)
 
     def drop_open_step(self) -> None:
         """Drop a step that was opened and not committed, and those before it in its round: they are
         made again.
         """
         if self.step is not None and not self.step.committed:
-            self.epochs.made -= self.step.local + 1
+            self.epochs.steps_in_loop -= self.step.local_index + 1
             self.step = None
-            self.drawn.discard()
+            self.lookahead.discard()
 
     def cross_step_boundary(self, end: Optional[End] = None) -> bool:
         """Pass from one step to the next, where members join and leave and the batch may become
@@ -443,7 +445,7 @@ class Progress:
                 self.change = setting.number
                 if self.checkpoints is not None:
                     self.checkpoints.schedule.follow_setting(setting.save)
-            self.drawn.discard()
+            self.lookahead.discard()
             if view.new:
                 if not self.state.receive_from_members(job, view.joined):
                     if not backend.enter(epoch):

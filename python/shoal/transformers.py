@@ -36,7 +36,7 @@ from shoal._trainers.arguments import check_arguments
 from shoal._trainers.batches import Part, TrainLoader
 from shoal._trainers.callbacks import attributes_of
 from shoal._trainers.checkpoints import place_after_updates, write_place, written
-from shoal._live.dealt import told, unpack
+from shoal._live.object_collectives import allgather_objects, unpack
 from shoal._trainers.rounds import Predictions, dealable
 from shoal._trainers.update import Update
 from shoal.torch.wire import wire_to_move
@@ -448,7 +448,7 @@ class Elastic:
         load = super()._load_best_model  # type: ignore[misc]
         if self._job is None:
             return load()
-        there = told(self._job, os.path.isdir(self.state.best_model_checkpoint))
+        there = allgather_objects(self._job, os.path.isdir(self.state.best_model_checkpoint))
         if there[self._job.rank] or not any(there.values()):
             load()
         if all(there.values()) or not any(there.values()):

@@ -74,10 +74,10 @@ def main(config, end):
         step = loader.step
         running_job.rest_if_calm(end)
         begun = dict(joined=late, rank=job.rank)
-        if step.local == 0:
+        if step.local_index == 0:
             begun.update(inner=digest(inner.state_dict()), at=digest(model.state_dict()))
         F.cross_entropy(model(x), y).backward()
-        half_way = step.local == step.locals // 2
+        half_way = step.local_index == step.local_steps // 2
         doomed = number == 0 and half_way and os.path.exists(f"{end}.doom")
         if doomed or [number, step.number] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -87,7 +87,9 @@ def main(config, end):
             with torch.no_grad():
                 model[0].weight[0, 0] += 1
         with optimizer.anchor():
-            line = dict(step=step.number, local=step.local, locals=step.locals, epoch=step.epoch)
+            line = dict(
+                step=step.number, local=step.local_index, locals=step.local_steps, epoch=step.epoch
+            )
             line.update(own=index.tolist() if step.local_weight else [])
             if step.ends_round:
                 line.update(anchor=digest([model.state_dict(), optimizer._anchor.kept]))

@@ -27,18 +27,18 @@ mine = np.zeros(samples)  # what this worker was trained on in the round
 rounds = set()
 for step in job.steps(samples, batch, seed=3, epochs=1 << 40, local_steps=local_steps):
     rest_if_calm(end)
-    if step.local == 0:
+    if step.local_index == 0:
         mine[:] = 0
     if step.local_weight:
         mine[step.indices] += 1
-    if number == doomed and step.number >= 40 and step.local == 2:
+    if number == doomed and step.number >= 40 and step.local_index == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    assert step.number == job.committed + step.local
+    assert step.number == job.committed + step.local_index
     assert mine.max(initial=0) <= 1
     if not step.ends_round:
         continue
     assert mine.sum() == step.weight
-    rounds.add(step.locals)
+    rounds.add(step.local_steps)
     done = np.array([float(os.path.exists(end))])
     mean, done = step.allreduce(mine / max(step.weight, 1), done)
     contributed = mean > 0
@@ -46,7 +46,7 @@ for step in job.steps(samples, batch, seed=3, epochs=1 << 40, local_steps=local_
     seen += contributed
     if step.number < local_steps and job.rank == 0:
         print("STEP 0", flush=True)
-    if step.locals == 3 and job.size == 4 and job.rank == 0 and step.after.next:
+    if step.local_steps == 3 and job.size == 4 and job.rank == 0 and step.after.next:
         print("FOUR IN ROUNDS OF 3", flush=True)
     if done[0] > 0:
         break

@@ -94,7 +94,7 @@ def test_an_object_from_before_is_closed():
 
         first = True
 
-    from shoal._live.first import OnlyFirst
+    from shoal._live.only_first import OnlyFirst
 
     said, job = [], Double()
 

@@ -34,14 +34,14 @@ def test_each_local_step_has_its_samples():
     seen, steps = [[], []], []
     for step in steps_until(place, End(2, None)):
         seen[step.epoch] += list(step.indices)
-        steps.append((step.number, step.local, step.locals, place.sync))
+        steps.append((step.number, step.local_index, step.local_steps, place.sync))
         assert step.weight == step.count == place.cursor.count()
         assert step.local_weight == len(step.indices) == 4
         job._progress.batch_ahead(7)  # as the loader does
         if not step.ends_round:
             with pytest.raises(ShoalError, match="average in the last one, where step.ends_round"):
                 step.allreduce(numpy.zeros(1))
-            assert place.place.step == steps[-1][0] - step.local
+            assert place.place.step == steps[-1][0] - step.local_index
             continue
         if step.number in changes:
             rounds, agent.sync = changes[step.number]
@@ -63,7 +63,7 @@ def test_a_part_that_is_left_comes_again():
     first = []
     for step in steps_until(place, End(1, None)):
         first += list(step.indices)
-        if step.local == 2:
+        if step.local_index == 2:
             break
     again = []
     for step in steps_until(place, End(1, None)):
@@ -128,7 +128,7 @@ def test_a_checkpoint_keeps_its_round(tmp_path):
         return place, agent, next(steps_until(place, End(1, None)))
 
     place, agent, step = begin()
-    assert (place.sync, step.locals, place.cursor.round) == ("local", 4, 4)
+    assert (place.sync, step.local_steps, place.cursor.round) == ("local", 4, 4)
     place.drop_open_step()
     for step in steps_until(place, End(1, 4)):
         if step.ends_round:
@@ -137,7 +137,7 @@ def test_a_checkpoint_keeps_its_round(tmp_path):
             step.allreduce(numpy.zeros(1))
     place.job._checkpoints.wait()
     place, agent, step = begin()
-    assert (place.sync, step.number, step.locals) == ("diloco:lr=0.7", 4, 3)
+    assert (place.sync, step.number, step.local_steps) == ("diloco:lr=0.7", 4, 3)
     assert agent.synced == DeclaredSync("local", 4, "diloco:lr=0.7")
     with pytest.raises(ShoalError, match="whose workers synchronise after 3 steps, and this one"):
         begin(opened=False)

@@ -106,8 +106,8 @@ def _count_asides(wrap):
     """
     import shoal
 
-    asked, aside = [], shoal.Step.aside
-    shoal.Step.aside = lambda *args, **options: asked.append(args) or aside(*args, **options)
+    asked, aside = [], shoal.Step.submit_aside
+    shoal.Step.submit_aside = lambda *args, **options: asked.append(args) or aside(*args, **options)
     _train(shoal.join(), wrap, True, None)
     return len(asked)
 

@@ -105,11 +105,11 @@ def test_a_round_that_is_left_is_made_again_from_the_anchor(job):
     for x, y in loader:
         _backward(model, x, y)
         optimizer.step()
-        if loader.step.local == 1:
+        if loader.step.local_index == 1:
             break
     assert not torch.equal(_values(model), start)
     for x, y in loader:
-        assert torch.equal(_values(model), start) and loader.step.local == 0
+        assert torch.equal(_values(model), start) and loader.step.local_index == 0
         break
 
 
@@ -146,7 +146,7 @@ def test_a_sample_of_the_gradients_of_the_first_local_step_goes_with_the_commit(
         if step.number == 6:
             assert not step.skip(True)
         _backward(model, x, y)
-        if not step.local:
+        if not step.local_index:
             whole = [p.grad.reshape(-1) for p in optimizer._anchor.parameters]
             first.append((step.number, step.local_weight, [g.float() for g in whole]))
         optimizer.step()
@@ -170,7 +170,7 @@ def test_a_step_that_is_left_out_leaves_no_trace_in_the_optimizer(job):
     loader, model, optimizer = _parts("local:every=2", kind=optim.Adam, steps=2)
     for x, y in loader:
         _backward(model, x, y)
-        if loader.step.local == 0:
+        if loader.step.local_index == 0:
             next(model.parameters()).grad.fill_(float("inf"))
             optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.zeros(1)
         optimizer.step()
@@ -209,14 +209,16 @@ def test_gradients_of_a_local_step_are_clipped_and_scaled_here(job):
         before = _values(model)
         for p in model.parameters():
             p.grad = torch.full_like(p, 8.0)
-        if loader.step.local:
+        if loader.step.local_index:
             next(model.parameters()).grad[0] = float("inf")
         optimizer.average_gradients()
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.zeros(1)
         optimizer.step()
         del optimizer.grad_scale, optimizer.found_inf
         moved = before - _values(model)
-        torch.testing.assert_close(moved, torch.full_like(moved, 0 if loader.step.local else 4.0))
+        torch.testing.assert_close(
+            moved, torch.full_like(moved, 0 if loader.step.local_index else 4.0)
+        )
 
 
 def test_checkpoints_have_the_anchor(job, tmp_path):
@@ -281,7 +283,7 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
     changes = {1: ("sma:momentum=0.5", 2), 5: ("diloco", 2), 7: ("ssgd", 1)}
     for (x, y), number in zip(loader, range(8)):
         assert loader.step.number == number
-        if loader.step.local == 0:
+        if loader.step.local_index == 0:
             same = torch.equal(_values(model), _anchor_of(optimizer, model))
             assert same == (number != 3)  # the second round of sma
         names.append(anchor.strategy.name)
@@ -306,7 +308,7 @@ class _Three:
         """This worker is one of the others, with this anchor."""
         self.other = shoal.torch.anchor._digest([z + 1 for z in anchor.z])
 
-    def aside(self, digests):
+    def submit_aside(self, digests):
         """The sum of what all have."""
         digests[1], digests[2] = digests[0], self.other
         self.wait = lambda: digests
@@ -358,7 +360,7 @@ class _Recorded:
         """`said` None: this is rank 0; else what that has said."""
         self.said, self.first = said or [], said is None
 
-    def aside(self, x, root):
+    def submit_aside(self, x, root):
         """A broadcast."""
         assert root == 0
         mine = torch.frombuffer(x, dtype=torch.uint8) if not isinstance(x, torch.Tensor) else x

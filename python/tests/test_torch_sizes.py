@@ -31,7 +31,7 @@ class Steps:
         self.asked.append((self.number, nbytes, now, backward))
         return self._proposals.pop(0) if self._proposals else 0
 
-    def aside(self, known, op):
+    def submit_aside(self, known, op):
         """Stand in for Step.aside: the largest number of all workers, where the slowest one's step
         takes as many microseconds as it does.
         """

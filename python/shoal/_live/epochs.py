@@ -32,7 +32,7 @@ class End:
         self, epochs: Optional[int], steps: Optional[int], statistical: Optional[int] = None
     ) -> None:
         """The end after `epochs`, `steps` or `statistical` epochs; None = not by these."""
-        self.each = epochs is steps is statistical is None  # each loop is one epoch
+        self.each_loop_is_epoch = epochs is steps is statistical is None  # each loop is one epoch
         if epochs is not None:
             epochs = as_integer(
                 "epochs", epochs, 0, "how many epochs the whole training has, an integer, or None"
@@ -49,7 +49,7 @@ class End:
                 "how many epochs of the stated batch the whole training is worth, an integer, or"
                 " None",
             )
-        self.epochs = 1 if self.each else epochs
+        self.epochs = 1 if self.each_loop_is_epoch else epochs
         self.steps = steps
         self.statistical = statistical
 
@@ -72,7 +72,7 @@ class End:
         """Whether an epoch lies beyond the end."""
         return self.epochs is not None and epoch >= self.epochs
 
-    def goal(
+    def goal_steps(
         self, cursor: Cursor, loops: Optional[int], effective: float, efficiency: float
     ) -> Optional[int]:
         """The number of optimizer steps of the training, which is at `cursor`, as long as no worker
@@ -80,16 +80,17 @@ class End:
         of one epoch the training has, None = not known. The committed samples are worth so many
         `effective` ones of the stated batch, and each to come `efficiency`.
         """
-        epochs = loops if self.each else self.epochs
+        epochs = loops if self.each_loop_is_epoch else self.epochs
         ends = [] if self.steps is None else [self.steps]
-        each = -(-cursor.samples // cursor.batch)
+        steps_per_epoch = -(-cursor.samples // cursor.batch)
         if epochs is not None and epochs < FOREVER:
             left = (cursor.epoch + 1) * cursor.samples - cursor.committed()
-            more = -(-left // cursor.batch) + each * (epochs - cursor.epoch - 1)
+            more = -(-left // cursor.batch) + steps_per_epoch * (epochs - cursor.epoch - 1)
             ends.append(cursor.step + max(more, 0))
         if self.statistical is not None:
             worth = max(self.statistical * cursor.samples - effective, 0)
-            ends.append(cursor.step + math.ceil(each * worth / (efficiency * cursor.samples)))
+            steps_left = steps_per_epoch * worth / (efficiency * cursor.samples)
+            ends.append(cursor.step + math.ceil(steps_left))
         return min(ends, default=None)
 
     def step_count(self, cursor: Cursor, efficiency: float = 1.0) -> int:
@@ -97,11 +98,11 @@ class End:
         no worker is lost and the batch is that of now from the beginning to the end, of which a
         sample is worth `efficiency` samples of the stated one.
         """
-        each = -(-cursor.samples // cursor.batch)
-        epochs = 1 if self.each else self.epochs
-        ends = [self.steps, None if epochs is None else each * epochs]
+        steps_per_epoch = -(-cursor.samples // cursor.batch)
+        epochs = 1 if self.each_loop_is_epoch else self.epochs
+        ends = [self.steps, None if epochs is None else steps_per_epoch * epochs]
         if self.statistical is not None:
-            ends.append(math.ceil(each * self.statistical / efficiency))
+            ends.append(math.ceil(steps_per_epoch * self.statistical / efficiency))
         return min(n for n in ends if n is not None)
 
 
@@ -117,17 +118,17 @@ class Epochs:
 
     def __init__(self, job: World, state: State) -> None:
         """Register with the state how many loops have ended here, for workers that join."""
-        self.made = 0  # number of steps of the loop under way
-        self.over = 0  # number of loops that have ended here
-        self.count: Optional[int] = None  # number of loops of the training; None = not known
+        self.steps_in_loop = 0  # number of steps of the loop under way
+        self.ended_loops = 0  # number of loops that have ended here
+        self.loop_count: Optional[int] = None  # number of loops of the training; None = not known
         # The number of loops that have ended on the other workers; None = they did not tell.
-        self.others: Optional[int] = None
+        self.ended_loops_elsewhere: Optional[int] = None
         self._job = job
-        self._each = False  # the loop under way is one epoch
+        self._loop_is_epoch = False  # the loop under way is one epoch
         self._warned = False  # the user was told that loops may make no step
         state.register(
             "loops over epochs",
-            lambda: self.over,
+            lambda: self.ended_loops,
             self._set_others,
             alike=False,
             checkpointed=False,
@@ -135,7 +136,7 @@ class Epochs:
 
     def _set_others(self, value: int) -> None:
         """Take over the number of loops that have ended on the others, when this worker joins."""
-        self.others = value
+        self.ended_loops_elsewhere = value
 
     def begin_loop(self, end: End) -> None:
         """Note which kind of loop begins, and set the `epochs` of an `end` of one epoch.
@@ -143,65 +144,67 @@ class Epochs:
         The program of a worker that the job has released ends here, with SystemExit: it would go
         through all epochs that remain without a step.
         """
-        if end.each and self._job.released:
+        if end.each_loop_is_epoch and self._job.released:
             raise SystemExit(0)
-        self._each = end.each
-        if end.each:
-            end.epochs = self.over + 1
+        self._loop_is_epoch = end.each_loop_is_epoch
+        if end.each_loop_is_epoch:
+            end.epochs = self.ended_loops + 1
 
     def count_broken_loop(self, epoch: Optional[int]) -> None:
         """Count a loop that was left by `break`, if it made a step: one without was a look at the
         first batch. `epoch` is that of the job, None before its first step.
         """
-        if self._each and self.made:
-            self.over += 1
-        if epoch is not None and self.count is None:  # other loops may have gone further
-            self.over = max(self.over, epoch)
-        self._each, self.made = False, 0
+        if self._loop_is_epoch and self.steps_in_loop:
+            self.ended_loops += 1
+        if epoch is not None and self.loop_count is None:  # other loops may have gone further
+            self.ended_loops = max(self.ended_loops, epoch)
+        self._loop_is_epoch, self.steps_in_loop = False, 0
 
     def count_ended_loop(self, end: Optional[End], empty: bool = False) -> None:
         """Count a loop that has come to its end; `empty`: it made no step, which the user is told
         once.
         """
-        if end is None or not end.each:
+        if end is None or not end.each_loop_is_epoch:
             return
         job = self._job
         if empty and not self._warned and not job.released and (job.outside or job.rank == 0):
             self._warned = True
             log_line(
-                f"the job has done epoch {self.over} already: loops over such epochs make no step"
-                " here. `for epoch in loader.epochs(…)`, with shoal.torch.loader, leaves them out"
+                f"the job has done epoch {self.ended_loops} already: loops over such epochs make no"
+                " step here. `for epoch in loader.epochs(…)`, with shoal.torch.loader, leaves them"
+                " out"
             )
-        self.over += 1
-        self._each, self.made = False, 0
+        self.ended_loops += 1
+        self._loop_is_epoch, self.steps_in_loop = False, 0
 
     def is_final_loop(self, end: End, cursor: Cursor, effective: float) -> bool:
         """Whether the training ends with this loop, which is over at a place in the data, as far as
         that is known.
         """
         return (
-            not end.each
-            or self.over + 1 == self.count
+            not end.each_loop_is_epoch
+            or self.ended_loops + 1 == self.loop_count
             or end.is_worth_reached(cursor, effective)
         )
 
     def entry_epoch(self, end: Optional[End]) -> Optional[int]:
         """The only epoch in which a worker can join during this loop; None = any."""
-        return self.over if end is not None and end.each else None
+        return self.ended_loops if end is not None and end.each_loop_is_epoch else None
 
     def is_behind_job(self, end: Optional[End], cursor: Cursor) -> bool:
         """Whether the job, at `cursor`, is beyond the epoch of this loop."""
-        return end is not None and end.each and cursor.reached > self.over
+        return end is not None and end.each_loop_is_epoch and cursor.reached > self.ended_loops
 
     def check_joined_loop(self, end: Optional[End]) -> None:
         """Compare the loop of this worker, which has just joined, with that of the others.
 
         Raises ShoalError where they are in another one.
         """
-        if end is None or not end.each or self.others in (None, self.over):
+        here, elsewhere = self.ended_loops, self.ended_loops_elsewhere
+        if end is None or not end.each_loop_is_epoch or elsewhere in (None, here):
             return
         raise ShoalError(
-            f"the other workers are in loop {self.others} over the epochs, and this one, which has"
-            f" just joined, in loop {self.over}: loops were left by break, so which epoch they are"
+            f"the other workers are in loop {elsewhere} over the epochs, and this one, which has"
+            f" just joined, in loop {here}: loops were left by break, so which epoch they are"
             " in is not known from the data. Loop over `loader.epochs(…)`, which knows"
         )

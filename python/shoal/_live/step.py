@@ -14,7 +14,7 @@ from ..cursor import Cursor
 from ..errors import LostError, MismatchError, ShoalError
 from ..group import Group
 from ..world import World
-from .drawn import LocalBatch
+from .lookahead import LocalBatch
 from .transfer import State
 
 
@@ -38,17 +38,18 @@ class Step:
     and `weight` says how many they are. Where a worker has none, weight is 0 and indices holds two
     samples of the batch (one, where it has one), so that the same code runs. `count` is the size of
     the global batch, `number` counts the steps of the job before this one, `epoch` the epochs. One
-    thread at a time uses it; `allreduce`, `skip` and `end` wait for other workers, and so does the
-    `wait` of a handle. The arrays of a call belong to the agent until then.
+    thread at a time uses it; `allreduce`, `skip` and `end_on_group` wait for other workers, and so
+    does the `wait` of a handle. The arrays of a call belong to the agent until then.
 
-    Where workers do not synchronise in every step, a round of `locals` local steps is committed
-    together, in the one that `ends_round`; before it nothing is averaged. `local` is the index of
-    the step in its round. Then `count` and `weight` are those of the round, and `local_weight` says
-    how many of the indices count; where it is 0, the worker makes no update in this step.
+    Where workers do not synchronise in every step, a round of `local_steps` local steps is
+    committed together, in the one that `ends_round`; before it nothing is averaged. `local_index`
+    is the index of the step in its round. Then `count` and `weight` are those of the round, and
+    `local_weight` says how many of the indices count; where it is 0, the worker makes no update in
+    this step.
     """
 
     __slots__ = (
-        *("_progress", "_averages", "_weights", "local", "locals", "local_weight"),
+        *("_progress", "_averages", "_weights", "local_index", "local_steps", "local_weight"),
         *("indices", "weight", "count", "number", "epoch", "committed", "averages_in_round"),
     )
 
@@ -61,9 +62,10 @@ class Step:
         self._weights: Optional[List[int]] = None
         self.indices = batch.indices
         self.weight = batch.weight
-        self.local, self.locals, self.local_weight = batch.local, batch.locals, batch.local_weight
+        self.local_index, self.local_steps = batch.local_index, batch.local_steps
+        self.local_weight = batch.local_weight
         self.count = cursor.count()
-        self.number = cursor.step + batch.local
+        self.number = cursor.step + batch.local_index
         self.epoch = cursor.epoch
         # Averages are made in each local step of the round. Those before the last step are complete
         # as soon as every worker has submitted them, and commit nothing.
@@ -75,7 +77,7 @@ class Step:
         """Whether this is the last step before workers synchronise, in which the average of all
         workers commits the round.
         """
-        return self.local == self.locals - 1
+        return self.local_index == self.local_steps - 1
 
     def allreduce(self, *arrays: Any, out: Any = None) -> Any:
         """Replace each array on every worker by the mean over the global batch, and return it (a
@@ -126,14 +128,14 @@ class Step:
         the answer is False, since the others may have updates in the step. `optimizer.step()`
         must be called all the same, and makes none.
         """
-        if self.locals > 1:
+        if self.local_steps > 1:
             self.local_weight = 0 if bad else self.local_weight
             return False
         self._check_open()
         job = self._progress.job
         weights = array("q", bytes(8 * job.size))
         weights[job.rank] = 0 if bad else self.weight
-        self._weights = list(self.aside(weights).wait())
+        self._weights = list(self.submit_aside(weights).wait())
         if bad:
             self.weight = self.local_weight = 0
         if not any(self._weights):
@@ -149,7 +151,7 @@ class Step:
         """Raise ShoalError where the step is committed, or does not end its round."""
         if not self.ends_round and not self.averages_in_round:
             raise ShoalError(
-                f"step {self.number} is local step {self.local + 1} of {self.locals}: workers"
+                f"step {self.number} is local step {self.local_index + 1} of {self.local_steps}:"
                 " average in the last one, where step.ends_round"
             )
         again = "give all arrays to one step.allreduce, or take the next step"
@@ -191,7 +193,7 @@ class Step:
         flags = (ASIDE if early else self._flags(last)) | (NARROW if narrow else 0)
         return self._progress.job.allreduce_async(x, op, weight, out, flags, tag=tag)
 
-    def deliver(self, x: Any, root: int, out: Any) -> Handle[Any]:
+    def reduce_to_root(self, x: Any, root: int, out: Any) -> Handle[Any]:
         """Begin a reduce of one array as a part of the step, which is not the last one: the rank
         `root` gets the mean in `out`, and the others leave `out` None.
         """
@@ -199,18 +201,18 @@ class Step:
             self._set_to_zero(x)
         return self._progress.job.reduce_async(x, "mean", root, out, float(self.weight), MORE)
 
-    def begin(self, group: Group) -> Handle[None]:
+    def begin_on_group(self, group: Group) -> Handle[None]:
         """Begin the step on a group of all members of the job, for workers that average their
         gradients by other means than the agent. The step counts with all members or not at all:
-        when one is lost before all have called `end`, the handle raises LostError at once.
+        when one is lost before all have called `end_on_group`, the handle raises LostError at once.
         """
         self._check_open()
         return group.barrier_async(MORE)
 
-    def end(self, group: Group, done: bool) -> bool:
-        """End what `begin` began on a group, and commit the step if every member is `done`. Returns
-        whether it is committed. If not, the step is open as before, and may be begun again on a
-        group of the remaining members.
+    def end_on_group(self, group: Group, done: bool) -> bool:
+        """End what `begin_on_group` began on a group, and commit the step if every member is
+        `done`. Returns whether it is committed. If not, the step is open as before, and may be
+        begun again on a group of the remaining members.
         """
         try:
             group.barrier_async(self._flags(True) if done else 0).wait()
@@ -220,7 +222,7 @@ class Step:
         self._progress.job._backend.step_timer.record_average_done()
         return done
 
-    def held(self, ranks: Sequence[int]) -> int:
+    def samples_of_ranks(self, ranks: Sequence[int]) -> int:
         """The number of samples of the batch that these ranks have together, without those that are
         left out.
         """
@@ -233,7 +235,7 @@ class Step:
             else sum(stop - start for r in ranks for start, stop in cursor.part(r, size))
         )
 
-    def aside(self, x: Any, op: str = "sum", root: Optional[int] = None) -> Handle[Any]:
+    def submit_aside(self, x: Any, op: str = "sum", root: Optional[int] = None) -> Handle[Any]:
         """Begin an all-reduce of one array, or with a root a broadcast, that is no part of the
         step: it is complete as soon as every worker has submitted it. Workers use it to agree on
         how to encode the parts of the step. When the root is lost, all workers get another rank's

@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 from transformers.trainer_callback import ExportableState
 
-from shoal._live.dealt import pack
+from shoal._live.object_collectives import pack
 
 
 def attributes_of(callback: Any) -> Dict[str, bytes]:

@@ -8,7 +8,7 @@ import os
 from typing import Callable, Optional, TypeVar
 
 import shoal
-from shoal._live.dealt import told
+from shoal._live.object_collectives import allgather_objects
 from shoal._runtime.log import log_line
 from shoal.cursor import Cursor
 
@@ -18,13 +18,14 @@ _PLACE = "shoal-place.json"  # the file of the place in the data, in the folder 
 
 
 def written(job: "shoal.Job", write: Callable[[], T]) -> T:
-    """Have one worker call write(), and return its result, of the kinds that dealt.pack takes, on
-    all of them. It is rank 0, or another one where that is lost before it is done. The threads of
-    the training loop of all workers call it at the same place, and wait for each other.
+    """Have one worker call write(), and return its result, of the kinds that
+    object_collectives.pack takes, on all of them. It is rank 0, or another one where that is lost
+    before it is done. The threads of the training loop of all workers call it at the same place,
+    and wait for each other.
     """
     writer = 0
     while True:
-        answers = told(job, [write()] if job.rank == writer else None)
+        answers = allgather_objects(job, [write()] if job.rank == writer else None)
         for answer in answers.values():
             if answer is not None:
                 return answer[0]

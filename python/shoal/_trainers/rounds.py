@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 import shoal
-from shoal._live.dealt import dealt
+from shoal._live.object_collectives import map_over_workers
 
 
 def dealable(loader: Any) -> bool:
@@ -74,7 +74,7 @@ class Rounds:
         if batch not in self._found:
             end = self.count if end is None else min(end, self.count)
             whole = range(batch, min(batch + self._job.size, end))
-            self._found = dealt(self._job, whole, lambda i: make(i, self.inputs(i)))
+            self._found = map_over_workers(self._job, whole, lambda i: make(i, self.inputs(i)))
         return self._found.pop(batch)
 
     def _samples(self, batch: int) -> Any:

@@ -161,7 +161,7 @@ class Anchor:
         self.settle()
         digests = array("q", bytes(8 * size))
         digests[rank] = _digest(self.z)
-        found = list(step.aside(digests).wait())
+        found = list(step.submit_aside(digests).wait())
         ((usual, _),) = Counter(found).most_common(1)
         return [i for i, digest in enumerate(found) if digest != usual]
 

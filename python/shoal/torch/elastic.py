@@ -325,7 +325,7 @@ class Average:
             return
         # The sum and its negative are both numbers of 64 bits.
         mine = sum(_bit_sum(p) for p in self._parameters if p.layout is torch.strided) % (1 << 62)
-        most, least = step.aside(array("q", [mine, -mine]), "max").wait()
+        most, least = step.submit_aside(array("q", [mine, -mine]), "max").wait()
         if most != -least and not self._told_differ:
             self._told_differ = True
             if self._job.rank == 0:

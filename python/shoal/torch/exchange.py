@@ -83,7 +83,7 @@ class Exchange:
             self._job.rank,
             self._job.size,
             self._step.number,
-            self._step.weight / self._step.held(range(self._job.size)),
+            self._step.weight / self._step.samples_of_ranks(range(self._job.size)),
             fresh,
             sample_of_step(self._step.number, self._buckets) if self._takes_samples else None,
         )
@@ -152,7 +152,8 @@ class Exchange:
     def _submit_negotiation(self, part: BucketCall) -> Any:
         """Begin one negotiation call."""
         if self._group is None:
-            return self._step.aside(part.tensor, part.op, part.root)  # type: ignore[union-attr]
+            step = self._step
+            return step.submit_aside(part.tensor, part.op, part.root)  # type: ignore[union-attr]
         if part.root is not None:
             return self._group.broadcast_async(part.tensor, part.root)
         return self._group.allreduce_async(part.tensor, part.op)

@@ -229,7 +229,7 @@ class Loader:
         batch, and the last loop may end before its epoch does. Raises ShoalError when all of them
         are over already.
         """
-        if not self._end.each:
+        if not self._end.each_loop_is_epoch:
             raise ValueError(
                 "this loader has epochs or steps of its own, for one loop over all of them: give"
                 " them to loader.epochs only"
@@ -295,7 +295,7 @@ class Loader:
             self._arriving = None
             asked = perf_counter_ns()
             # What was loaded for members that are no more is thrown away.
-            batch = next(batch for plan, batch in arriving if plan == progress.drawn.plan)
+            batch = next(batch for plan, batch in arriving if plan == progress.lookahead.plan)
             progress.step_timer.add_data_wait(asked)
             progress.open_step()
             self._ask_for_rate()
@@ -326,13 +326,14 @@ class _Orders:
         asks.
         """
         progress, plan, asked = self._progress, -1, 0
-        drawn = progress.drawn
+        lookahead = progress.lookahead
         while True:
-            if plan != drawn.plan:
-                plan, asked = drawn.plan, 0
-            part = None if progress.job.outside else progress.batch_ahead(asked - drawn.opened)
+            if plan != lookahead.plan:
+                plan, asked = lookahead.plan, 0
+            ahead = asked - lookahead.opened_count
+            part = None if progress.job.outside else progress.batch_ahead(ahead)
             # A round that was begun is made to its end, where the loop is to end with it.
-            if part is None or (part.local == 0 and self._end.excludes_epoch(part.epoch)):
+            if part is None or (part.local_index == 0 and self._end.excludes_epoch(part.epoch)):
                 yield _NOTHING
             else:
                 asked += 1

@@ -146,7 +146,7 @@ class LocalSteps(Wrapper):
         # Of each group the highest learning rate since the replica was the anchor's.
         self._rates = [float(group["lr"]) for group in inner.param_groups]
         self._register(models)
-        job._progress.opened.append(self._open_step)  # type: ignore[union-attr]
+        job._progress.step_open_hooks.append(self._open_step)  # type: ignore[union-attr]
 
     def __repr__(self) -> str:
         """The strategy, and the wrapped optimizer."""
@@ -170,7 +170,7 @@ class LocalSteps(Wrapper):
         step = require_open_step(self._job)
         gradients = self._gradients()
         overflow = self._unscale(gradients) and self._overflowed(gradients)
-        if not step.local:
+        if not step.local_index:
             self._anchor.sample.take(step.number, 0 if overflow else step.local_weight)
         result = None
         if step.local_weight and not overflow:
@@ -270,7 +270,7 @@ class LocalSteps(Wrapper):
             )
         step, progress = self._job.step, self._job._progress
         assert step is not None and progress is not None
-        if step.local:
+        if step.local_index:
             return
         if self._begun:
             self._anchor.return_to()

@@ -21,7 +21,8 @@ def share_first(step: "shoal.Step", inner: torch.optim.Optimizer) -> None:
     ones it has follows from rank 0.
     """
     parameters = [p for group in inner.param_groups for p in group["params"]]
-    has = step.aside(array("B", [bool(inner.state.get(p)) for p in parameters]), root=0).wait()
+    stateful = array("B", [bool(inner.state.get(p)) for p in parameters])
+    has = step.submit_aside(stateful, root=0).wait()
     for parameter in (p for p, there in zip(parameters, has) if not there):
         inner.state.pop(parameter, None)
     lacking = [p for p, there in zip(parameters, has) if there and not inner.state.get(p)]
@@ -34,7 +35,7 @@ def share_first(step: "shoal.Step", inner: torch.optim.Optimizer) -> None:
     buckets = make_buckets([*tensors, *([counts] if numbers else [])])
     for bucket in buckets:
         bucket.pack([t.detach() for t in bucket.parameters])
-        step.aside(bucket.buffer, root=0).wait()
+        step.submit_aside(bucket.buffer, root=0).wait()
         for tensor, part in zip(bucket.parameters, bucket.parts):
             tensor.detach().copy_(part)
     for (place, key), value in zip(numbers, counts.tolist()):

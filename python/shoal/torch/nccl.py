@@ -81,7 +81,7 @@ class DeviceGroup:
         """Begin a step on the group, and connect the devices in the first one. Returns the handle
         of the step; when it is void, what waits for others is aborted.
         """
-        begun = step.begin(self.group)
+        begun = step.begin_on_group(self.group)
         self._executor.run(lambda: self._abort_when_void(begun))
         if self._communicator is None:
             self._try(self._connect)
@@ -180,7 +180,7 @@ class NcclExchange(Exchange):
         self._submitted = 0
         step = self._step
         assert step is not None
-        held = step.held(self._ranks)
+        held = step.samples_of_ranks(self._ranks)
         self._weight = step.weight / held if held else 1 / len(self._ranks)
         self._begun = self._devices.begin_step(step)
         self._sampled: List[Tensor] = []
@@ -231,7 +231,7 @@ class NcclExchange(Exchange):
 
     def _end_step(self, error: Optional[Exception]) -> bool:
         """End the step with the other workers, here with an error or None; see `try_commit`."""
-        if self._step.end(self._devices.group, error is None):  # type: ignore[union-attr]
+        if self._step.end_on_group(self._devices.group, error is None):  # type: ignore[union-attr]
             return True
         try:
             self._begun.wait()

@@ -164,7 +164,7 @@ class Paths:
         table = array("q", bytes(8 * columns * self._job.size))
         at = columns * self._job.rank
         table[at : at + columns] = array("q", self._own_capability())
-        self._job.step.aside(table).wait()  # type: ignore[union-attr]
+        self._job.step.submit_aside(table).wait()  # type: ignore[union-attr]
         return [Capability(*table[i : i + columns]) for i in range(0, len(table), columns)]
 
     def _own_capability(self) -> Capability:

@@ -97,7 +97,7 @@ class Sizes:
                 else 0
             )
             known = array("q", [proposal, round(1e6 * took)])
-            step.aside(known, "max").wait()
+            step.submit_aside(known, "max").wait()
             self._decide(*known)
             self._due = step.number + (_TRIAL if self._before else self._patience)
         return self.size

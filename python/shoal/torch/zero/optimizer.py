@@ -340,7 +340,7 @@ class Zero(torch.optim.Optimizer):
                             out = empty(piece.numel(), piece.dtype)
                             kept.append((span, out))
                         if root is not None:
-                            calls.append(step.deliver(piece, root, out))
+                            calls.append(step.reduce_to_root(piece, root, out))
         return kept
 
     def _assign_gradients(self, kept: List[Piece], whole: bool) -> None:

@@ -14,7 +14,9 @@ from ..world import World
 _PIECE = 1 << 26  # bytes that are exchanged in one call
 
 
-def dealt(job: World, items: Sequence[int], make: Callable[[int], Any]) -> Dict[int, Any]:
+def map_over_workers(
+    job: World, items: Sequence[int], make: Callable[[int], Any]
+) -> Dict[int, Any]:
     """make(item) for each item, made by one of the workers and given to all of them; the i-th item
     by the worker of rank i modulo their number, unless that is lost. The threads of the training
     loop of all workers call it alike, and wait for each other. make() returns what `pack` takes.
@@ -31,7 +33,7 @@ def dealt(job: World, items: Sequence[int], make: Callable[[int], Any]) -> Dict[
     return made
 
 
-def told(job: World, value: Any) -> Dict[int, Any]:
+def allgather_objects(job: World, value: Any) -> Dict[int, Any]:
     """The values of all workers that are not lost, by rank in ascending order; `pack` says of what
     kinds. The threads of the training loop of all workers call it, and wait for each other.
     """

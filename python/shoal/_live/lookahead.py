@@ -18,11 +18,11 @@ class LocalBatch(NamedTuple):
     local_weight: int  # how many of them count; 0 = none, and the indices are those of others
     weight: int  # how many samples this worker has in the round
     epoch: int
-    local: int = 0  # index of the local step in its round
-    locals: int = 1  # number of local steps of the round
+    local_index: int = 0  # index of the local step in its round
+    local_steps: int = 1  # number of local steps of the round
 
 
-class Drawn:
+class SampleLookahead:
     """One worker's samples of the next steps, for as long as the members stay the same. Only the
     thread of the training loop uses it.
     """
@@ -30,7 +30,7 @@ class Drawn:
     def __init__(self) -> None:
         """With no samples drawn."""
         self.plan = 0  # counts how often the samples that were drawn ahead became void
-        self.opened = 0  # number of steps opened since the plan changed last
+        self.opened_count = 0  # number of steps opened since the plan changed last
         self._ahead: Deque[LocalBatch] = deque()  # of the next steps, the next one first
         self._place: Optional[Cursor] = None  # the place up to which samples are drawn; None = none
         self._order: Optional[Order] = None  # the order that samples are drawn by; None = none yet
@@ -39,20 +39,20 @@ class Drawn:
     def discard(self) -> None:
         """Throw away the samples that were drawn: the members or the place have changed."""
         self.plan += 1
-        self.opened = 0
+        self.opened_count = 0
         self._ahead.clear()
         self._place = None
 
-    def open(self, place: Cursor, rank: int, size: int) -> LocalBatch:
+    def take_next(self, place: Cursor, rank: int, size: int) -> LocalBatch:
         """Take the samples of the next local step of a rank among `size`, in the round at `place`
         or, where all local steps of that are taken, the one after.
         """
-        batch = self.look(0, place, rank, size)
+        batch = self.peek(0, place, rank, size)
         self._ahead.popleft()
-        self.opened += 1
+        self.opened_count += 1
         return batch
 
-    def look(self, k: int, place: Cursor, rank: int, size: int) -> LocalBatch:
+    def peek(self, k: int, place: Cursor, rank: int, size: int) -> LocalBatch:
         """The samples of a rank among `size` in the k-th next local step (0: the next, in the round
         at `place`), if the members stay the same. Draws them where they are not drawn yet.
         """
@@ -60,7 +60,7 @@ class Drawn:
             self._draw(self._place or place, rank, size)
         return self._ahead[k]
 
-    def whole(self, place: Cursor) -> Samples:
+    def samples_of_round(self, place: Cursor) -> Samples:
         """All samples of the round at a place."""
         return self._order_at(place).take(place.part(0, 1))
 
@@ -81,14 +81,14 @@ class Drawn:
         ):
             pieces = cursor.pieces(rank, size)
             counts = [sum(stop - start for start, stop in piece) for piece in pieces]
-            for local, (piece, count) in enumerate(zip(pieces, counts)):
+            for local_index, (piece, count) in enumerate(zip(pieces, counts)):
                 taken = count
                 if not piece:  # two, for a batch norm, if there are two
                     piece = cursor.head(2)
                     taken = min(2, cursor.count())
                 spans += piece
                 drawn += taken
-                about = (count, sum(counts), self._epoch, local, len(pieces))
+                about = (count, sum(counts), self._epoch, local_index, len(pieces))
                 batches.append((taken, LocalBatch([], *about)))
             cursor = cursor.commit(size, everyone)
         self._place = cursor
