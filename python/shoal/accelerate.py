@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 import shoal
 import shoal.torch
 from shoal._trainers import process
-from shoal._trainers.batches import batches_in_epoch, check_loader, even_cuts
-from shoal._trainers.checkpoints import read_place, write_place, written
+from shoal._trainers.batches import batches_in_epoch, cut_evenly, worker_options
+from shoal._trainers.checkpoints import read_place, write_once, write_place
 from shoal._live.object_collectives import allgather_objects
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
@@ -46,7 +46,7 @@ class Accelerator(accelerate.Accelerator):
     def __init__(self, *arguments: Any, **options: Any):
         """As Accelerate's own; in a job, join it and register what checkpoints are named by."""
         self._job: Optional["shoal.Job"] = None  # None = without the launcher
-        if process.launched():
+        if process.is_launched():
             for name in ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin"):
                 if options.get(name) is not None:
                     raise ValueError(
@@ -59,17 +59,19 @@ class Accelerator(accelerate.Accelerator):
         self._writing = False  # this worker writes a checkpoint, for all
         super().__init__(*arguments, **options)
         if self._job is not None:
-            self._job.register("accelerator", self._state, self._take, alike=False)
+            self._job.register(
+                "accelerator", self._checkpoint_count, self._set_checkpoint_count, alike=False
+            )
             self._update = Update(self._job)
             self._update.register()
 
-    def _state(self) -> int:
+    def _checkpoint_count(self) -> int:
         """How many checkpoints were written, which is the name of the next one, for workers that
         join.
         """
         return self.project_configuration.iteration
 
-    def _take(self, value: int) -> None:
+    def _set_checkpoint_count(self, value: int) -> None:
         """Take over the number of checkpoints from the others."""
         self.project_configuration.iteration = value
 
@@ -145,7 +147,7 @@ class Accelerator(accelerate.Accelerator):
         """
         if self._job is None:
             return super().gather(tensor)
-        return _joined(list(allgather_objects(self._job, tensor).values()), self.device)
+        return _concatenate(list(allgather_objects(self._job, tensor).values()), self.device)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What all workers have for their batches of this round of an evaluation, in the order of
@@ -154,7 +156,7 @@ class Accelerator(accelerate.Accelerator):
         active = self.gradient_state.active_dataloader
         if self._job is None or not isinstance(active, _EvalLoader):
             return super().gather_for_metrics(input_data, use_gather_object)
-        return _joined(active.gathered(input_data), self.device)
+        return _concatenate(active.gather_round(input_data), self.device)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """The sum or the mean of the tensors of all workers that are not lost, times `scale`. In
@@ -163,11 +165,13 @@ class Accelerator(accelerate.Accelerator):
         if self._job is None:
             return super().reduce(tensor, reduction, scale)
         if reduction != "mean":
-            return _reduced(list(allgather_objects(self._job, tensor).values()), scale, self.device)
+            return _sum_scaled(
+                list(allgather_objects(self._job, tensor).values()), scale, self.device
+            )
         weight = 1 if self._train is None or self._train.share is None else self._train.samples
-        mine = [_reduced([tensor], weight, "cpu"), weight]
+        mine = [_sum_scaled([tensor], weight, "cpu"), weight]
         values, weights = zip(*allgather_objects(self._job, mine).values())
-        return _reduced(list(values), scale / max(sum(weights), 1), self.device)
+        return _sum_scaled(list(values), scale / max(sum(weights), 1), self.device)
 
     def wait_for_everyone(self) -> None:
         """Wait for all workers. Returns at once while this worker writes a checkpoint for all."""
@@ -204,7 +208,7 @@ class Accelerator(accelerate.Accelerator):
             self.project_configuration.iteration = number
             self._writing = True  # the others do not take part in what Accelerate does meanwhile
             try:
-                with process.numbered_first():
+                with process.as_rank_zero():
                     folder = save(output_dir, *others, **options)
             finally:
                 self._writing = False
@@ -212,7 +216,7 @@ class Accelerator(accelerate.Accelerator):
                 write_place(folder, self._train.loader.place)
             return os.fspath(folder)
 
-        folder = written(self._job, write)
+        folder = write_once(self._job, write)
         self.project_configuration.iteration = number + 1
         return pathlib.Path(folder)
 
@@ -223,15 +227,15 @@ class Accelerator(accelerate.Accelerator):
         if self._job is None:
             return super().load_state(input_dir, *others, **options)
         if input_dir is None and self.project_configuration.automatic_checkpoint_naming:
-            input_dir = self._newest()
+            input_dir = self._newest_checkpoint()
         if not self._job.outside:
-            with process.numbered_first():
+            with process.as_rank_zero():
                 super().load_state(input_dir, *others, **options)
         place = None if input_dir is None else read_place(os.path.expanduser(input_dir))
         if self._train is not None and place is not None:
             self._train.begin_at(place)
 
-    def _newest(self) -> str:
+    def _newest_checkpoint(self) -> str:
         """The folder of the checkpoint that save_state has written last, of those that it has named
         itself. Reads the project's folder.
         """
@@ -255,18 +259,18 @@ class _Loader:
     training loop uses it.
     """
 
-    def __init__(self, accelerator: Accelerator, plain: Any):
-        """A loader in the place of the DataLoader `plain`, in a job. Raises TypeError or ValueError
+    def __init__(self, accelerator: Accelerator, dataloader: Any):
+        """A loader in the place of a DataLoader, in a job. Raises TypeError or ValueError
         where the samples of that cannot be dealt out.
         """
-        self.accelerator, self.dataset = accelerator, plain.dataset
+        self.accelerator, self.dataset = accelerator, dataloader.dataset
         self.job: Any = accelerator._job
         self.gradient_state = accelerator.gradient_state
-        self.batch_size = plain.batch_size
+        self.batch_size = dataloader.batch_size
         # Accelerate reads these two: whether the batch given out is the last one, and how many of
         # its samples count, 0 = all.
         self.end_of_dataloader, self.remainder = False, 0
-        self.collate, self.options = plain.collate_fn, check_loader(plain)
+        self.collate, self.options = dataloader.collate_fn, worker_options(dataloader)
 
     @contextlib.contextmanager
     def _active(self) -> Iterator[None]:
@@ -277,7 +281,7 @@ class _Loader:
         finally:
             self.gradient_state._remove_dataloader(self)
 
-    def _sent(self, batch: Any) -> Any:
+    def _to_device(self, batch: Any) -> Any:
         """A batch, copied to the device of the Accelerator."""
         return accelerate.utils.send_to_device(batch, self.accelerator.device)
 
@@ -287,19 +291,19 @@ class _TrainLoader(_Loader):
     uses it; the next step may wait for the other workers.
     """
 
-    def __init__(self, accelerator: Accelerator, plain: Any):
-        """Deal out the samples of the DataLoader `plain`, in steps of as many batches as the
+    def __init__(self, accelerator: Accelerator, dataloader: Any):
+        """Deal out the samples of a DataLoader, in steps of as many batches as the
         Accelerator accumulates. Raises TypeError or ValueError where they cannot be dealt out.
         """
-        super().__init__(accelerator, plain)
-        self._each = each = accelerator.gradient_accumulation_steps
-        self._count = batches_in_epoch(plain, plain.batch_size, each)
+        super().__init__(accelerator, dataloader)
+        self._batches_per_step = each = accelerator.gradient_accumulation_steps
+        self._count = batches_in_epoch(dataloader, dataloader.batch_size, each)
         self.loader = shoal.torch.loader(
-            plain.dataset,
-            plain.batch_size * each,
+            dataloader.dataset,
+            dataloader.batch_size * each,
             seed=torch.initial_seed() % (1 << 63),
-            shuffle=type(plain.sampler) is RandomSampler,
-            drop_last=plain.drop_last,
+            shuffle=type(dataloader.sampler) is RandomSampler,
+            drop_last=dataloader.drop_last,
             apart=True,
             collate_fn=list,
             **self.options,
@@ -326,7 +330,7 @@ class _TrainLoader(_Loader):
         never the last step. A worker that joins leaves out none.
         """
         start = self.loader.place
-        done = min(batches // self._each, -(-start.samples // start.batch) - 1)
+        done = min(batches // self._batches_per_step, -(-start.samples // start.batch) - 1)
         if not self.job.outside:
             moved = dataclasses.replace(start, step=done, next=done * start.batch)
             self.job._progress.move_to(moved)
@@ -341,19 +345,19 @@ class _TrainLoader(_Loader):
         """
         with self._active():
             for samples in self.loader:
-                process.number_accelerate()
+                process.set_accelerate_rank()
                 step = self.loader.step
                 count = -(-step.count // self.batch_size)
                 # Accelerate divides by the number of batches that it accumulates.
                 update = self.accelerator._update
                 whole = -(-(step.count + update.weight) // self.batch_size)
-                for i, cut in enumerate(even_cuts(samples, count, self.batch_size)):
+                for i, cut in enumerate(cut_evenly(samples, count, self.batch_size)):
                     self.share = len(cut) / len(samples) * whole
                     self.samples = len(cut) if step.weight else 0
                     self.last = self.end_of_dataloader = i == count - 1
                     for model in self.accelerator._models:
                         model.require_backward_grad_sync = self.last and update.averages
-                    yield self._sent(self.collate(cut or samples[:2]))
+                    yield self._to_device(self.collate(cut or samples[:2]))
                 self.share = None
         if self.job.released and not self.job.first:
             raise SystemExit(0)  # the others go on without this worker
@@ -361,19 +365,19 @@ class _TrainLoader(_Loader):
 
 class _EvalLoader(_Loader):
     """The batches of an evaluation: in each round every worker has another one. What a lost worker
-    had comes again. Only the thread of the training loop uses it; `gathered` waits for the other
-    workers.
+    had comes again. Only the thread of the training loop uses it; `gather_round` waits for the
+    other workers.
     """
 
-    def __init__(self, accelerator: Accelerator, plain: Any):
-        """Deal out the batches of the DataLoader `plain`. Raises TypeError or ValueError where they
+    def __init__(self, accelerator: Accelerator, dataloader: Any):
+        """Deal out the batches of a DataLoader. Raises TypeError or ValueError where they
         cannot be.
         """
-        super().__init__(accelerator, plain)
-        self._count = batches_in_epoch(plain, plain.batch_size, 1)
+        super().__init__(accelerator, dataloader)
+        self._count = batches_in_epoch(dataloader, dataloader.batch_size, 1)
         self._left: List[int] = []  # the batches that are not evaluated yet
         self._round: Dict[int, int] = {}  # the batch of each rank in this round
-        # The batches of this round that `gathered` has got; None = it was not called.
+        # The batches of this round that `gather_round` has got; None = it was not called.
         self._done: Optional[Set[int]] = None
 
     def __len__(self) -> int:
@@ -395,17 +399,17 @@ class _EvalLoader(_Loader):
                 number = self._round.get(job.rank, self._left[0])
                 start = number * self.batch_size
                 rows = range(start, min(start + self.batch_size, len(self.dataset)))
-                yield self._sent(self.collate([self.dataset[i] for i in rows]))
+                yield self._to_device(self.collate([self.dataset[i] for i in rows]))
                 done = set(self._round.values()) if self._done is None else self._done
                 self._left = [batch for batch in self._left if batch not in done]
                 if self._done is not None:
-                    ranks = [rank for rank in ranks if self._alive(rank)]
+                    ranks = [rank for rank in ranks if self._is_alive(rank)]
 
-    def _alive(self, rank: int) -> bool:
+    def _is_alive(self, rank: int) -> bool:
         """Whether the batch of a rank was gathered; a rank without one counts as well."""
         return rank not in self._round or self._round[rank] in (self._done or ())
 
-    def gathered(self, data: Any) -> List[Any]:
+    def gather_round(self, data: Any) -> List[Any]:
         """What the workers have for the batches of this round, in the order of the batches; a lost
         worker's is not there. All workers call it alike, as often as they want in a round.
         """
@@ -415,23 +419,23 @@ class _EvalLoader(_Loader):
         return [mine[batch] for batch in sorted(mine)]
 
 
-def _joined(values: List[Any], device: Any) -> Any:
+def _concatenate(values: List[Any], device: Any) -> Any:
     """Nested values of several workers as one, with the tensors one behind the other."""
     first = values[0]
     if torch.is_tensor(first):
         return torch.cat([v.reshape(1) if v.dim() == 0 else v for v in values]).to(device)
     if isinstance(first, dict):
-        return {key: _joined([v[key] for v in values], device) for key in first}
+        return {key: _concatenate([v[key] for v in values], device) for key in first}
     if isinstance(first, tuple):
-        return tuple(_joined(list(parts), device) for parts in zip(*values))
+        return tuple(_concatenate(list(parts), device) for parts in zip(*values))
     if isinstance(first, list):
         if any(torch.is_tensor(x) for x in first):
-            return [_joined(list(parts), device) for parts in zip(*values)]
+            return [_concatenate(list(parts), device) for parts in zip(*values)]
         return [x for v in values for x in v]
     return values
 
 
-def _reduced(values: List[Any], scale: float, device: Any) -> Any:
+def _sum_scaled(values: List[Any], scale: float, device: Any) -> Any:
     """The sums of nested values of several workers, each times `scale`; what is no tensor is the
     first worker's.
     """
@@ -439,7 +443,7 @@ def _reduced(values: List[Any], scale: float, device: Any) -> Any:
     if torch.is_tensor(first):
         return (torch.stack(values).sum(0) * scale).to(device)
     if isinstance(first, dict):
-        return {key: _reduced([v[key] for v in values], scale, device) for key in first}
+        return {key: _sum_scaled([v[key] for v in values], scale, device) for key in first}
     if isinstance(first, (list, tuple)):
-        return type(first)(_reduced(list(parts), scale, device) for parts in zip(*values))
+        return type(first)(_sum_scaled(list(parts), scale, device) for parts in zip(*values))
     return first

@@ -31,10 +31,10 @@ from shoal._trainers.batches import (
     FOREVER,
     Part,
     batches_in_epoch,
-    check_loader,
-    even_cuts,
+    cut_evenly,
+    worker_options,
 )
-from shoal._trainers.checkpoints import written
+from shoal._trainers.checkpoints import write_once
 from shoal._live.object_collectives import pack, allgather_objects, unpack
 from shoal._trainers.update import Update
 from shoal._trainers.validation import NUMBERS, Validation, can_be_dealt
@@ -66,8 +66,8 @@ class Strategy(SingleDeviceStrategy):
     def __init__(self, device: Any = None, **options: Any):
         """Join the job, if a launcher of shoal has started this process."""
         self._job: Optional["shoal.Job"] = None  # None = without the launcher
-        if process.launched():
-            process.own_device()
+        if process.is_launched():
+            process.select_device()
             self._job = shoal.join()
         if device is None:
             device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -90,14 +90,14 @@ class Strategy(SingleDeviceStrategy):
         self._validations: List[Validation] = []  # those that are dealt out
         if self._job is not None:
             self._forward_redirection = _DDPForwardRedirection()
-            self._follow()
+            self._adopt_rank()
 
     @property
     def is_global_zero(self) -> bool:
         """Whether this worker writes and prints."""
         return self._job is None or self._job.rank == 0
 
-    def _follow(self) -> None:
+    def _adopt_rank(self) -> None:
         """Take over what a new generation changes: the rank, and with it which worker writes and
         shows the progress bar.
         """
@@ -134,7 +134,7 @@ class Strategy(SingleDeviceStrategy):
         if 0 < trainer.estimated_stepping_batches < float("inf"):
             shoal.goal(steps=trainer.estimated_stepping_batches)
         super().setup(trainer)
-        trainer.fit_loop.epoch_loop._results.log = self._logging(
+        trainer.fit_loop.epoch_loop._results.log = self._wrap_log(
             trainer.fit_loop.epoch_loop._results.log
         )
         self._enter(trainer)
@@ -170,10 +170,10 @@ class Strategy(SingleDeviceStrategy):
         assert job is not None and train is not None
         self._update = Update(job)
         self._update.register()
-        job.register("lightning", self._state, self._take, alike=False)
+        job.register("lightning", self._state_for_joiners, self._keep_received, alike=False)
         if not train.loader.enter(self._place):
             raise SystemExit(0)
-        self._follow()
+        self._adopt_rank()
         if self._received is None:
             return
         received, self._received = self._received, None
@@ -190,19 +190,19 @@ class Strategy(SingleDeviceStrategy):
         self._found = unpack(received["found"])
         trainer.should_stop = trainer.should_stop or received["over"]
 
-    def _state(self) -> Dict[str, Any]:
+    def _state_for_joiners(self) -> Dict[str, Any]:
         """What workers that join get of this one, between two steps."""
         trainer = self._trainer
         return {
             "loops": pack(trainer._checkpoint_connector._get_loops_state_dict()),
             "callbacks": pack(call._call_callbacks_state_dict(trainer)),
-            "logged": pack(_accumulated(trainer.fit_loop.epoch_loop._results)),
+            "logged": pack(_epoch_values(trainer.fit_loop.epoch_loop._results)),
             "found": pack(self._found),
             "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
             "over": self._over,
         }
 
-    def _take(self, value: Dict[str, Any]) -> None:
+    def _keep_received(self, value: Dict[str, Any]) -> None:
         """Keep the state of the others, which `_enter` takes over."""
         self._received = value
 
@@ -231,22 +231,22 @@ class Strategy(SingleDeviceStrategy):
             return super().backward(closure_loss, *arguments, **options)
         if train.first:
             update.begin()
-        update.add(float(closure_loss.detach()) * train.share)
+        update.add_loss(float(closure_loss.detach()) * train.share)
         if train.last:
-            update.share(0.0, 0.0)
+            update.begin_sums(0.0, 0.0)
         result = super().backward(closure_loss * train.share, *arguments, **options)
         if train.last:
             update.commit_alone()
             update.end(train.part, self._parameters())
-            self._log_waiting(whole=not self._left_over())
+            self._log_pending(whole=not self._has_lost_samples())
         return result
 
-    def _left_over(self) -> bool:
+    def _has_lost_samples(self) -> bool:
         """Whether a lost worker has left samples of this update, whose step is committed."""
         assert self._train is not None
         return bool(self._train.loader.place.left)
 
-    def _log_waiting(self, whole: bool) -> None:
+    def _log_pending(self, whole: bool) -> None:
         """Put together what the batches of this update have, once the values of all workers are
         there, for which it waits; those of one name as one value, which so does not depend on how
         the samples are cut. Log it where the update is `whole`.
@@ -255,7 +255,7 @@ class Strategy(SingleDeviceStrategy):
         for entry in waiting:
             sums = entry.shared.wait()
             if entry.name in self._found:
-                sums = _combined(entry.how, self._found.pop(entry.name), sums)
+                sums = _combine(entry.how, self._found.pop(entry.name), sums)
             self._found[entry.name], self._finish[entry.name] = sums, entry.finish
         if whole:
             for name, finish in self._finish.items():
@@ -271,10 +271,10 @@ class Strategy(SingleDeviceStrategy):
     ) -> Any:
         """As Lightning's own, with the samples of the update that a lost worker has left."""
         if self._train is not None:
-            closure = self._whole(optimizer, closure)
+            closure = self._closure_over_steps(optimizer, closure)
         return super().optimizer_step(optimizer, closure, model, **options)
 
-    def _whole(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _closure_over_steps(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure of an optimizer's step, and after it the steps that are left of the
         update.
         """
@@ -286,10 +286,10 @@ class Strategy(SingleDeviceStrategy):
             result = closure()
             train, loop = self._train, self._trainer.fit_loop
             assert train is not None and self._update is not None
-            while self._left_over():
+            while self._has_lost_samples():
                 self._update.stash(self._parameters())
                 more = False
-                for batch in train.more():
+                for batch in train.rest():
                     more = True
                     batch = self.batch_to_device(batch)
                     index = loop.epoch_loop.batch_idx
@@ -303,14 +303,14 @@ class Strategy(SingleDeviceStrategy):
 
         return run
 
-    def _logging(self, log: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_log(self, log: Callable[..., Any]) -> Callable[..., Any]:
         """`log` in the place of Lightning's own, which is given: values of a training step are
         those over all workers, and are logged when the step is committed.
         """
 
         def everywhere(fx: str, name: str, value: Any, *others: Any, **options: Any) -> Any:
             """Log a value of this worker; in a training step of the job, begin the call that
-            combines those of all workers, and keep it for `_log_waiting`.
+            combines those of all workers, and keep it for `_log_pending`.
             """
             step, train = self._job.step, self._train  # type: ignore[union-attr]
             if fx != "training_step" or step is None or step.committed or train is None:
@@ -339,7 +339,8 @@ class Strategy(SingleDeviceStrategy):
                 log(fx, name, new, *others, **options)
                 before = self._logged.pop(f"{fx}.{name}", None)
                 if before is not None:
-                    _add(self._trainer.fit_loop.epoch_loop._results[f"{fx}.{name}"], before)
+                    results = self._trainer.fit_loop.epoch_loop._results
+                    _restore_metric(results[f"{fx}.{name}"], before)
 
             self._waiting.append(_Logged(name, "sum" if mean else how, shared, finish))
             return None
@@ -352,7 +353,7 @@ class Strategy(SingleDeviceStrategy):
         if self._train is not None:
             self._over = True
             self._train.close()
-            self._follow()
+            self._adopt_rank()
 
     # What the workers tell each other
 
@@ -375,9 +376,9 @@ class Strategy(SingleDeviceStrategy):
         if job is None or self._train is None:
             return super().save_checkpoint(checkpoint, filepath, storage_options)
         checkpoint[_PLACE] = self._train.loader.place.pack().hex()
-        checkpoint[_LOGGED] = pack(_accumulated(self._trainer.fit_loop.epoch_loop._results))
+        checkpoint[_LOGGED] = pack(_epoch_values(self._trainer.fit_loop.epoch_loop._results))
         save = super().save_checkpoint
-        written(job, lambda: save(checkpoint, filepath, storage_options))
+        write_once(job, lambda: save(checkpoint, filepath, storage_options))
 
     def load_checkpoint(self, checkpoint_path: Any, *others: Any, **options: Any) -> Any:
         """As Lightning's own, and keep the place in the data, from which `setup` begins."""
@@ -394,25 +395,25 @@ class _TrainLoader:
     uses it; the next step may wait for the other workers.
     """
 
-    def __init__(self, strategy: Strategy, plain: Any, each: int):
-        """Deal out the samples of `plain`, `each` batches a step."""
-        options = check_loader(plain)
-        self.dataset, self.batch_size = plain.dataset, plain.batch_size
-        self._strategy, self._collate = strategy, plain.collate_fn
-        self._count = batches_in_epoch(plain, plain.batch_size, each)
+    def __init__(self, strategy: Strategy, dataloader: Any, each: int):
+        """Deal out the samples of `dataloader`, `each` batches a step."""
+        options = worker_options(dataloader)
+        self.dataset, self.batch_size = dataloader.dataset, dataloader.batch_size
+        self._strategy, self._collate = strategy, dataloader.collate_fn
+        self._count = batches_in_epoch(dataloader, dataloader.batch_size, each)
         self.loader = shoal.torch.loader(
-            plain.dataset,
-            plain.batch_size * each,
+            dataloader.dataset,
+            dataloader.batch_size * each,
             seed=torch.initial_seed() % (1 << 63),
             epochs=FOREVER,
-            shuffle=type(plain.sampler) is RandomSampler,
-            drop_last=plain.drop_last,
+            shuffle=type(dataloader.sampler) is RandomSampler,
+            drop_last=dataloader.drop_last,
             apart=True,
             collate_fn=list,
             **options,
         )
         self._steps = iter(self.loader)
-        self._batches: Iterator[Any] = self._endless()
+        self._batches: Iterator[Any] = self._all_batches()
         self.part = Part([])  # Update wants one; this has no samples
         # Of the batch given out: what its loss is multiplied by, and how many samples of it count.
         self.share, self.weight = 1.0, 0
@@ -426,7 +427,7 @@ class _TrainLoader:
         """The batches that follow, over all epochs: always the same iterator."""
         return self._batches
 
-    def more(self) -> Iterator[Any]:
+    def rest(self) -> Iterator[Any]:
         """The batches of one step more, for samples of a lost worker; none where the job was
         stopped.
         """
@@ -440,11 +441,11 @@ class _TrainLoader:
         self.loader.finish()
         next(self._steps, None)
 
-    def _endless(self) -> Iterator[Any]:
+    def _all_batches(self) -> Iterator[Any]:
         """The batches of all steps of the job; ends the program of a released worker."""
         strategy = self._strategy
         for samples in self._steps:
-            strategy._follow()
+            strategy._adopt_rank()
             if strategy._stepped is not None:
                 loop = strategy._trainer.fit_loop.epoch_loop
                 loop._batches_that_stepped, strategy._stepped = strategy._stepped, None
@@ -452,7 +453,7 @@ class _TrainLoader:
             count = -(-step.count // self.batch_size)
             # Lightning divides by the number of batches that it accumulates.
             whole = -(-(step.count + strategy._update.weight) // self.batch_size)
-            for i, cut in enumerate(even_cuts(samples, count, self.batch_size)):
+            for i, cut in enumerate(cut_evenly(samples, count, self.batch_size)):
                 self.weight = len(cut) if step.weight else 0
                 self.share = len(cut) / len(samples) * whole
                 self.first, self.last = i == 0, i == count - 1
@@ -462,14 +463,14 @@ class _TrainLoader:
         strategy._trainer.should_stop = True
 
 
-def _combined(how: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _combine(how: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Two values of several workers as one, by `how`: sum, max or min."""
     if how == "sum":
         return one + other
     return torch.maximum(one, other) if how == "max" else torch.minimum(one, other)
 
 
-def _accumulated(results: Any) -> Dict[str, Any]:
+def _epoch_values(results: Any) -> Dict[str, Any]:
     """What was logged so far for a value over the whole epoch, by the key of Lightning's results:
     the value, and the number of samples in it, None where it has none.
     """
@@ -480,9 +481,9 @@ def _accumulated(results: Any) -> Dict[str, Any]:
     }
 
 
-def _add(metric: Any, before: List[Any]) -> None:
+def _restore_metric(metric: Any, before: List[Any]) -> None:
     """Add to a metric of Lightning what was logged in the epoch before this worker joined or
-    resumed: a value as `_accumulated` gives it.
+    resumed: a value as `_epoch_values` gives it.
     """
     value, size = before
     if metric.meta.is_max_reduction or metric.meta.is_min_reduction:

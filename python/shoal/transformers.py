@@ -35,9 +35,9 @@ from shoal._trainers import process
 from shoal._trainers.arguments import check_arguments
 from shoal._trainers.batches import Part, TrainLoader
 from shoal._trainers.callbacks import attributes_of
-from shoal._trainers.checkpoints import place_after_updates, write_place, written
+from shoal._trainers.checkpoints import place_after_updates, write_once, write_place
 from shoal._live.object_collectives import allgather_objects, unpack
-from shoal._trainers.rounds import Predictions, dealable
+from shoal._trainers.rounds import Predictions, is_dealable
 from shoal._trainers.update import Update
 from shoal.torch.wire import wire_to_move
 
@@ -71,20 +71,20 @@ class Elastic:
         self._left = 0  # number of updates that the training loop has before it in this epoch
         self._update: Optional[Update] = None  # None = outside of the training loop
         self._shared: Optional[Part] = None  # the part whose last backward pass comes; None = none
-        if process.launched():
+        if process.is_launched():
             given = inspect.signature(super().__init__).bind(*arguments, **options).arguments
             check_arguments(given.get("args"), given.get("train_dataset"))
             self._job = shoal.join()
         super().__init__(*arguments, **options)
-        self._follow()
+        self._adopt_rank()
 
     # Data
 
     def get_train_dataloader(self) -> Any:
         """The batches, dealt out over the workers, always by the same loader."""
-        plain = super().get_train_dataloader()  # type: ignore[misc]
+        dataloader = super().get_train_dataloader()  # type: ignore[misc]
         if self._job is None:
-            return plain
+            return dataloader
         sampler = self._get_train_sampler(self.train_dataset)
         if type(sampler) not in (RandomSampler, SequentialSampler):
             raise ValueError(
@@ -95,7 +95,7 @@ class Elastic:
         args = self.args
         if self._data is None:
             self._data = TrainLoader(
-                plain,
+                dataloader,
                 self._train_batch_size,
                 args.gradient_accumulation_steps,
                 args.seed if args.data_seed is None else args.data_seed,
@@ -118,13 +118,13 @@ class Elastic:
             return super().get_batch_samples(  # type: ignore[misc]
                 epoch_iterator, num_batches, device
             )
-        part = self._next()
+        part = self._next_part()
         if part is None:
             return [], None
         self._left -= 1
         return [*(Part([]) for _ in range(num_batches - 1)), part], part.items
 
-    def _next(self) -> Optional["Part"]:
+    def _next_part(self) -> Optional["Part"]:
         """Open a step, and return its samples; None in a stopped job. A released worker exits."""
         assert self._job is not None and self._data is not None
         micros = next(self._data.parts, None)
@@ -133,7 +133,7 @@ class Elastic:
                 raise SystemExit(0)  # the others go on
             self.control.should_training_stop = True
             return None
-        self._follow()
+        self._adopt_rank()
         part, step = Part(micros), self._job.step
         assert step is not None
         items = self._get_num_items_in_batch([m.inputs for m in micros], self.args.device)
@@ -143,11 +143,11 @@ class Elastic:
             part.items = items.clamp(min=1) if torch.is_tensor(items) else max(items, 1)
         return part
 
-    def _follow(self) -> None:
+    def _adopt_rank(self) -> None:
         """Take over what a new generation changes: which worker writes and prints."""
         if self._job is None:
             return
-        process.number_accelerate()
+        process.set_accelerate_rank()
         first, before = self._job.rank == 0, self._first
         self._first = self.state.is_world_process_zero = self.state.is_local_process_zero = first
         if not first or before:
@@ -185,8 +185,8 @@ class Elastic:
                 shutil.copy(os.path.join(self._resumed, _STATE), self._folder)
             with self._replaced(
                 training_step=self._step,
-                floating_point_ops=self._flos(self.floating_point_ops),
-                _track_num_input_tokens=self._tokens(self._track_num_input_tokens),
+                floating_point_ops=self._wrap_flos(self.floating_point_ops),
+                _track_num_input_tokens=self._wrap_tokens(self._track_num_input_tokens),
             ):
                 return run(*arguments, resume_from_checkpoint=self._folder, **options)
 
@@ -239,7 +239,7 @@ class Elastic:
         job, data = self._job, self._data
         assert job is not None and data is not None and self._update is not None
         self._update.register()
-        job.register("trainer", self._state, self._take, alike=False)
+        job.register("trainer", self._state_for_joiners, self._keep_received, alike=False)
         place = None
         if self._resumed is not None and not job.outside:
             with open(os.path.join(self._resumed, _STATE)) as file:
@@ -247,7 +247,7 @@ class Elastic:
             place = place_after_updates(self._resumed, done, data.loader.place, updates)
         if not data.loader.enter(place):
             raise SystemExit(0)
-        self._follow()
+        self._adopt_rank()
         if self._received is not None:
             with open(os.path.join(self._folder, _STATE), "w") as file:
                 file.write(self._received["state"])
@@ -260,7 +260,7 @@ class Elastic:
                 done = given["steps_trained_in_current_epoch"]
             self._left = given["num_update_steps_per_epoch"]
             self._left -= done // self.args.gradient_accumulation_steps
-            self._adopt()
+            self._apply_received()
             if self._over:  # a worker that has joined behind the last step
                 self.control.should_training_stop = True
                 return
@@ -287,7 +287,7 @@ class Elastic:
         assert self._data is not None
         while self._data.loader.place.left:
             update.stash(parameters)
-            rest = self._next()
+            rest = self._next_part()
             if rest is None:
                 raise SystemExit(0)
             self._backward_pass(model, rest)
@@ -320,14 +320,14 @@ class Elastic:
         def share(loss: Any, **options: Any) -> None:
             """As Accelerate's backward; before the last pass of a step, begin the sums."""
             if self._update is not None and loss.requires_grad:
-                self._update.add(float(loss.detach()))
+                self._update.add_loss(float(loss.detach()))
                 if self._shared is not None:
-                    self._share(self._shared)
+                    self._begin_sums(self._shared)
             backward(loss, **options)
 
         self.accelerator.backward = share
 
-    def _share(self, part: Part) -> None:
+    def _begin_sums(self, part: Part) -> None:
         """Begin the sums over all workers, with the operations and tokens of a part."""
         flos = sum(float(self.floating_point_ops(m.inputs)) for m in part.micros)
         seen = self.state.num_input_tokens_seen
@@ -335,14 +335,14 @@ class Elastic:
             self._track_num_input_tokens(micro.inputs)
         tokens = self.state.num_input_tokens_seen - seen
         self.state.num_input_tokens_seen = seen
-        self._update.share(flos, float(tokens))  # type: ignore[union-attr]
+        self._update.begin_sums(flos, float(tokens))  # type: ignore[union-attr]
 
-    def _flos(self, own: Any) -> Any:
+    def _wrap_flos(self, own: Any) -> Any:
         """A function for the floating-point operations: of all workers for a Part, else `own`'s."""
         return lambda inputs: inputs.flos if isinstance(inputs, Part) else own(inputs)
 
-    def _tokens(self, own: Any) -> Any:
-        """As `_flos`, for tokens."""
+    def _wrap_tokens(self, own: Any) -> Any:
+        """As `_wrap_flos`, for tokens."""
 
         def track(inputs: Any) -> None:
             """Count the tokens of all workers for a Part, else as `own` does."""
@@ -358,13 +358,13 @@ class Elastic:
         if self._job is not None:
             self._over = True
             self._data.close()  # type: ignore[union-attr]
-            self._follow()
+            self._adopt_rank()
             self._update = None
         return super()._finalize_training(*arguments)  # type: ignore[misc]
 
     # The state that workers that join get
 
-    def _state(self) -> Dict[str, Any]:
+    def _state_for_joiners(self) -> Dict[str, Any]:
         """What workers that join get of this one, between two steps."""
         loss = getattr(self, "_tr_loss", None)
         return {
@@ -378,11 +378,11 @@ class Elastic:
             ],
         }
 
-    def _take(self, value: Dict[str, Any]) -> None:
-        """Keep the state of the others, which `_enter` and `_adopt` take over."""
+    def _keep_received(self, value: Dict[str, Any]) -> None:
+        """Keep the state of the others, which `_enter` and `_apply_received` take over."""
         self._received, self._over = value, value["over"]
 
-    def _adopt(self) -> None:
+    def _apply_received(self) -> None:
         """Take over what the loop has set anew since this worker has entered."""
         received, self._received = self._received, None
         if received is None:
@@ -400,23 +400,23 @@ class Elastic:
     # Checkpoints of the Trainer
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
-        """As the Trainer's own, from the checkpoint that `_named` says."""
-        super()._load_optimizer_and_scheduler(self._named(checkpoint))  # type: ignore[misc]
+        """As the Trainer's own, from the checkpoint that `_to_load` says."""
+        super()._load_optimizer_and_scheduler(self._to_load(checkpoint))  # type: ignore[misc]
 
     def _load_scaler(self, checkpoint: Any) -> None:
-        """As the Trainer's own, from the checkpoint that `_named` says."""
-        super()._load_scaler(self._named(checkpoint))  # type: ignore[misc]
+        """As the Trainer's own, from the checkpoint that `_to_load` says."""
+        super()._load_scaler(self._to_load(checkpoint))  # type: ignore[misc]
 
     def _load_rng_state(self, checkpoint: Any) -> None:
-        """As the Trainer's own, from the checkpoint that `_named` says."""
-        super()._load_rng_state(self._named(checkpoint))  # type: ignore[misc]
+        """As the Trainer's own, from the checkpoint that `_to_load` says."""
+        super()._load_rng_state(self._to_load(checkpoint))  # type: ignore[misc]
 
     def _load_callback_state(self) -> None:
-        """As the Trainer's own, unless `_adopt` takes over the state of the others' callbacks."""
+        """As the Trainer's own, unless `_apply_received` takes over the others' callbacks."""
         if self._received is None:
             super()._load_callback_state()  # type: ignore[misc]
 
-    def _named(self, checkpoint: Any) -> Any:
+    def _to_load(self, checkpoint: Any) -> Any:
         """The checkpoint that the user named, None where none was, in place of `checkpoint`, the
         folder that the loop begins with; `checkpoint` itself where the state is that of others.
         """
@@ -433,13 +433,13 @@ class Elastic:
 
         def write() -> Optional[str]:
             """Write the checkpoint; return the folder of the best one so far, None = none."""
-            with process.numbered_first():
+            with process.as_rank_zero():
                 os.makedirs(folder, exist_ok=True)
                 write_place(folder, place)
                 save(model, trial)
             return self.state.best_model_checkpoint
 
-        best = written(self._job, write)
+        best = write_once(self._job, write)
         self.store_flos()
         self.state.best_model_checkpoint = best
 
@@ -466,7 +466,7 @@ class Elastic:
     def evaluation_loop(self, dataloader: Any, *arguments: Any, **options: Any) -> Any:
         """As transformers' own, with the batches dealt out over the workers."""
         loop = super().evaluation_loop  # type: ignore[misc]
-        if self._job is None or self._job.size == 1 or not dealable(dataloader):
+        if self._job is None or self._job.size == 1 or not is_dealable(dataloader):
             return loop(dataloader, *arguments, **options)
         inputs = "inputs" in self.args.include_for_metrics
         rounds = Predictions(
@@ -480,7 +480,7 @@ class Elastic:
         with self._replaced(
             prediction_step=rounds.prediction_step, preprocess_logits_for_metrics=None
         ):
-            return loop(self.accelerator.prepare(rounds.numbers()), *arguments, **options)
+            return loop(self.accelerator.prepare(rounds.numbers_loader()), *arguments, **options)
 
 
 class Trainer(Elastic, transformers.Trainer):

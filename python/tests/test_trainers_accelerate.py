@@ -57,13 +57,13 @@ def test_losses_and_joins(launch, binary, tmp_path):
 
 def test_cuts_have_no_single_sample_where_that_can_be():
     """Samples are cut evenly, in order, and in runs of two where the limit allows that."""
-    from shoal._trainers.batches import even_cuts
+    from shoal._trainers.batches import cut_evenly
 
     def lengths(samples, count, most):
         """The lengths of `count` cuts of so many samples, of at most `most` each, which must have
         all samples in order.
         """
-        cuts = even_cuts(list(range(samples)), count, most)
+        cuts = cut_evenly(list(range(samples)), count, most)
         assert sum(cuts, []) == list(range(samples)) and len(cuts) == count
         return [len(cut) for cut in cuts]
 
@@ -127,7 +127,7 @@ def test_an_evaluation_of_a_worker_that_waits():
     accelerator = types.SimpleNamespace(_job=job, gradient_state=state, device="cpu")
     loader = _EvalLoader(accelerator, torch.utils.data.DataLoader(range(6), batch_size=2))
     batches = iter(loader)
-    assert loader.gathered(next(batches).tolist()) == [[0, 1]]
+    assert loader.gather_round(next(batches).tolist()) == [[0, 1]]
     assert not list(batches)
 
 

@@ -53,7 +53,7 @@ def test_a_released_worker_ends_where_it_was_rank_0():
     loader = _TrainLoader.__new__(_TrainLoader)
     loader._strategy, loader._steps = mock.MagicMock(_job=common.RELEASED), iter([])
     with pytest.raises(SystemExit) as ended:
-        list(loader._endless())
+        list(loader._all_batches())
     assert ended.value.code == 0
 
 

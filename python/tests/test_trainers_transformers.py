@@ -113,7 +113,7 @@ def test_a_released_worker_ends_where_it_was_rank_0():
     trainer = Elastic.__new__(Elastic)
     trainer._job, trainer._data = common.RELEASED, mock.MagicMock(parts=iter([]))
     with pytest.raises(SystemExit) as ended:
-        trainer._next()
+        trainer._next_part()
     assert ended.value.code == 0
 
 

@@ -9,9 +9,14 @@ import transformers
 from shoal._runtime.log import log_line
 
 # Methods of the Trainer that shoal.transformers overrides, and that not every version has.
-_PARTS = ("_init_training_state", "_prepare_for_training", "_run_epoch", "get_batch_samples")
+_REQUIRED_METHODS = (
+    "_init_training_state",
+    "_prepare_for_training",
+    "_run_epoch",
+    "get_batch_samples",
+)
 # TrainingArguments that a job cannot follow, by name: why, and what to use in their place.
-_NOT = {
+_UNSUPPORTED = {
     "deepspeed": "is DeepSpeed, which needs a fixed number of processes: leave it out, and for an"
     " optimizer that does not fit write a loop with shoal.torch.zero",
     "fsdp": "is FSDP, which needs a fixed number of processes: leave it out, and for an optimizer"
@@ -28,7 +33,7 @@ def check_arguments(args: Any, dataset: Any) -> None:
     `args` say, or on the train_dataset `dataset`; None = the Trainer was given none. Sets
     `args.ignore_data_skip` to False, and says so in the log.
     """
-    missing = [name for name in _PARTS if not hasattr(transformers.Trainer, name)]
+    missing = [name for name in _REQUIRED_METHODS if not hasattr(transformers.Trainer, name)]
     if missing:
         raise RuntimeError(
             f"shoal does not know the Trainer of transformers {transformers.__version__}, which has"
@@ -44,7 +49,7 @@ def check_arguments(args: Any, dataset: Any) -> None:
         )
     if args is None:
         return
-    for name, instead in _NOT.items():
+    for name, instead in _UNSUPPORTED.items():
         if getattr(args, name, None):
             raise ValueError(f"TrainingArguments({name}=...) {instead}")
     if args.world_size > 1:

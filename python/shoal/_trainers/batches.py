@@ -13,46 +13,49 @@ import shoal.torch
 from shoal._live.epochs import FOREVER
 
 
-def check_loader(plain: Any) -> Dict[str, Any]:
-    """Return the options of the DataLoader `plain` for its worker processes, none where it has no
-    such processes. Raises TypeError or ValueError where its samples cannot be dealt out by their
+def worker_options(dataloader: Any) -> Dict[str, Any]:
+    """Return the options of a DataLoader for its worker processes, none where it has no such
+    processes. Raises TypeError or ValueError where its samples cannot be dealt out by their
     numbers.
     """
-    if not (hasattr(plain.dataset, "__len__") and hasattr(plain.dataset, "__getitem__")):
+    if not (hasattr(dataloader.dataset, "__len__") and hasattr(dataloader.dataset, "__getitem__")):
         raise TypeError(
-            f"the dataset of a DataLoader is {type(plain.dataset).__name__}, without a length:"
+            f"the dataset of a DataLoader is {type(dataloader.dataset).__name__}, without a length:"
             " shoal deals out samples by their numbers. Give it __len__ and __getitem__"
         )
-    if plain.batch_size is None or type(plain.sampler) not in (RandomSampler, SequentialSampler):
+    sampler = type(dataloader.sampler)
+    if dataloader.batch_size is None or sampler not in (RandomSampler, SequentialSampler):
         raise ValueError(
             "a DataLoader has a sampler of its own, which shoal cannot deal out: give it"
             " batch_size and shuffle"
         )
-    if not plain.num_workers:
+    if not dataloader.num_workers:
         return {}
-    return dict(num_workers=plain.num_workers, prefetch_factor=plain.prefetch_factor)
+    return dict(num_workers=dataloader.num_workers, prefetch_factor=dataloader.prefetch_factor)
 
 
-def batches_in_epoch(plain: Any, size: int, each: int) -> int:
-    """Return how many batches of `size` samples an epoch of the DataLoader `plain` has, of which
-    `each` make up a step. With drop_last an epoch has no smaller step at its end.
+def batches_in_epoch(dataloader: Any, size: int, batches_per_step: int) -> int:
+    """Return how many batches of `size` samples an epoch of a DataLoader has, of which
+    `batches_per_step` make up a step. With drop_last an epoch has no smaller step at its end.
     """
-    samples = len(plain.dataset)
-    return samples // (size * each) * each if plain.drop_last else -(-samples // size)
+    samples = len(dataloader.dataset)
+    if dataloader.drop_last:
+        return samples // (size * batches_per_step) * batches_per_step
+    return -(-samples // size)
 
 
-def even_cuts(samples: List[Any], count: int, most: int) -> List[List[Any]]:
-    """Return the samples in `count` runs of about the same length, of `most` samples each at most,
-    of which `count` have to hold all. A run has two samples at least where that can be, for batch
-    norms; then the last ones may be empty.
+def cut_evenly(samples: List[Any], count: int, max_samples: int) -> List[List[Any]]:
+    """Return the samples in `count` runs of about the same length, of `max_samples` samples each at
+    most, of which `count` have to hold all. A run has two samples at least where that can be, for
+    batch norms; then the last ones may be empty.
     """
-    taking = min(count, max(len(samples) // 2, -(-len(samples) // most), 1))
+    taking = min(count, max(len(samples) // 2, -(-len(samples) // max_samples), 1))
     ends = [len(samples) * i // taking for i in range(taking + 1)]
     cuts = [samples[start:end] for start, end in zip(ends, ends[1:])]
     return cuts + [[] for _ in range(count - taking)]
 
 
-class Micro(NamedTuple):
+class MicroBatch(NamedTuple):
     """Some samples of this worker, collated: as many as go through the model at once."""
 
     inputs: Any  # what the collate function of the DataLoader has made of them
@@ -65,7 +68,7 @@ class Part(Dict[str, Any]):
     training loop uses it.
     """
 
-    def __init__(self, micros: List[Micro]):
+    def __init__(self, micros: List[MicroBatch]):
         """A part of these samples; none for the batches before the last one."""
         super().__init__()
         self.micros = micros
@@ -76,7 +79,7 @@ class Part(Dict[str, Any]):
         self.flos = self.tokens = 0.0
 
 
-class _Cut:
+class _EvenCollate:
     """Collates samples in even cuts of at most `size`. Runs in the DataLoader's worker processes,
     if it has some.
     """
@@ -85,10 +88,10 @@ class _Cut:
         """Cuts of `size` samples at most, each collated by `collate`."""
         self._collate, self._size = collate, size
 
-    def __call__(self, samples: List[Any]) -> List[Micro]:
+    def __call__(self, samples: List[Any]) -> List[MicroBatch]:
         """The cuts of this worker's samples of a step."""
-        cuts = even_cuts(samples, -(-len(samples) // self._size), self._size)
-        return [Micro(self._collate(cut), len(cut)) for cut in cuts]
+        cuts = cut_evenly(samples, -(-len(samples) // self._size), self._size)
+        return [MicroBatch(self._collate(cut), len(cut)) for cut in cuts]
 
 
 class TrainLoader:
@@ -97,31 +100,31 @@ class TrainLoader:
     `parts`, and `close`, may wait for the other workers.
     """
 
-    def __init__(self, plain: Any, size: int, updates: int, seed: int, shuffle: bool):
-        """`plain` is the DataLoader that it replaces, `size` the samples of each of its batches, of
-        which `updates` are accumulated for one update of the parameters. `seed` and `shuffle` are
-        those of shoal.torch.loader.
+    def __init__(self, dataloader: Any, size: int, updates: int, seed: int, shuffle: bool):
+        """`dataloader` is the DataLoader that it replaces, `size` the samples of each of its
+        batches, of which `updates` are accumulated for one update of the parameters. `seed` and
+        `shuffle` are those of shoal.torch.loader.
         """
-        self.dataset, self.batch_size = plain.dataset, size
-        self._count = batches_in_epoch(plain, size, updates)
-        options = {"pin_memory": plain.pin_memory and torch.cuda.is_available()}
-        if plain.num_workers:
+        self.dataset, self.batch_size = dataloader.dataset, size
+        self._count = batches_in_epoch(dataloader, size, updates)
+        options = {"pin_memory": dataloader.pin_memory and torch.cuda.is_available()}
+        if dataloader.num_workers:
             names = ["num_workers", "prefetch_factor", "persistent_workers"]
             names += ["multiprocessing_context", "worker_init_fn"]
-            options.update((name, getattr(plain, name)) for name in names)
+            options.update((name, getattr(dataloader, name)) for name in names)
         self.loader = shoal.torch.loader(
-            plain.dataset,
+            dataloader.dataset,
             size * updates,
             seed=seed,
             epochs=FOREVER,
             shuffle=shuffle,
-            drop_last=plain.drop_last,
+            drop_last=dataloader.drop_last,
             apart=True,
-            collate_fn=_Cut(plain.collate_fn, size),
+            collate_fn=_EvenCollate(dataloader.collate_fn, size),
             **options,
         )
         # This worker's samples, step after step; each item opens the next step of the job.
-        self.parts: Iterator[List[Micro]] = iter(self.loader)
+        self.parts: Iterator[List[MicroBatch]] = iter(self.loader)
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _PLACE = "shoal-place.json"  # the file of the place in the data, in the folder of a checkpoint
 
 
-def written(job: "shoal.Job", write: Callable[[], T]) -> T:
+def write_once(job: "shoal.Job", write: Callable[[], T]) -> T:
     """Have one worker call write(), and return its result, of the kinds that
     object_collectives.pack takes, on all of them. It is rank 0, or another one where that is lost
     before it is done. The threads of the training loop of all workers call it at the same place,

@@ -19,13 +19,13 @@ _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "
 _PREFIXES = ("PMI_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "SLURM_")
 
 
-def launched() -> bool:
+def is_launched() -> bool:
     """Whether `shoal run` started this process, or another launcher of shoal."""
     return "SHOAL_SOCKET" in os.environ
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def hide_launchers() -> Iterator[None]:
     """Hide the variables that tell of other processes, in the block; they are set again after
     it.
     """
@@ -42,7 +42,7 @@ def alone() -> Iterator[None]:
         os.environ.update(hidden)
 
 
-def own_device() -> None:
+def select_device() -> None:
     """Of several CUDA devices that this process sees, leave it one, by LOCAL_RANK: frameworks take
     the first, or all of them. Does nothing once CUDA is in use, or without LOCAL_RANK.
     """
@@ -64,7 +64,7 @@ def hide_from_accelerate() -> None:
     from accelerate.state import PartialState
 
     init = PartialState.__init__
-    if not launched() or hasattr(init, "replaced_by_shoal"):
+    if not is_launched() or hasattr(init, "replaced_by_shoal"):
         return
 
     @functools.wraps(init)
@@ -73,16 +73,16 @@ def hide_from_accelerate() -> None:
         happened, for the number.
         """
         options.pop("backend", None)  # of a process group, which a process alone does not make
-        with alone():
+        with hide_launchers():
             init(self, cpu, **options)
-        number_accelerate()
+        set_accelerate_rank()
 
     init_alone.replaced_by_shoal = True  # type: ignore[attr-defined]
     PartialState.__init__ = init_alone
-    own_device()
+    select_device()
 
 
-def number_accelerate(rank: Optional[int] = None) -> None:
+def set_accelerate_rank(rank: Optional[int] = None) -> None:
     """Tell Accelerate that this process has this number; None = the rank that it has in the job
     now.
     """
@@ -94,19 +94,19 @@ def number_accelerate(rank: Optional[int] = None) -> None:
             state.update(process_index=rank, local_process_index=rank)
 
 
-def ddp_options(accelerator: Any, **ours: Any) -> Dict[str, Any]:
-    """The options for DDP: those that the user has given to an Accelerator, and else `ours`."""
+def ddp_options(accelerator: Any, **defaults: Any) -> Dict[str, Any]:
+    """The options for DDP: those that the user has given to an Accelerator, and else `defaults`."""
     handler = accelerator.ddp_handler
-    return {**ours, **({} if handler is None else handler.to_kwargs())}
+    return {**defaults, **({} if handler is None else handler.to_kwargs())}
 
 
 @contextlib.contextmanager
-def numbered_first() -> Iterator[None]:
+def as_rank_zero() -> Iterator[None]:
     """Have Accelerate take this worker for rank 0 in the block: the names of files that it writes
     and reads have the number.
     """
-    number_accelerate(0)
+    set_accelerate_rank(0)
     try:
         yield
     finally:
-        number_accelerate()
+        set_accelerate_rank()

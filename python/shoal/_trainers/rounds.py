@@ -13,7 +13,7 @@ import shoal
 from shoal._live.object_collectives import map_over_workers
 
 
-def dealable(loader: Any) -> bool:
+def is_dealable(loader: Any) -> bool:
     """Whether the batches of a DataLoader can be dealt out by their numbers: its dataset has them
     in order. If not, each worker evaluates all of it.
     """
@@ -32,7 +32,7 @@ class Rounds:
     """
 
     def __init__(self, job: "shoal.Job", loader: Any):
-        """`loader` is the DataLoader of the evaluation, for which `dealable` is true."""
+        """`loader` is the DataLoader of the evaluation, for which `is_dealable` is true."""
         self._job = job
         self._dataset, self._collate = loader.dataset, loader.collate_fn
         # Samples of a batch, and whether a smaller one at the end is left out.
@@ -51,18 +51,18 @@ class Rounds:
             DataLoader(self._dataset, batch_sampler=own, collate_fn=self._collate, **options)
         )
 
-    def numbers(self) -> "DataLoader[Any]":
+    def numbers_loader(self) -> "DataLoader[Any]":
         """A new loader for the loop of the evaluation: each of its batches has the numbers of the
-        samples, for `number`, in place of the samples.
+        samples, for `batch_number`, in place of the samples.
         """
         return DataLoader(
             range(len(self._dataset)),  # type: ignore[arg-type]
             batch_size=self._size,
             drop_last=self._drop,
-            collate_fn=_numbered,
+            collate_fn=_collate_numbers,
         )
 
-    def number(self, samples: Any) -> int:
+    def batch_number(self, samples: Any) -> int:
         """The number of the batch with these numbers of samples."""
         return int(samples[0]) // self._size
 
@@ -74,7 +74,7 @@ class Rounds:
         if batch not in self._found:
             end = self.count if end is None else min(end, self.count)
             whole = range(batch, min(batch + self._job.size, end))
-            self._found = map_over_workers(self._job, whole, lambda i: make(i, self.inputs(i)))
+            self._found = map_over_workers(self._job, whole, lambda i: make(i, self.load_batch(i)))
         return self._found.pop(batch)
 
     def _samples(self, batch: int) -> Any:
@@ -82,7 +82,7 @@ class Rounds:
         start = batch * self._size
         return range(start, min(start + self._size, len(self._dataset)))
 
-    def inputs(self, batch: int) -> Any:
+    def load_batch(self, batch: int) -> Any:
         """A batch, also one that a lost worker had."""
         if batch % self._job.size == self._job.rank:
             return next(self._own)
@@ -125,24 +125,24 @@ class Predictions(Rounds):
                 logits = self._preprocess(logits, labels)
             return [loss, logits, labels, None if self._kept is None else inputs[self._kept]]
 
-        result = self.result(self.number(inputs["samples"]), make)
-        loss, logits, labels, kept = moved_to(result, self._device)
+        result = self.result(self.batch_number(inputs["samples"]), make)
+        loss, logits, labels, kept = move_to(result, self._device)
         if self._kept is not None:
             inputs[self._kept] = kept
         return loss, logits, labels
 
 
-def _numbered(samples: Any) -> Dict[str, torch.Tensor]:
+def _collate_numbers(samples: Any) -> Dict[str, torch.Tensor]:
     """The numbers of the samples of a batch, as its only input."""
     return {"samples": torch.tensor(samples)}
 
 
-def moved_to(value: Any, device: Any) -> Any:
+def move_to(value: Any, device: Any) -> Any:
     """A nested value with its tensors on a device; dicts, lists and tuples are new."""
     if torch.is_tensor(value):
         return value.to(device)
     if isinstance(value, dict):
-        return {key: moved_to(v, device) for key, v in value.items()}
+        return {key: move_to(v, device) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(moved_to(v, device) for v in value)
+        return type(value)(move_to(v, device) for v in value)
     return value

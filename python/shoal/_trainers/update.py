@@ -17,7 +17,8 @@ class Update:
     It is one step, but where a worker is lost: its samples are a step of their own, and the update
     has the mean over both. So each update has the samples that it has without a loss.
 
-    Only the thread of the training loop uses it; `share` begins a call, and `end` waits for it.
+    Only the thread of the training loop uses it; `begin_sums` begins a call, and `end` waits for
+    it.
     """
 
     def __init__(self, job: "shoal.Job"):
@@ -66,13 +67,13 @@ class Update:
         """Begin a step, of which no loss is known yet."""
         self._loss, self._sums = 0.0, None
 
-    def add(self, loss: float) -> None:
+    def add_loss(self, loss: float) -> None:
         """Add the loss of some samples of this worker, divided as it goes into the gradient, so
         that the sum is the loss of all of this worker's samples in the step.
         """
         self._loss += loss
 
-    def share(self, flos: float, tokens: float) -> None:
+    def begin_sums(self, flos: float, tokens: float) -> None:
         """Begin the sums over all workers, before the last backward pass of the step. `flos` and
         `tokens` are the floating-point operations and the tokens of this worker.
         """
@@ -86,7 +87,7 @@ class Update:
     def end(self, part: Part, parameters: List[torch.Tensor]) -> None:
         """End a step that is committed: the gradients of the parameters and `loss` become those of
         the update so far, and `part` gets the sums over all workers. Raises RuntimeError where
-        `share` was not called in the step.
+        `begin_sums` was not called in the step.
         """
         if self._sums is None:
             raise RuntimeError(

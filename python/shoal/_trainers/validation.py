@@ -16,7 +16,7 @@ from torchmetrics import Metric
 import shoal
 
 from .batches import batches_in_epoch
-from .rounds import Rounds, dealable, moved_to
+from .rounds import Rounds, is_dealable, move_to
 
 NUMBERS = {"samples", "loader"}  # the keys of a batch of numbers
 # Methods that get batches, or that put together what the steps of a module have left: with one of
@@ -37,7 +37,7 @@ def can_be_dealt(trainer: Any, loader: Any) -> bool:
     watching = [c for c in trainer.callbacks if not isinstance(c, ProgressBar)]
     return (
         trainer.state.fn == TrainerFn.FITTING
-        and dealable(loader)
+        and is_dealable(loader)
         and not any(is_overridden(name, module) for name in (*_TRANSFERS, *_BATCHES, *_ENDS))
         and not any(is_overridden(name, c) for name in _BATCHES for c in watching)
         and not any(data is not None and is_overridden(name, data) for name in _TRANSFERS)
@@ -50,21 +50,21 @@ class Validation:
     `step` waits for the other workers once in as many batches as there are workers.
     """
 
-    def __init__(self, job: "shoal.Job", trainer: Any, plain: Any, number: int):
-        """`plain` is the DataLoader that it replaces; batches of numbers have `number`."""
-        self._job, self._trainer, self._plain, self._number = job, trainer, plain, number
-        self.batch_size, self.dataset = plain.batch_size, plain.dataset
+    def __init__(self, job: "shoal.Job", trainer: Any, dataloader: Any, number: int):
+        """`dataloader` is the DataLoader that it replaces; batches of numbers have `number`."""
+        self._job, self._trainer, self._dataloader, self._number = job, trainer, dataloader, number
+        self.batch_size, self.dataset = dataloader.batch_size, dataloader.dataset
         # Of the validation that has begun last; None = none has.
         self._rounds: Optional[Rounds] = None
 
     def __len__(self) -> int:
         """The number of batches, of all workers."""
-        return batches_in_epoch(self._plain, self.batch_size, 1)
+        return batches_in_epoch(self._dataloader, self.batch_size, 1)
 
     def __iter__(self) -> Iterator[Dict[str, Any]]:
         """The numbers of the samples of each batch, and of this loader."""
-        rounds = self._rounds = Rounds(self._job, self._plain)
-        for batch in rounds.numbers():
+        rounds = self._rounds = Rounds(self._job, self._dataloader)
+        for batch in rounds.numbers_loader():
             yield {**batch, "loader": torch.tensor([self._number])}
 
     def step(self, samples: Any, run: Callable[..., Any]) -> None:
@@ -103,11 +103,11 @@ class Validation:
                 del loop._results.log
             return logged
 
-        number = rounds.number(samples)
+        number = rounds.batch_number(samples)
         if trainer.sanity_checking:  # before the training each worker does it for itself
-            logged = make(number, rounds.inputs(number))
+            logged = make(number, rounds.load_batch(number))
         else:
             logged = rounds.result(number, make, int(min(loop.max_batches[index], len(self))))
         device = trainer.strategy.root_device
         for fx, name, value, options in logged:
-            loop._results.log(fx, name, moved_to(value, device), **options)
+            loop._results.log(fx, name, move_to(value, device), **options)
