@@ -106,7 +106,7 @@ def batches():
 
 def plain_losses():
     """Yields the losses of a plain loop of torch, without chain: whole batches, one model."""
-    modules = [module for _, module in Layers(layers, adam, SEED).initial()]
+    modules = [module for _, module in Layers(layers, adam, SEED).initial_layers()]
     optimizer = adam([p for m in modules for p in m.parameters() if p.requires_grad])
     for step, indices in enumerate(batches()):
         inputs, targets = fetch(torch.as_tensor(indices))

@@ -159,7 +159,7 @@ def test_the_optimizer_goes_on(optimizer):
             name: list(x.shape) for name, x in stage.tensors().items()
         }
         moved = {name: x.clone() for name, x in stage.tensors().items()}
-    modules = nn.ModuleList(module for _, module in layers.initial())
+    modules = nn.ModuleList(module for _, module in layers.initial_layers())
     plain = optimizer([p for p in modules.parameters() if p.requires_grad])
     for got, indices in zip(losses, chain_torch.batches()):
         x, targets = chain_torch.fetch(torch.as_tensor(indices))

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import chain_torch
 import shoal.torch
 from shoal.torch import profile
-from shoal.torch.chain.measure import _moved
+from shoal.torch.chain.measure import _move_to
 from torch import nn
 
 MODEL = """
@@ -174,5 +174,5 @@ def test_targets_of_named_tuples():
     """What the loss is compared with may be nested, also in a named tuple."""
     named = collections.namedtuple("named", "words lengths")
     value = {"all": [named(torch.ones(2), 3)]}
-    moved = _moved(value, torch.device("cpu"))
+    moved = _move_to(value, torch.device("cpu"))
     assert type(moved["all"][0]) is named and moved["all"][0].lengths == 3

@@ -169,7 +169,7 @@ def _layer(layers: Layers, number: int, out: int) -> Dict[str, Any]:
     mine = {n: w for n, w in layers.weights.items() if w.layer == number}
     params = sum(w.nbytes for w in mine.values() if w.trained)
     whole = sum(w.nbytes for w in mine.values())
-    kept = sum(x.nbytes for n in mine for x in layers.kept.get(n, {}).values())
+    kept = sum(x.nbytes for n in mine for x in layers.state_entries.get(n, {}).values())
     return {
         "id": f"layers.{number}",
         "kind": type(layers.modules[number]).__name__,

@@ -16,7 +16,7 @@ from shoal.group import Group
 
 from ..arena import empty
 
-_TOLD_BYTES = 4096  # of the message that says what is sent
+_MESSAGE_BYTES = 4096  # of the message that says what is sent
 _DTYPES = {
     str(dtype).rpartition(".")[2]: dtype
     for dtype in vars(torch).values()
@@ -24,7 +24,7 @@ _DTYPES = {
 }
 
 
-class Described(NamedTuple):
+class TensorDescription(NamedTuple):
     """A tensor that goes from stage to stage, without its elements."""
 
     shape: Tuple[int, ...]
@@ -32,7 +32,7 @@ class Described(NamedTuple):
     differentiated: bool  # a gradient comes back
 
 
-Coming = Tuple[List[torch.Tensor], List["Handle[Any]"]]
+PendingReceive = Tuple[List[torch.Tensor], List["Handle[Any]"]]
 
 
 class Boundary:
@@ -49,10 +49,10 @@ class Boundary:
         is sent, for people.
         """
         self._group, self._peer, self._layer = group, peer, layer
-        self._known: Dict[int, List[Described]] = {}  # by size of the micro-batch
-        self._new: Dict[int, List[Described]] = {}  # as `_known`, of the step under way
+        self._known: Dict[int, List[TensorDescription]] = {}  # by size of the micro-batch
+        self._new: Dict[int, List[TensorDescription]] = {}  # as `_known`, of the step under way
         self._sends: Deque["Handle[Any]"] = collections.deque()  # that may be under way
-        self._coming: Optional[Coming] = None  # receives that have begun
+        self._coming: Optional[PendingReceive] = None  # receives that have begun
 
     def begin(self) -> None:
         """Begin a step, and forget the one before where it was dropped."""
@@ -68,7 +68,7 @@ class Boundary:
         while self._sends:
             self._sends.popleft().wait()
 
-    def described(self, size: int) -> Optional[List[Described]]:
+    def descriptions(self, size: int) -> Optional[List[TensorDescription]]:
         """What is sent for a micro-batch of this size; None = not known yet."""
         return self._known.get(size) or self._new.get(size)
 
@@ -76,31 +76,32 @@ class Boundary:
         """Begin to send what the last layer of this stage gave for a micro-batch of this size.
         Raises ShoalError where it is not what it was for another one of the size.
         """
-        now = [Described(tuple(t.shape), t.dtype, t.requires_grad) for t in tensors]
-        known = self.described(size)
+        now = [TensorDescription(tuple(t.shape), t.dtype, t.requires_grad) for t in tensors]
+        known = self.descriptions(size)
         if known is None:
             self._new[size] = now
-            self._post(_told(now, self._layer))
+            self._begin_send(_encode_message(now, self._layer))
         elif known != now:
+            gave, before = _format_tensors(now), _format_tensors(known)
             raise ShoalError(
-                f"{self._layer} gave {_words(now)} for {size} samples, and {_words(known)} before:"
+                f"{self._layer} gave {gave} for {size} samples, and {before} before:"
                 " what goes to another stage has one shape for all samples, so pad them"
             )
         for tensor in tensors:
-            self._post(tensor.detach())
+            self._begin_send(tensor.detach())
 
     def send_gradients(self, tensors: Sequence[torch.Tensor]) -> None:
         """Begin to send the gradients of what the stage before gave."""
         for tensor in tensors:
             gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
             if tensor.requires_grad:
-                self._post(gradient)
+                self._begin_send(gradient)
 
-    def expect(self, size: int, gradients: bool = False) -> None:
+    def begin_receive(self, size: int, gradients: bool = False) -> None:
         """Begin to receive the tensors of the next micro-batch, of this size, or the gradients of
         those that were sent, unless that has begun or they are not described yet.
         """
-        described = self.described(size)
+        described = self.descriptions(size)
         if self._coming is None and described is not None:
             wanted = [d for d in described if d.differentiated or not gradients]
             tensors = [empty(d.shape, d.dtype) for d in wanted]
@@ -108,32 +109,32 @@ class Boundary:
             calls = [self._group.recv_async(_bytes(t), self._peer) for t in filled]
             self._coming = tensors, calls
 
-    def take(self, size: int) -> List[torch.Tensor]:
+    def receive(self, size: int) -> List[torch.Tensor]:
         """Receive the tensors of the next micro-batch, of this size, and wait for them."""
-        if self.described(size) is None:
-            memory = torch.empty(_TOLD_BYTES, dtype=torch.uint8)
-            self._new[size] = _read(self._group.recv(memory, self._peer))
-        tensors = self._received(size, gradients=False)
-        for tensor, described in zip(tensors, self.described(size) or ()):
+        if self.descriptions(size) is None:
+            memory = torch.empty(_MESSAGE_BYTES, dtype=torch.uint8)
+            self._new[size] = _decode_message(self._group.recv(memory, self._peer))
+        tensors = self._wait_received(size, gradients=False)
+        for tensor, described in zip(tensors, self.descriptions(size) or ()):
             tensor.requires_grad_(described.differentiated)
         return tensors
 
-    def take_gradients(self, size: int) -> List[torch.Tensor]:
+    def receive_gradients(self, size: int) -> List[torch.Tensor]:
         """Receive the gradients of the next micro-batch, of this size, and wait for them: those of
         the tensors that were sent and have one.
         """
-        return self._received(size, gradients=True)
+        return self._wait_received(size, gradients=True)
 
-    def _received(self, size: int, gradients: bool) -> List[torch.Tensor]:
+    def _wait_received(self, size: int, gradients: bool) -> List[torch.Tensor]:
         """Wait for what comes next."""
-        self.expect(size, gradients)
+        self.begin_receive(size, gradients)
         assert self._coming is not None
         (tensors, calls), self._coming = self._coming, None
         for call in calls:
             call.wait()
         return tensors
 
-    def _post(self, tensor: torch.Tensor) -> None:
+    def _begin_send(self, tensor: torch.Tensor) -> None:
         """Begin to send a tensor, and let go of what has arrived."""
         if tensor.numel():
             self._sends.append(self._group.send_async(_bytes(tensor), self._peer))
@@ -146,24 +147,26 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def _told(described: Sequence[Described], layer: str) -> torch.Tensor:
+def _encode_message(described: Sequence[TensorDescription], layer: str) -> torch.Tensor:
     """The message that says what is sent."""
     listed = [[d.shape, str(d.dtype).rpartition(".")[2], d.differentiated] for d in described]
     text = json.dumps(listed)
-    if len(text) > _TOLD_BYTES:
+    if len(text) > _MESSAGE_BYTES:
         raise ShoalError(
             f"{layer} gives {len(described)} tensors, too many to describe to another stage: join"
             " some with torch.cat"
         )
-    return torch.frombuffer(bytearray(text.ljust(_TOLD_BYTES).encode()), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(text.ljust(_MESSAGE_BYTES).encode()), dtype=torch.uint8)
 
 
-def _read(message: torch.Tensor) -> List[Described]:
+def _decode_message(message: torch.Tensor) -> List[TensorDescription]:
     """What a message says."""
     listed = json.loads(bytes(message.tolist()))
-    return [Described(tuple(shape), _DTYPES[dtype], wanted) for shape, dtype, wanted in listed]
+    return [
+        TensorDescription(tuple(shape), _DTYPES[dtype], wanted) for shape, dtype, wanted in listed
+    ]
 
 
-def _words(described: Sequence[Described]) -> str:
+def _format_tensors(described: Sequence[TensorDescription]) -> str:
     """Tensors for people."""
     return ", ".join(f"{str(d.dtype).rpartition('.')[2]}{list(d.shape)}" for d in described)

@@ -31,7 +31,7 @@ _DTYPES = {
 Optimizers = Callable[[List[nn.Parameter]], torch.optim.Optimizer]
 
 
-class Kept(NamedTuple):
+class StateEntry(NamedTuple):
     """What an optimizer keeps of a parameter under one key: a tensor, or a number of Python."""
 
     shape: Tuple[int, ...]
@@ -90,7 +90,9 @@ class Layers:
                 refuse_device(buffer, f"layers.{number}.{name}", "make the layers there")
         self.weights = _weights_of(self.modules)
         # What the optimizer keeps of each parameter that is trained, by the names of both.
-        self.kept = _probe(optimizer, {n: w for n, w in self.weights.items() if w.trained})
+        self.state_entries = _probe_state(
+            optimizer, {n: w for n, w in self.weights.items() if w.trained}
+        )
 
     def __len__(self) -> int:
         """The number of layers."""
@@ -102,10 +104,12 @@ class Layers:
 
     def catalogue(self) -> List[Dict[str, Any]]:
         """The logical tensors of the state, whole, as shoal.train takes them."""
-        listed = [_listed(name, w.dtype, w.shape) for name, w in self.weights.items()]
-        for name, kept in self.kept.items():
-            listed += [_listed(state_name(k, name), x.dtype, x.shape) for k, x in kept.items()]
-        return [*listed, _listed(COUNT, torch.int64, ())]
+        listed = [_catalogue_entry(name, w.dtype, w.shape) for name, w in self.weights.items()]
+        for name, kept in self.state_entries.items():
+            listed += [
+                _catalogue_entry(state_name(k, name), x.dtype, x.shape) for k, x in kept.items()
+            ]
+        return [*listed, _catalogue_entry(COUNT, torch.int64, ())]
 
     def layout(self) -> Dict[str, Any]:
         """Where they lie on a mesh: a layer with all of its state on one stage."""
@@ -113,11 +117,11 @@ class Layers:
         rules = [{"match": "**layers.#.**", "place": spread}, {"match": COUNT}]
         return {"shoal": "layout/1", "mesh": "dp=1,pp=1", "rules": rules}
 
-    def initial(self) -> Iterator[Tuple[int, nn.Module]]:
+    def initial_layers(self) -> Iterator[Tuple[int, nn.Module]]:
         """The layers with their values at the start of training, each with its number. A layer is
         in memory until the next one is asked for, where the function makes one at a time.
         """
-        return enumerate(_made(self._make, self._seed))
+        return enumerate(_make_layers(self._make, self._seed))
 
 
 def _nbytes(shape: torch.Size, dtype: torch.dtype) -> int:
@@ -140,7 +144,7 @@ def parameters_in(number: int, module: nn.Module) -> Iterator[Tuple[str, nn.Modu
                 yield f"{path}.{key}", inner, key
 
 
-def _listed(name: str, dtype: torch.dtype, shape: Iterable[int]) -> Dict[str, Any]:
+def _catalogue_entry(name: str, dtype: torch.dtype, shape: Iterable[int]) -> Dict[str, Any]:
     """An entry of a catalogue. Raises ShoalError for elements that shoal cannot keep."""
     if dtype not in _DTYPES:
         known = ", ".join(str(d) for d in _DTYPES)
@@ -148,7 +152,7 @@ def _listed(name: str, dtype: torch.dtype, shape: Iterable[int]) -> Dict[str, An
     return {"name": name, "dtype": _DTYPES[dtype], "shape": list(shape)}
 
 
-def _made(make: Callable[[], Iterable[nn.Module]], seed: int) -> Iterator[nn.Module]:
+def _make_layers(make: Callable[[], Iterable[nn.Module]], seed: int) -> Iterator[nn.Module]:
     """Make the layers, one after the other. torch's generator on the CPU has a seed of its own for
     each, as far as the function makes them one at a time, and else one for all. So the values are
     the same in all processes. Afterwards it is as it was.
@@ -179,13 +183,13 @@ def _without_memory(make: Callable[[], Iterable[nn.Module]], seed: int) -> List[
     """
     try:
         with _parameters_without_memory():
-            modules = list(_made(make, seed))
+            modules = list(_make_layers(make, seed))
         if not any(b.is_meta for m in modules for b in m.buffers()):
             return modules
     except Exception:  # whatever it is, it comes again below unless the meta device was the reason
         pass
     modules = []
-    for module in _made(make, seed):
+    for module in _make_layers(make, seed):
         known: Dict[int, nn.Parameter] = {}
         for inner in module.modules():
             for key, parameter in inner._parameters.items():
@@ -276,7 +280,7 @@ def _weights_of(modules: List[nn.Module]) -> Dict[str, Weight]:
     return weights
 
 
-def _probe(make: Optimizers, weights: Dict[str, Weight]) -> Dict[str, Dict[str, Kept]]:
+def _probe_state(make: Optimizers, weights: Dict[str, Weight]) -> Dict[str, Dict[str, StateEntry]]:
     """What an optimizer keeps of each of these parameters after a step, by the names of both: on
     torch's meta device, or for those that cannot work there on zeros, one parameter of a kind
     after the other. Raises ShoalError for an optimizer whose state cannot be kept.
@@ -288,7 +292,7 @@ def _probe(make: Optimizers, weights: Dict[str, Weight]) -> Dict[str, Dict[str, 
     except ShoalError:
         raise
     except Exception:  # again below, unless the meta device was the reason
-        kinds: Dict[Any, Dict[str, Kept]] = {}
+        kinds: Dict[Any, Dict[str, StateEntry]] = {}
         for w in weights.values():
             if (w.shape, w.dtype) not in kinds:
                 zeros = nn.Parameter(torch.zeros(w.shape, dtype=w.dtype))
@@ -299,7 +303,7 @@ def _probe(make: Optimizers, weights: Dict[str, Weight]) -> Dict[str, Dict[str, 
 
 def _state_after_a_step(
     make: Optimizers, parameters: List[nn.Parameter]
-) -> List[Dict[str, Kept]]:
+) -> List[Dict[str, StateEntry]]:
     """What an optimizer keeps of each of these parameters after its first step, by key."""
     optimizer = make(list(parameters))
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -316,7 +320,11 @@ def _state_after_a_step(
             " parameter and would be lost when the mesh changes: use another optimizer"
         )
     return [
-        {key: kept for key, x in optimizer.state.get(p, {}).items() for kept in _kept(name, key, x)}
+        {
+            key: kept
+            for key, x in optimizer.state.get(p, {}).items()
+            for kept in _state_entries(name, key, x)
+        }
         for p in parameters
     ]
 
@@ -329,14 +337,14 @@ def _hyperparameters(optimizer: torch.optim.Optimizer) -> List[Dict[str, Any]]:
     ]
 
 
-def _kept(optimizer: str, key: str, value: Any) -> List[Kept]:
+def _state_entries(optimizer: str, key: str, value: Any) -> List[StateEntry]:
     """What is to be kept of a value of an optimizer's state: one thing, or none."""
     if value is None:
         return []
     if isinstance(value, torch.Tensor):
-        return [Kept(tuple(value.shape), value.dtype)]
+        return [StateEntry(tuple(value.shape), value.dtype)]
     if type(value) in (int, float):
-        return [Kept((), torch.int64 if type(value) is int else torch.float64, type(value))]
+        return [StateEntry((), torch.int64 if type(value) is int else torch.float64, type(value))]
     raise ShoalError(
         f"{optimizer} keeps {key!r} as a {type(value).__name__}, which is neither a tensor nor a"
         " number: use another optimizer"

@@ -52,7 +52,7 @@ class Bench:
         """Give all layers memory: parameters, gradients, and what the optimizer keeps."""
         self._chain, self._device = chain, device
         self._layers: List[_Layer] = []
-        for number, module in layers.initial():
+        for number, module in layers.initial_layers():
             module.to(device)
             trained = [p for p in module.parameters() if p.requires_grad]
             for p in trained:
@@ -69,57 +69,58 @@ class Bench:
         with its name.
         """
         given, targets = split_sample(sample)
-        targets = _moved(targets, self._device)
+        targets = _move_to(targets, self._device)
         inputs = [t.to(self._device) for t in as_tensors(given, "the sample")]
         with self._current_device():
-            sizes = self._sizes(inputs, targets)
-            took = [self._round(inputs, targets) for _ in range(_WARM_UP + rounds)][_WARM_UP:]
+            sizes = self._byte_sizes(inputs, targets)
+            took = [self._time_round(inputs, targets) for _ in range(_WARM_UP + rounds)][_WARM_UP:]
         return [
-            _summary([figures[i] for figures in took], *sizes[i]) for i in range(len(self._layers))
+            _summarize([figures[i] for figures in took], *sizes[i])
+            for i in range(len(self._layers))
         ]
 
-    def _sizes(self, inputs: List[torch.Tensor], targets: Any) -> List[Tuple[int, int]]:
+    def _byte_sizes(self, inputs: List[torch.Tensor], targets: Any) -> List[Tuple[int, int]]:
         """Of each layer the bytes that it keeps for its backward pass, and that it gives."""
         sizes = []
         for layer in self._layers:
             kept = KeptBytes(layer.module)
-            with _Named(layer.name), torch.autograd.graph.saved_tensors_hooks(
+            with _NamingErrors(layer.name), torch.autograd.graph.saved_tensors_hooks(
                 kept.pack, kept.unpack
             ):
                 outputs = self._forward(layer, inputs, targets)
             out = 0 if layer.last else sum(t.numel() * t.element_size() for t in outputs)
             sizes.append((kept.nbytes, out))
-            inputs = _leaves(outputs)
+            inputs = _detached(outputs)
         return sizes
 
-    def _round(
+    def _time_round(
         self, inputs: List[torch.Tensor], targets: Any
     ) -> List[Tuple[float, float, float, float]]:
         """Of each layer the seconds of one forward and one backward pass, of the part of the latter
         that is for the parameters, and of a step of the optimizer.
         """
         forward, passes = self._all_forward(inputs, targets)
-        backward = [_nothing] * len(passes)
+        backward = [_zero_seconds] * len(passes)
         for i, (layer, (given, gave)) in reversed(list(enumerate(zip(self._layers, passes)))):
-            roots, seeds = _seeds(gave, passes[i + 1][0] if i + 1 < len(passes) else None)
+            roots, seeds = _backward_roots(gave, passes[i + 1][0] if i + 1 < len(passes) else None)
             if roots:
-                with _Named(layer.name):
-                    backward[i], _ = self._timed(lambda: torch.autograd.backward(roots, seeds))
+                with _NamingErrors(layer.name):
+                    backward[i], _ = self._time_work(lambda: torch.autograd.backward(roots, seeds))
         # The same again to the inputs alone, with the gradients that came of the first pass.
-        by_inputs = [_nothing] * len(passes)
+        by_inputs = [_zero_seconds] * len(passes)
         _, again = self._all_forward(inputs, targets)
         for i, (layer, (given, gave)) in reversed(list(enumerate(zip(self._layers, again)))):
             wanted = [t for t in given if t.requires_grad]
-            roots, seeds = _seeds(gave, passes[i + 1][0] if i + 1 < len(passes) else None)
+            roots, seeds = _backward_roots(gave, passes[i + 1][0] if i + 1 < len(passes) else None)
             if roots and wanted:
-                with _Named(layer.name):
-                    by_inputs[i], _ = self._timed(
+                with _NamingErrors(layer.name):
+                    by_inputs[i], _ = self._time_work(
                         lambda: torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
                     )
-        update = [_nothing] * len(passes)
+        update = [_zero_seconds] * len(passes)
         for i, layer in enumerate(self._layers):
             if layer.optimizer is not None:
-                update[i], _ = self._timed(lambda: _step(layer.optimizer))
+                update[i], _ = self._time_work(lambda: _step_and_zero(layer.optimizer))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         rows = []
@@ -135,11 +136,11 @@ class Bench:
         """Of each layer the seconds of a forward pass, what it got and what it gave."""
         took, passes = [], []
         for layer in self._layers:
-            with _Named(layer.name):
-                seconds, outputs = self._timed(lambda: self._forward(layer, inputs, targets))
+            with _NamingErrors(layer.name):
+                seconds, outputs = self._time_work(lambda: self._forward(layer, inputs, targets))
             took.append(seconds)
             passes.append((inputs, outputs))
-            inputs = _leaves(outputs)
+            inputs = _detached(outputs)
         return took, passes
 
     def _forward(
@@ -149,7 +150,7 @@ class Bench:
         outputs = as_tensors(layer.module(*inputs), layer.name)
         return [mean_loss(self._chain.loss, outputs, targets)] if layer.last else outputs
 
-    def _timed(self, work: Callable[[], Any]) -> Tuple[Seconds, Any]:
+    def _time_work(self, work: Callable[[], Any]) -> Tuple[Seconds, Any]:
         """How many seconds some work takes, and what it returns. On a GPU that is the time between
         two events of its stream, which is known when the GPU has done the work. Nobody waits for
         that between layers, so the GPU does not stand still there, as it does not in training.
@@ -172,17 +173,17 @@ class Bench:
         return torch.cuda.device(self._device)
 
 
-def _nothing() -> float:
+def _zero_seconds() -> float:
     """The seconds of what is not done."""
     return 0.0
 
 
-def _leaves(outputs: List[torch.Tensor]) -> List[torch.Tensor]:
+def _detached(outputs: List[torch.Tensor]) -> List[torch.Tensor]:
     """What a layer gave, as the next one gets it: without what it was computed from."""
     return [t.detach().requires_grad_(t.requires_grad) for t in outputs]
 
 
-def _seeds(
+def _backward_roots(
     outputs: List[torch.Tensor], following: Optional[List[torch.Tensor]]
 ) -> Tuple[List[torch.Tensor], List[torch.Tensor]]:
     """The tensors of an output that have a gradient, and their gradients: those of the inputs of
@@ -195,7 +196,7 @@ def _seeds(
     return roots, [torch.zeros_like(t) if g is None else g for t, g in zip(roots, grads)]
 
 
-class _Named:
+class _NamingErrors:
     """A block in which errors of a layer name it; memory that a GPU lacks is no error of it."""
 
     def __init__(self, name: str) -> None:
@@ -244,7 +245,7 @@ def _storage(tensor: torch.Tensor) -> Tuple[int, int]:
     return memory.data_ptr(), memory.nbytes()
 
 
-def _step(optimizer: Any) -> None:
+def _step_and_zero(optimizer: Any) -> None:
     """A step of an optimizer, and gradients of zero for the next."""
     optimizer.step()
     for group in optimizer.param_groups:
@@ -252,17 +253,17 @@ def _step(optimizer: Any) -> None:
             p.grad.zero_()
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def _move_to(value: Any, device: torch.device) -> Any:
     """A nested value whose tensors are on a device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, (list, tuple)):
-        moved = [_moved(v, device) for v in value]
+        moved = [_move_to(v, device) for v in value]
         return type(value)(*moved) if hasattr(value, "_fields") else type(value)(moved)
-    return {k: _moved(v, device) for k, v in value.items()} if isinstance(value, dict) else value
+    return {k: _move_to(v, device) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def _summary(rows: List[Tuple[float, float, float, float]], kept: int, out: int) -> Measured:
+def _summarize(rows: List[Tuple[float, float, float, float]], kept: int, out: int) -> Measured:
     """What rounds come to: medians, and how far the quartiles are from each other."""
     forward, backward, by_weights, update = (statistics.median(column) for column in zip(*rows))
     low, middle, high = statistics.quantiles([row[0] + row[1] for row in rows], n=4)

@@ -20,7 +20,7 @@ def read_mesh(mesh: str, layers: int) -> str:
         raise wrong_type("mesh", mesh, "a text such as 'dp=2,pp=2', or the name of a deployment")
     source = f"mesh={mesh!r}"
     if os.path.exists(mesh) or mesh.endswith(".json"):
-        deployment, source = _read(mesh), mesh
+        deployment, source = _read_deployment(mesh), mesh
         planned = _layers_of(deployment)
         mesh = deployment["mesh"]
         if planned not in (None, layers):
@@ -47,7 +47,7 @@ def read_mesh(mesh: str, layers: int) -> str:
     return mesh
 
 
-def _read(path: str) -> Mapping[str, Any]:
+def _read_deployment(path: str) -> Mapping[str, Any]:
     """The content of a deployment file, of which the mesh was looked at."""
     try:
         with open(path, "rb") as file:

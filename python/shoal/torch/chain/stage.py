@@ -14,8 +14,8 @@ from shoal.mesh import Mesh
 
 from ..arena import empty
 from .boundary import Boundary
-from .kept import KeptOptimizer
 from .layers import Layers, Optimizers, parameters_in, refuse_device
+from .stage_optimizer import StageOptimizer
 
 # How many micro-batches a stage makes of its samples for each stage of the pipeline, where the mesh
 # does not say how many samples one has: so 1F1B waits for less than a fifth of the step.
@@ -50,7 +50,7 @@ class Stage:
         """Give the parameters of this stage memory, which is not filled yet. Raises ValueError for
         a mesh that a chain cannot follow.
         """
-        self._all, self._program, self._mesh = layers, program, mesh
+        self._all_layers, self._program, self._mesh = layers, program, mesh
         self._dp, self._pp = mesh["dp"], mesh["pp"]
         part = mesh.part("pp", len(layers))
         self.layers = {number: layers.modules[number] for number in part}
@@ -73,7 +73,9 @@ class Stage:
                 self._parameters[name] = module._parameters[key]
         trained = {n: p for n, p in self._parameters.items() if p.requires_grad}
         self._gradients = _flat_gradients(trained)
-        self._kept = KeptOptimizer(program.optimizer, trained, layers.kept, program.schedule)
+        self._stage_optimizer = StageOptimizer(
+            program.optimizer, trained, layers.state_entries, program.schedule
+        )
         # Micro-batches whose gradient is not back, the oldest first.
         self._flight: Deque[InFlight] = collections.deque()
         self._loss = torch.zeros(1, dtype=torch.float64)  # of this rank's samples in the step
@@ -87,29 +89,30 @@ class Stage:
     @property
     def optimizer(self) -> Optional[torch.optim.Optimizer]:
         """The optimizer of this stage; None = the stage has nothing to train."""
-        return self._kept.optimizer
+        return self._stage_optimizer.optimizer
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The state by name, as shoal.train asks for it."""
-        return {**{n: p.detach() for n, p in self._parameters.items()}, **self._kept.tensors()}
+        parameters = {n: p.detach() for n, p in self._parameters.items()}
+        return {**parameters, **self._stage_optimizer.tensors()}
 
     def adopt(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Keep the state in these tensors, which lie in memory of the job."""
         for name, parameter in self._parameters.items():
             parameter.data = tensors[name]
-        self._kept.adopt(tensors)
+        self._stage_optimizer.adopt(tensors)
 
     @torch.no_grad()
     def initialize(self) -> None:
         """Set the state to what training begins with: the parameters to the values that their
         modules give them.
         """
-        for number, module in self._all.initial():
+        for number, module in self._all_layers.initial_layers():
             if number in self.layers:
                 for name, inner, key in parameters_in(number, module):
                     if name in self._parameters:
                         self._parameters[name].copy_(inner._parameters[key])
-        self._kept.reset()
+        self._stage_optimizer.reset()
 
     def gradients(self, indices: Any) -> torch.Tensor:
         """Compute the gradients of a global batch, and return this rank's share of the mean loss.
@@ -145,7 +148,7 @@ class Stage:
         """Make a step of the optimizer."""
         for boundary in self._boundaries:
             boundary.commit()
-        self._kept.step()
+        self._stage_optimizer.step()
 
     def _micro_size(self, samples: int) -> int:
         """How many samples a micro-batch has, of so many of this rank."""
@@ -166,12 +169,12 @@ class Stage:
             for tensor in [*inputs, targets] if isinstance(targets, torch.Tensor) else inputs:
                 refuse_device(tensor, "what fetch gave", "leave samples there")
         if self._before is not None:
-            inputs = self._before.take(size)
+            inputs = self._before.receive(size)
             if following:
-                self._before.expect(following)
+                self._before.begin_receive(following)
         outputs = inputs
         for number, module in self.layers.items():
-            outputs = as_tensors(module(*outputs), self._all.describe(number))
+            outputs = as_tensors(module(*outputs), self._all_layers.describe(number))
         if self._last:
             loss = mean_loss(self._program.loss, outputs, targets) * (size / batch)
             self._loss += loss.item()
@@ -179,7 +182,7 @@ class Stage:
         self._flight.append(InFlight(size, inputs, outputs))
         if self._after is not None:
             self._after.send(size, outputs)
-            self._after.expect(self._flight[0].size, gradients=True)
+            self._after.begin_receive(self._flight[0].size, gradients=True)
 
     def _backward(self) -> None:
         """Take the gradient of the oldest micro-batch through this stage. Waits for the stage
@@ -189,9 +192,9 @@ class Stage:
         roots = [t for t in outputs if t.requires_grad]
         gradients: Optional[List[torch.Tensor]] = None
         if self._after is not None:
-            gradients = self._after.take_gradients(size)
+            gradients = self._after.receive_gradients(size)
             if self._flight:
-                self._after.expect(self._flight[0].size, gradients=True)
+                self._after.begin_receive(self._flight[0].size, gradients=True)
         if roots:
             torch.autograd.backward(roots, gradients)
         if self._before is not None:

@@ -9,10 +9,10 @@ from torch import nn
 
 from shoal.errors import ShoalError
 
-from .layers import COUNT, Kept, Optimizers, state_name
+from .layers import COUNT, Optimizers, StateEntry, state_name
 
 
-class KeptOptimizer:
+class StageOptimizer:
     """Makes the steps of an optimizer, and keeps its state in given tensors, which others may read
     and write between two steps. The thread of the training loop uses it.
     """
@@ -21,25 +21,25 @@ class KeptOptimizer:
         self,
         make: Optimizers,
         parameters: Mapping[str, nn.Parameter],
-        kept: Mapping[str, Mapping[str, Kept]],
+        state_entries: Mapping[str, Mapping[str, StateEntry]],
         schedule: Optional[Callable[[int], float]],
     ) -> None:
-        """Of the parameters of a stage by name; `kept` says what is kept of each. The tensors have
-        no values until `reset` or `adopt`.
+        """Of the parameters of a stage by name; `state_entries` says what is kept of each. The
+        tensors have no values until `reset` or `adopt`.
         """
         self._make, self._schedule = make, schedule
-        self._parameters, self._kept = parameters, kept
+        self._parameters, self._state_entries = parameters, state_entries
         self._tensors = {
             state_name(key, name): torch.empty(x.shape, dtype=x.dtype)
             for name in parameters
-            for key, x in kept[name].items()
+            for key, x in state_entries[name].items()
         }
         self._count = torch.zeros((), dtype=torch.int64)
         self._bound = False  # the optimizer's state is in the tensors
         # torch's optimizer; None = the stage has nothing to train.
-        self.optimizer = self._new()
+        self.optimizer = self._new_optimizer()
 
-    def _new(self) -> Optional[torch.optim.Optimizer]:
+    def _new_optimizer(self) -> Optional[torch.optim.Optimizer]:
         """A new optimizer of torch; None where there are no parameters, which torch refuses."""
         made = self._make(list(self._parameters.values())) if self._parameters else None
         self._rates = [group.get("lr", 0.0) for group in made.param_groups] if made else []
@@ -67,7 +67,7 @@ class KeptOptimizer:
         """
         count = int(self._count)
         if count == 0 and self._bound:
-            self.optimizer = self._new()  # training began again
+            self.optimizer = self._new_optimizer()  # training began again
         if self.optimizer is not None:
             if count > 0:
                 self._bind()
@@ -76,7 +76,7 @@ class KeptOptimizer:
                 for group, rate in zip(self.optimizer.param_groups, self._rates):
                     group["lr"] = rate * factor
             self.optimizer.step()
-            self._keep()
+            self._store_state()
         self._count += 1
 
     def _bind(self) -> None:
@@ -85,21 +85,21 @@ class KeptOptimizer:
             if not self._bound:
                 self.optimizer.state[parameter] = {}
             state = self.optimizer.state[parameter]
-            for key, kept in self._kept[name].items():
+            for key, entry in self._state_entries[name].items():
                 tensor = self._tensors[state_name(key, name)]
-                if kept.number is not None:
-                    state[key] = kept.number(tensor.item())
+                if entry.number is not None:
+                    state[key] = entry.number(tensor.item())
                 elif not self._bound:
                     state[key] = tensor
         self._bound = True
 
-    def _keep(self) -> None:
+    def _store_state(self) -> None:
         """Take over into the tensors what the optimizer has made anew."""
         for name, parameter in self._parameters.items():
             state = self.optimizer.state.get(parameter, {})
             for key, value in state.items():
-                kept = self._kept[name].get(key)
-                if kept is None:
+                entry = self._state_entries[name].get(key)
+                if entry is None:
                     if value is None:
                         continue
                     raise ShoalError(
@@ -107,7 +107,7 @@ class KeptOptimizer:
                         " which it did not after its first: a chain cannot train with it"
                     )
                 tensor = self._tensors[state_name(key, name)]
-                if kept.number is not None:
+                if entry.number is not None:
                     tensor.fill_(value)
                 elif value is not tensor:
                     state[key] = tensor.copy_(value)
