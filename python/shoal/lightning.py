@@ -495,6 +495,6 @@ def _restore_metric(metric: Any, before: List[Any]) -> None:
 
 
 # self.log of a compiled module, and what it is averaged by, talk to the agent.
-shoal.torch.untraced.mark_package(__name__)
-shoal.torch.untraced.mark_package("shoal.steps")
-shoal.torch.untraced.mark_package("shoal._live.step")
+shoal.torch.untraced.skip_package(__name__)
+shoal.torch.untraced.skip_package("shoal.steps")
+shoal.torch.untraced.skip_package("shoal._live.step")

@@ -216,7 +216,7 @@ def propose_bucket_sizes(sizes):
     when buckets are replaced.
     """
     import shoal
-    from shoal.torch import sizes as module
+    from shoal.torch import bucket_sizes as module
     from shoal.torch import path
 
     module._FIRST, module._TRIAL = 3, 2

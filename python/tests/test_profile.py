@@ -98,7 +98,7 @@ def test_tuples_of_several_types():
         rounds=5,
         name="x",
         kind="cpu",
-        say=lambda line: None,
+        report=lambda line: None,
     )
     width = chain_torch.CONTEXT * (8 * chain_torch.WIDTH + 1)
     assert [layer["out"] for layer in model["layers"]] == [*[width] * 4, 0]
@@ -166,7 +166,7 @@ def test_a_layer_that_changes_its_input():
             rounds=5,
             name="x",
             kind="cpu",
-            say=lambda line: None,
+            report=lambda line: None,
         )
 
 

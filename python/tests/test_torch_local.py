@@ -17,7 +17,7 @@ from shoal._runtime.backend import DeclaredSync
 from shoal._runtime.protocol import SAMPLE
 from shoal.sync import STRATEGIES, parse
 from shoal.torch import averaged, sample
-from shoal.torch.moments import share_first
+from shoal.torch.moments import broadcast_state
 
 
 @pytest.fixture
@@ -326,8 +326,8 @@ def test_a_change_of_the_strategy_is_void_where_a_worker_has_another_anchor(
     plain = _model()
     reference = optim.SGD(plain.parameters(), lr=0.1)
     agent, anchor = job._backend, optimizer._anchor
-    real = type(anchor).differing
-    monkeypatch.setattr(type(anchor), "differing", lambda a, *_: real(a, _Three(a), 3, 0))
+    real = type(anchor).differing_ranks
+    monkeypatch.setattr(type(anchor), "differing_ranks", lambda a, *_: real(a, _Three(a), 3, 0))
     names, ends = [], []
     changes = {1: ("local", 2), 3: ("hybrid", 2)}
     for (x, y), number in zip(loader, range(5)):
@@ -387,7 +387,7 @@ def test_all_workers_get_the_state_of_rank_0_for_the_same_parameters(kind):
         inner.step()
         before = [p.detach().clone() for p in parameters]
         step = _Recorded(said)
-        share_first(step, inner)
+        broadcast_state(step, inner)
         said = step.said
         assert all(map(torch.equal, before, parameters)), "no parameter moves"
         assert [p.grad is not None for p in parameters] == [i in used for i in range(4)]

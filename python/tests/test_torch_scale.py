@@ -154,13 +154,13 @@ def test_without_a_range_the_optimizer_stays_as_it_is(job):
 def test_that_nobody_follows_is_said_once(job, capfd, monkeypatch):
     """A job of one is told nothing, for nobody changes its batch; rank 0 of another one, once."""
     loader = shoal.torch.loader([0] * 64, global_batch=4, batch_range=(2, 16))
-    loader._ask_for_rate()
+    loader._warn_of_fixed_rate()
     assert capfd.readouterr().err == "" and job._progress.rate_decided
 
     job._progress.rate_decided = False
     monkeypatch.setattr(sys.modules["shoal.torch.loader"], "Solo", ())  # as if there were an agent
-    loader._ask_for_rate()
-    loader._ask_for_rate()
+    loader._warn_of_fixed_rate()
+    loader._warn_of_fixed_rate()
     assert capfd.readouterr().err.count("no learning rate follows it: make the optimizer by") == 1
 
 

@@ -153,18 +153,18 @@ def test_weights_of_samples():
     """Draws are in proportion to the weights, with replacement, and the same for any number of
     workers.
     """
-    from shoal.torch.loader import _Draws
+    from shoal.torch.loader import _WeightedDraws
 
     alone, (one, other) = world(1, _draw_by_weights)[0], world(2, _draw_by_weights)
     assert [[a + b for a, b in zip(*epochs)] for epochs in zip(one, other)] == alone
     assert alone[0] != alone[1] and {i for e in alone for step in e for i in step} <= {1, 4, 8}
-    draws = _Draws([0, 1, 2, 0, 5, 0], 6, 7)
+    draws = _WeightedDraws([0, 1, 2, 0, 5, 0], 6, 7)
     drawn = collections.Counter(draws.at(0, i) for i in range(8000))
     assert set(drawn) == {1, 2, 4}
     assert all(abs(drawn[i] - 1000 * w) < 150 for i, w in ((1, 1), (2, 2), (4, 5))), drawn
     for wrong in ([1, 2], [0] * 6, [1, -1, 1, 1, 1, 1], [math.nan] * 6):
         with pytest.raises(ValueError, match="weights"):
-            _Draws(wrong, 6, 7)
+            _WeightedDraws(wrong, 6, 7)
 
 
 def _train_alone():

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch_world import main, world
 
-from shoal.torch.zero.kinds import state_kinds
+from shoal.torch.zero.state_kinds import state_kinds
 from shoal.torch.zero.layout import GRAIN, partition, round_up, slices
 
 

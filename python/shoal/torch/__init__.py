@@ -24,6 +24,6 @@ from .schedule import schedule
 from .zero.optimizer import zero
 
 registry.patch_constructors()
-untraced.mark_package(__name__)
+untraced.skip_package(__name__)
 
 __all__ = ["PowerSGD", "TopK", "chain", "ddp", "empty", "loader", "optimizer", "schedule", "zero"]

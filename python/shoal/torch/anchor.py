@@ -22,30 +22,30 @@ from shoal.sync.contract import assign, differences
 
 from .arena import empty
 from .bucket import Bucket, BucketCall, StepInfo, make_buckets
+from .optimizer_wrapper import submit_whole
 from .path import Paths
 from .sample import LocalSample
 from .wire import wire_to_move
-from .wrapper import submit_whole
 
 
-class _Moved(Bucket):
+class _RoundBucket(Bucket):
     """A bucket for how far parameters have moved from the anchor, or for their gradients."""
 
     # How many workers had samples in the round: on the first bucket, a number in the arena.
-    counted: Optional[Tensor] = None
+    worker_count: Optional[Tensor] = None
     sample: Optional[LocalSample] = None  # of the gradients, likewise
 
     def begin_step(self, info: StepInfo) -> None:
         """Make the bucket ready for the first `put` of a commit."""
         super().begin_step(info)
-        if self.counted is not None:
-            self.counted[0] = int(info.share > 0)
+        if self.worker_count is not None:
+            self.worker_count[0] = int(info.share > 0)
 
     def payload_calls(self) -> List[BucketCall]:
         """The calls that make up the mean, the count of the workers, and the sample."""
         calls = super().payload_calls()
-        if self.counted is not None:
-            calls.insert(0, BucketCall(self.counted, op="sum", tag=NO_GRADIENT))
+        if self.worker_count is not None:
+            calls.insert(0, BucketCall(self.worker_count, op="sum", tag=NO_GRADIENT))
         return calls if self.sample is None else [*self.sample.calls(), *calls]
 
 
@@ -61,8 +61,8 @@ def _digest(tensors: Sequence[Tensor]) -> int:
 
 class Anchor:
     """The anchor z of some parameters, and what their strategy keeps beside it. `commit`,
-    `average_gradients` and `differing` wait for the other workers; nothing else waits. For the
-    thread of the training loop.
+    `average_gradients` and `differing_ranks` wait for the other workers; nothing else waits. For
+    the thread of the training loop.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Anchor:
         self._statistics = make_buckets(buffers)
         for bucket in self._statistics:
             bucket.gradient = False
-        self._moved = make_buckets(parameters, make=_Moved)
-        self._moved[0].counted = empty(1, torch.int64)  # type: ignore[attr-defined]
-        buckets = [*self._statistics, *self._moved]
-        self._path = Paths(job, [*parameters, *buffers], buckets, None, plain=False).arena
+        self._round_buckets = make_buckets(parameters, make=_RoundBucket)
+        self._round_buckets[0].worker_count = empty(1, torch.int64)  # type: ignore[attr-defined]
+        buckets = [*self._statistics, *self._round_buckets]
+        self._path = Paths(job, [*parameters, *buffers], buckets, None, uncompressed=False).arena
         # In the order of the buckets, as are `z` and the arrays in `kept`.
-        self.parameters = [p for bucket in self._moved for p in bucket.parameters]
+        self.parameters = [p for bucket in self._round_buckets for p in bucket.parameters]
         self.sample = LocalSample(self.parameters)  # of the gradients in this round
-        self._moved[0].sample = self.sample  # type: ignore[attr-defined]
+        self._round_buckets[0].sample = self.sample  # type: ignore[attr-defined]
         self.strategy = strategy
         self.z = [w.clone() for w in self.w]
         self.kept = strategy.keep(self.z)
@@ -102,12 +102,12 @@ class Anchor:
         w = self.w
         moved: List[Optional[Tensor]] = list(differences(w, self.z))
         self._average(moved, gradient=False)
-        workers = int(self._moved[0].counted)  # type: ignore[attr-defined]
+        workers = int(self._round_buckets[0].worker_count)  # type: ignore[attr-defined]
         self.strategy.commit(w, self.z, self.kept, moved, workers)
 
     def average_gradients(self) -> None:
         """Average the gradients over the workers, in place, as the commit of the open step. The
-        anchor is where the parameters are then; `settle` has it follow them.
+        anchor is where the parameters are then; `move_to_parameters` has it follow them.
         """
         gradients = [p.grad for p in self.parameters]
         self._average(gradients, gradient=True)
@@ -120,7 +120,7 @@ class Anchor:
         """
         places: Dict[int, int] = {}  # index of the first tensor of a bucket, by the bucket's id
         at = 0
-        for bucket in self._moved:
+        for bucket in self._round_buckets:
             places[id(bucket)] = at
             at += len(bucket.parameters)
             bucket.gradient = gradient
@@ -147,18 +147,18 @@ class Anchor:
                 path.copier.copy_out(target, mean)
         path.copier.order_after_copies_out()
 
-    def settle(self) -> None:
+    def move_to_parameters(self) -> None:
         """Have the anchor be where the parameters are, where the strategy has them the same."""
         if self.strategy.averages_gradients:
             assign(self.z, self.w)
 
-    def differing(self, step: "shoal.Step", size: int, rank: int) -> List[int]:
+    def differing_ranks(self, step: "shoal.Step", size: int, rank: int) -> List[int]:
         """The ranks, of so many, whose anchor is not that which most workers have; of two that as
         many have it is that of the lowest rank. The same on all workers, of which this is `rank`.
         """
         if size == 1:
             return []
-        self.settle()
+        self.move_to_parameters()
         digests = array("q", bytes(8 * size))
         digests[rank] = _digest(self.z)
         found = list(step.submit_aside(digests).wait())
@@ -167,10 +167,10 @@ class Anchor:
 
     def switch(self, strategy: Strategy) -> None:
         """Go on with another strategy, between two rounds: the parameters become the anchor."""
-        self.settle()
+        self.move_to_parameters()
         self.strategy, self.kept = strategy, strategy.switch(self.w, self.z)
 
-    def return_to(self) -> None:
+    def reset_replica(self) -> None:
         """Set the parameters to the anchor."""
         if not self.strategy.averages_gradients:
             assign(self.w, self.z)
@@ -182,9 +182,9 @@ class Anchor:
             assign(arrays, kept[name])
 
     @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
+    def swapped_in(self) -> Iterator[None]:
         """A block in which the parameters are the anchor."""
-        self.settle()
+        self.move_to_parameters()
         w = self.w
         own = [replica.clone() for replica in w]
         assign(w, self.z)

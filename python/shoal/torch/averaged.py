@@ -10,7 +10,7 @@ from typing import Dict, Iterable
 from torch import Tensor
 
 
-class Tensors:
+class TensorSet:
     """A set of tensors by identity, which keeps none of them alive. For one thread at a time."""
 
     def __init__(self) -> None:
@@ -29,6 +29,6 @@ class Tensors:
         return ref is not None and ref() is tensor
 
 
-by_ddp = Tensors()  # averaged in the backward pass of a model that shoal.torch.ddp wrapped
-frozen_by_ddp = Tensors()  # took no gradient when shoal.torch.ddp wrapped their model
-by_optimizer = Tensors()  # averaged by shoal.torch.optimizer
+by_ddp = TensorSet()  # averaged in the backward pass of a model that shoal.torch.ddp wrapped
+frozen_by_ddp = TensorSet()  # took no gradient when shoal.torch.ddp wrapped their model
+by_optimizer = TensorSet()  # averaged by shoal.torch.optimizer

@@ -15,9 +15,9 @@ from shoal._runtime.log import format_count, log_line
 
 from . import averaged, cuda, elastic, registry
 from .compress import Compression, bucket_maker
+from .ddp_model import DistributedDataParallel
 from .state import register_state
 from .wire import wire_to_move
-from .wrapped import DistributedDataParallel
 
 
 def ddp(

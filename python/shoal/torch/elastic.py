@@ -20,10 +20,10 @@ from shoal._runtime.log import format_count, log_line
 
 from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket, make_buckets
+from .bucket_sizes import BucketSizes
+from .ddp_model import DistributedDataParallel
 from .exchange import require_open_step
 from .path import Path, Paths
-from .sizes import Sizes
-from .wrapped import DistributedDataParallel
 
 _LEAST_BYTES = 1 << 20  # bytes of the smallest bucket that is worth a call
 _BUCKETS = 16  # number of buckets that a model is cut into, unless they get too small or too large
@@ -76,7 +76,7 @@ def wrap_elastic(
             "bucket_cap_mb": ddp_bucket_bytes / (1 << 20),
             **_UNSYNCED,
             **options,
-            "process_group": _Alone(job, [0], _FOREVER),
+            "process_group": _SingleProcessGroup(job, [0], _FOREVER),
         },
     )
     average = Average(
@@ -139,7 +139,7 @@ def gradient_bytes(model: torch.nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
-class _Alone(ProcessGroup):
+class _SingleProcessGroup(ProcessGroup):
     """A process group of this process only, as DDP gets it: what DDP sends by it stays here."""
 
     def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
@@ -211,10 +211,14 @@ class Average:
         self._statistics = make_buckets(statistics)
         for bucket in self._statistics:
             bucket.gradient = False
-        self._sizes: Optional[Sizes] = None  # None = buckets keep their size
+        self._sizes: Optional[BucketSizes] = None  # None = buckets keep their size
         self._size = bucket_bytes  # the largest size of a bucket, in bytes
         self._paths = Paths(
-            job, [*parameters, *statistics], self._make_buckets(), group, plain=make is Bucket
+            job,
+            [*parameters, *statistics],
+            self._make_buckets(),
+            group,
+            uncompressed=make is Bucket,
         )
         self._path = self._paths.arena  # the path of the step under way
         # By index of a bucket of the path: the number of gradients that the bucket lacks still.
@@ -232,7 +236,7 @@ class Average:
         """Let the workers find the size of buckets while they train, in a job with a loop. `total`
         is the size of all gradients in bytes. Called once, before the first step.
         """
-        sizes = self._sizes = Sizes(self._job, total, self._size)
+        sizes = self._sizes = BucketSizes(self._job, total, self._size)
 
         def set_size(size: int) -> None:
             """Take over the size in bytes that the others have, when this worker joins."""
@@ -279,7 +283,7 @@ class Average:
                 self._resize_buckets()
                 self._begin_step(self._paths.choose())
         if self._alone:
-            return self._keep(bucket)
+            return self._take_alone(bucket)
         future = self._path.copier.new_future()
         self._taken.append((bucket, future))
         self._copy_in(bucket)
@@ -288,7 +292,7 @@ class Average:
             self._end_step(taken)
         return future
 
-    def _keep(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def _take_alone(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take a bucket where this worker is the only one: its gradients are the mean already, and
         nothing is copied. The last bucket commits the step.
         """
@@ -296,7 +300,7 @@ class Average:
         self._taken.append((bucket, future))
         if bucket.is_last():
             taken, self._taken = self._taken, []
-            self._check_given(taken)
+            self._check_none_withheld(taken)
             require_open_step(self._job).commit_without_average()
             if self._used is not None:
                 self._used.clear()
@@ -371,10 +375,12 @@ class Average:
             self._full += 1
         full, first, end = self._full, len(self._taken) == 1, bucket.is_last()
         if end and full < len(self._missing):
-            self._check_given(self._taken)
+            self._check_none_withheld(self._taken)
         path.copier.run_after_copies(lambda: self._submit_full(path, full, first, end))
 
-    def _check_given(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
+    def _check_none_withheld(
+        self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]
+    ) -> None:
         """Raise RuntimeError for parameters whose gradients DDP has kept to itself in this step, of
         which these are all buckets.
         """

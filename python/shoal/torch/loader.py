@@ -150,7 +150,7 @@ def loader(
         )
     progress = job.place(samples - left_out, global_batch, seed, shuffle, apart, allowed)
     progress.averages = averages
-    draws = None if weights is None else _Draws(weights, samples, seed)
+    draws = None if weights is None else _WeightedDraws(weights, samples, seed)
     keep_random_state(job)
     return Loader(
         job,
@@ -176,13 +176,13 @@ class Loader:
         dataset: Dataset[Any],
         end: End,
         collate: Callable[[List[Any]], Any],
-        turn: int,
-        draws: "Optional[_Draws]",
+        epoch_shift: int,
+        draws: "Optional[_WeightedDraws]",
         options: Any,
     ):
-        """Deal out batches of `dataset`; `options` go to the DataLoader. `turn` is how many samples
-        further on each epoch begins than the one before, and `draws` has those that weights draw;
-        None = every sample once.
+        """Deal out batches of `dataset`; `options` go to the DataLoader. `epoch_shift` is how many
+        samples further on each epoch begins than the one before, and `draws` has those that weights
+        draw; None = every sample once.
         """
         self._job = job
         self._progress = progress
@@ -190,9 +190,10 @@ class Loader:
         self._memory = DeviceMemory(job, progress)
         # Batches that were begun to load before the first step of a loop; None = none.
         self._arriving: Optional[Iterator[Any]] = None
-        orders, batches = _Orders(progress, end, turn, draws), _Batches(dataset, collate)
+        orders = _BatchOrders(progress, end, epoch_shift, draws)
+        batches = _Batches(dataset, collate)
         self._batches: DataLoader[Any] = DataLoader(
-            batches, batch_size=None, sampler=orders, collate_fn=_unchanged, **options
+            batches, batch_size=None, sampler=orders, collate_fn=_keep_collated, **options
         )  # type: ignore[arg-type]
 
     @property
@@ -260,7 +261,7 @@ class Loader:
         self._start_loading()  # before the others wait for this worker
         return self._progress.catch_up()
 
-    def _ask_for_rate(self) -> None:
+    def _warn_of_fixed_rate(self) -> None:
         """Say once in a job whose batch may change that no learning rate follows it, on rank 0."""
         progress, job = self._progress, self._job
         if progress.rate_decided or progress.batch_range is None:
@@ -298,28 +299,30 @@ class Loader:
             batch = next(batch for plan, batch in arriving if plan == progress.lookahead.plan)
             progress.step_timer.add_data_wait(asked)
             progress.open_step()
-            self._ask_for_rate()
+            self._warn_of_fixed_rate()
             self._memory.begin_step()
             yield batch
         if progress.begun:  # the others begin to load anew too, which draws a random number
             self._arriving = None
 
 
-class _Orders:
+class _BatchOrders:
     """What the DataLoader asks its workers for, without end: the batches of the plan that holds
     when it asks, which it does on the thread of the training loop. A plan is the number of times
     that the members, and so the samples of each, have become others.
 
-    The samples are `turn` further on in each epoch, so that those that an epoch leaves out are not
-    always the same.
+    The samples are `epoch_shift` further on in each epoch, so that those that an epoch leaves out
+    are not always the same.
     """
 
-    def __init__(self, progress: Progress, end: End, turn: int, draws: "Optional[_Draws]"):
+    def __init__(
+        self, progress: Progress, end: End, epoch_shift: int, draws: "Optional[_WeightedDraws]"
+    ):
         """The orders of a job's place in its data."""
         self._progress = progress
         self._draws = draws  # what stands at the place of a sample; None = the sample itself
         self._end = end
-        self._turn = turn
+        self._epoch_shift = epoch_shift
 
     def __iter__(self) -> Iterator[Order]:
         """The orders, without end: drawn from the job's place in the data when the DataLoader
@@ -337,14 +340,14 @@ class _Orders:
                 yield _NOTHING
             else:
                 asked += 1
-                whole = progress.cursor.samples + self._turn
-                samples = [(int(i) + part.epoch * self._turn) % whole for i in part.indices]
+                whole = progress.cursor.samples + self._epoch_shift
+                samples = [(int(i) + part.epoch * self._epoch_shift) % whole for i in part.indices]
                 if self._draws is not None:
                     samples = [self._draws.at(part.epoch, i) for i in samples]
                 yield plan, samples
 
 
-class _Draws:
+class _WeightedDraws:
     """Samples drawn with replacement, in proportion to weights: which one stands at a place of an
     epoch. It is not changed after `__init__`.
     """
@@ -390,6 +393,6 @@ class _Batches(Dataset):  # type: ignore[type-arg]
         return plan, self._collate([self._dataset[i] for i in indices])
 
 
-def _unchanged(found: Any) -> Any:
+def _keep_collated(found: Any) -> Any:
     """The item of `_Batches` itself: its batch is collated already."""
     return found

@@ -16,11 +16,11 @@ from shoal.sync.contract import assign
 from . import averaged
 from .anchor import Anchor
 from .exchange import require_open_step
-from .moments import share_first
+from .moments import broadcast_state
+from .optimizer_wrapper import Wrapper
 from .partner import Partners
 from .state import initialize_state, load_state, mark_registered
 from .wire import wire_to_move
-from .wrapper import Wrapper
 from .zero.optimizer import Zero
 
 
@@ -32,7 +32,7 @@ def local_steps(
     ValueError for what does not go with local steps, with the line to change.
     """
     models = [getattr(m, "_orig_mod", m) for m in others if isinstance(m, torch.nn.Module)]
-    _check(job, opt, models, text)
+    _check_supported(job, opt, models, text)
     for tensor in (t for m in models for t in (*m.parameters(), *m.buffers())):
         wire = wire_to_move(tensor)
         job.broadcast(wire.data)
@@ -50,7 +50,7 @@ def local_steps(
     return made
 
 
-def _check(
+def _check_supported(
     job: "shoal.Job", opt: torch.optim.Optimizer, models: Sequence[torch.nn.Module], text: str
 ) -> None:
     """Raise an error for what does not go with local steps."""
@@ -97,7 +97,7 @@ def _check(
         )
 
 
-def _anchors_differ(differing: Sequence[int]) -> str:
+def _describe_differing(differing: Sequence[int]) -> str:
     """That the anchors of some ranks are not that of most, in words."""
     whose = f"rank{'s' * (len(differing) > 1)} {', '.join(map(str, differing))}"
     return (
@@ -106,7 +106,7 @@ def _anchors_differ(differing: Sequence[int]) -> str:
     )
 
 
-def _void(wanted: str, now: str, why: str) -> str:
+def _refusal_text(wanted: str, now: str, why: str) -> str:
     """That workers do not go on with the strategy that is wanted, and what to do, in words."""
     return (
         f"sync={wanted} is void, and the job goes on by {now}, since {why}. All workers must change"
@@ -220,7 +220,7 @@ class LocalSteps(Wrapper):
         if self._anchor.strategy.keeps_replicas and any(
             0 <= now <= before / 2 < before for now, before in zip(rates, self._rates)
         ):
-            self._anchor.return_to()
+            self._anchor.reset_replica()
             self._rates = rates
         self._rates = [max(pair) for pair in zip(rates, self._rates)]
 
@@ -231,7 +231,7 @@ class LocalSteps(Wrapper):
         """
         self._at_anchor = True
         try:
-            with self._anchor.in_place():
+            with self._anchor.swapped_in():
                 yield
         finally:
             self._at_anchor = False
@@ -273,7 +273,7 @@ class LocalSteps(Wrapper):
         if step.local_index:
             return
         if self._begun:
-            self._anchor.return_to()
+            self._anchor.reset_replica()
             self._begun = False
         if progress.sync != self._text:
             self._switch(step, progress.sync)
@@ -288,23 +288,23 @@ class LocalSteps(Wrapper):
         try:
             strategy = parse(text).strategy
         except ValueError as e:  # the same on all workers, as the text is
-            self._stay(str(e), f"{e}; the job goes on by {self._anchor.strategy.text}")
+            self._reject_switch(str(e), f"{e}; the job goes on by {self._anchor.strategy.text}")
             return
         anchor, job = self._anchor, self._job
         if strategy.text == anchor.strategy.text:
             self._in_force = text
             return
-        differing = anchor.differing(step, job.size, job.rank)
+        differing = anchor.differing_ranks(step, job.size, job.rank)
         if differing:
-            why = _anchors_differ(differing)
-            self._stay(why, _void(strategy.text, anchor.strategy.text, why))
+            why = _describe_differing(differing)
+            self._reject_switch(why, _refusal_text(strategy.text, anchor.strategy.text, why))
             return
         self._in_force = text
         anchor.switch(strategy)
         if strategy.averages_gradients:
-            share_first(step, self.inner)
+            broadcast_state(step, self.inner)
 
-    def _stay(self, why: str, line: str) -> None:
+    def _reject_switch(self, why: str, line: str) -> None:
         """Say that this worker goes on with the strategy that it has, and have the setting of the
         job go back to that; every worker does the same.
         """
@@ -323,7 +323,7 @@ class LocalSteps(Wrapper):
 
         def state_of(model: torch.nn.Module) -> Dict[str, Any]:
             """The state of a model with the anchor for its parameters."""
-            anchor.settle()
+            anchor.move_to_parameters()
             state = model.state_dict(keep_vars=True)
             return {
                 name: places.get(id(v), v.detach() if isinstance(v, Tensor) else v)

@@ -14,7 +14,7 @@ from .bucket import make_buckets
 from .state import initialize_some
 
 
-def share_first(step: "shoal.Step", inner: torch.optim.Optimizer) -> None:
+def broadcast_state(step: "shoal.Step", inner: torch.optim.Optimizer) -> None:
     """Set the state of an optimizer on all workers to that of rank 0, or of another rank where that
     is lost. All of them call it in the same step, and wait for each other. An optimizer has state
     for the parameters that got a gradient, which may be others on each worker: then also for which
@@ -28,7 +28,7 @@ def share_first(step: "shoal.Step", inner: torch.optim.Optimizer) -> None:
     lacking = [p for p, there in zip(parameters, has) if there and not inner.state.get(p)]
     if lacking:
         initialize_some(inner, lacking)
-    places = list(_places(inner))
+    places = list(_state_entries(inner))
     tensors = [place[key] for place, key in places if isinstance(place[key], Tensor)]
     numbers = [(place, key) for place, key in places if type(place[key]) in (int, float)]
     counts = torch.tensor([float(place[key]) for place, key in numbers], dtype=torch.float64)
@@ -42,7 +42,7 @@ def share_first(step: "shoal.Step", inner: torch.optim.Optimizer) -> None:
         place[key] = type(place[key])(value)
 
 
-def _places(inner: torch.optim.Optimizer) -> Iterator[Tuple[Dict[str, Any], str]]:
+def _state_entries(inner: torch.optim.Optimizer) -> Iterator[Tuple[Dict[str, Any], str]]:
     """Where the state of an optimizer lies, in an order that is the same on all workers: the dict
     of a parameter, and a key of it.
     """

@@ -84,7 +84,7 @@ class DeviceGroup:
         begun = step.begin_on_group(self.group)
         self._executor.run(lambda: self._abort_when_void(begun))
         if self._communicator is None:
-            self._try(self._connect)
+            self._attempt(self._connect)
         return begun
 
     def _abort_when_void(self, begun: Any) -> None:
@@ -116,7 +116,7 @@ class DeviceGroup:
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Begin to add a tensor up over the workers, in place; see `wait`."""
-        self._try(lambda: self._communicator.all_reduce(tensor))  # type: ignore[union-attr]
+        self._attempt(lambda: self._communicator.all_reduce(tensor))  # type: ignore[union-attr]
 
     def record_event(self) -> Any:
         """A new event after all that the device has to compute so far."""
@@ -126,12 +126,12 @@ class DeviceGroup:
         """Block until an event, of which it tells `step_timer`, and then until all sums are there;
         returns why they will never be, else None.
         """
-        self._try(computed.synchronize)
+        self._attempt(computed.synchronize)
         step_timer.record_gradients_ready()
-        self._try(lambda: self._communicator.wait())  # type: ignore[union-attr]
+        self._attempt(lambda: self._communicator.wait())  # type: ignore[union-attr]
         return self._error
 
-    def _try(self, task: Any) -> None:
+    def _attempt(self, task: Any) -> None:
         """Call a task unless one before has failed; keep its RuntimeError or OSError for `wait`."""
         if self._error is None:
             try:

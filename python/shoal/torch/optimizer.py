@@ -17,10 +17,10 @@ from . import averaged
 from .bucket import Bucket
 from .compress import Compression, bucket_maker
 from .local import local_steps
+from .optimizer_wrapper import Wrapper, submit_whole
 from .path import Path, Paths
 from .scale import check_rule, follow_batch
 from .state import check_arguments, register_state
-from .wrapper import Wrapper, submit_whole
 
 
 def optimizer(
@@ -138,7 +138,7 @@ class Averaging(Wrapper):
             parameters,
             self._buckets,
             None if job.elastic else self._group,
-            plain=make is Bucket,
+            uncompressed=make is Bucket,
         )
         self._averaged = False  # the gradients are averages, of which no step was made yet
         self._add_parameters(parameters)

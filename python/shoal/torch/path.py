@@ -74,7 +74,7 @@ class Paths:
         tensors: Sequence[Tensor],
         buckets: Sequence[Bucket],
         group: "Optional[shoal.Group]",
-        plain: bool,
+        uncompressed: bool,
     ):
         """Begin with the path through the arena. Where buckets may go by NCCL, ask all members in
         one call whether any has a device, and register the answer for workers that join.
@@ -84,7 +84,7 @@ class Paths:
         # Whether the workers ask each other for their devices in every generation. The same on all
         # of them.
         self._asks = False
-        if group is None and plain:
+        if group is None and uncompressed:
             self._asks = not job.outside and bool(
                 job.allreduce(array("q", [self._device is not None]), "max")[0]
             )

@@ -35,7 +35,7 @@ class Refused(Exception):
     """Something is wrong with what the command line names; the text says what."""
 
 
-def load(name: str, what: str) -> Any:
+def load_object(name: str, what: str) -> Any:
     """What a text such as gpt.py:chain or package.module:chain names: a file or a module, and what
     is in it. Raises Refused where there is none.
     """
@@ -76,7 +76,7 @@ def _load_file(path: str) -> Any:
     return module
 
 
-def sizes(text: str) -> List[int]:
+def parse_sizes(text: str) -> List[int]:
     """The sizes of micro-batches that a text such as 1,2,4 lists, ascending."""
     parts = text.split(",")
     if not all(re.fullmatch(r"[0-9]{1,9}", p.strip()) and int(p) for p in parts):
@@ -84,7 +84,7 @@ def sizes(text: str) -> List[int]:
     return sorted({int(p) for p in parts})
 
 
-def kind_name(text: str) -> str:
+def parse_kind(text: str) -> str:
     """The kind of device that a text names, as agents and clusters may call one."""
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text):
         raise argparse.ArgumentTypeError(
@@ -110,27 +110,27 @@ def profile(
     rounds: int,
     name: str,
     kind: str,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Dict[str, Any]:
     """Measure a chain with micro-batches of several sizes, and return it as model/1 has it. A size
-    for which a GPU has too little memory is left out, of which `say` tells. All workers of a job
+    for which a GPU has too little memory is left out, of which `report` tells. All workers of a job
     measure at the same time. Raises ShoalError where the chain cannot be measured.
     """
     layers = Layers(chain.layers, chain.optimizer)
     bench = Bench(chain, layers, device)
-    points, out = [], [0] * len(layers)
+    points, out_bytes = [], [0] * len(layers)
     for size in micro:
         shoal.join().barrier()
         began = time.monotonic()
         try:
             measured = bench.measure(sample(torch.arange(size)), rounds)
         except getattr(torch.cuda, "OutOfMemoryError", ()) as e:
-            say(f"micro {size}: left out, for the device has too little memory: {e}")
+            report(f"micro {size}: left out, for the device has too little memory: {e}")
             continue
-        points.append(_point(measured, size, kind, device))
-        out = [max(o, -(-m.out // size)) for o, m in zip(out, measured)]
+        points.append(_point_entry(measured, size, kind, device))
+        out_bytes = [max(o, -(-m.out // size)) for o, m in zip(out_bytes, measured)]
         total = sum(m.forward + m.backward for m in measured)
-        say(
+        report(
             f"micro {size}: {1e3 * total:.1f} ms forward and backward,"
             f" {time.monotonic() - began:.0f} s to measure"
         )
@@ -139,24 +139,28 @@ def profile(
     return {
         "shoal": "model/1",
         "name": name,
-        "layers": [_layer(layers, number, out[number]) for number in range(len(layers))],
+        "layers": [
+            _layer_entry(layers, number, out_bytes[number]) for number in range(len(layers))
+        ],
         "points": points,
         "source": f"measured on {datetime.date.today()}, by PyTorch {torch.__version__}",
     }
 
 
-def _point(measured: List[Measured], size: int, kind: str, device: torch.device) -> Dict[str, Any]:
+def _point_entry(
+    measured: List[Measured], size: int, kind: str, device: torch.device
+) -> Dict[str, Any]:
     """A point of the model: what all layers took with micro-batches of a size."""
     point: Dict[str, Any] = {"device": kind, "micro": size}
     if device.type == "cpu":
         point["threads"] = torch.get_num_threads()
-    point["spread"] = _digits(statistics.median(m.spread for m in measured))
+    point["spread"] = _round_digits(statistics.median(m.spread for m in measured))
     point["layers"] = {
         f"layers.{number}": {
-            "forward": _digits(m.forward),
-            "backward": _digits(m.backward),
-            "by_weights": _digits(m.by_weights),
-            "update": _digits(m.update),
+            "forward": _round_digits(m.forward),
+            "backward": _round_digits(m.backward),
+            "by_weights": _round_digits(m.by_weights),
+            "update": _round_digits(m.update),
             "kept": m.kept,
         }
         for number, m in enumerate(measured)
@@ -164,8 +168,8 @@ def _point(measured: List[Measured], size: int, kind: str, device: torch.device)
     return point
 
 
-def _layer(layers: Layers, number: int, out: int) -> Dict[str, Any]:
-    """A layer of the model; `out` are the bytes that it gives for a sample."""
+def _layer_entry(layers: Layers, number: int, out_bytes: int) -> Dict[str, Any]:
+    """A layer of the model; `out_bytes` are the bytes that it gives for a sample."""
     mine = {n: w for n, w in layers.weights.items() if w.layer == number}
     params = sum(w.nbytes for w in mine.values() if w.trained)
     whole = sum(w.nbytes for w in mine.values())
@@ -175,11 +179,11 @@ def _layer(layers: Layers, number: int, out: int) -> Dict[str, Any]:
         "kind": type(layers.modules[number]).__name__,
         "params": params,
         "state": whole + params + kept,
-        "out": out,
+        "out": out_bytes,
     }
 
 
-def _digits(number: float) -> float:
+def _round_digits(number: float) -> float:
     """A number with as many digits as a measurement has."""
     return float(f"{number:.4g}")
 
@@ -200,7 +204,7 @@ def check_writable(path: str) -> None:
         raise Refused(f"-o {path}: {e.strerror}") from e
 
 
-def write(path: str, model: Dict[str, Any]) -> None:
+def write_model(path: str, model: Dict[str, Any]) -> None:
     """Write a model to a file: whole, or not at all."""
     beside = f"{path}.{os.getpid()}.tmp"
     try:
@@ -228,7 +232,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         help="a function that gives samples by their numbers, as the fetch of chain.train",
     )
     parser.add_argument(
-        "--micro", type=sizes, default=[1, 2, 4, 8], help="sizes of micro-batches, as 1,2,4,8"
+        "--micro", type=parse_sizes, default=[1, 2, 4, 8], help="sizes of micro-batches, as 1,2,4,8"
     )
     parser.add_argument("-o", required=True, dest="output", help="the file to write")
     parser.add_argument(
@@ -236,7 +240,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     parser.add_argument(
         "--device-name",
-        type=kind_name,
+        type=parse_kind,
         help="the kind of device as the cluster names it; the GPU's name, or cpu",
     )
     parser.add_argument(
@@ -271,7 +275,7 @@ def _run(given: argparse.Namespace) -> None:
         raise Refused(f"--device {given.device}: {str(e).splitlines()[0]}") from e
     if shoal.join().rank == 0:
         check_writable(given.output)
-    chain, sample = load(given.chain, "the chain"), load(given.sample, "--sample")
+    chain, sample = load_object(given.chain, "the chain"), load_object(given.sample, "--sample")
     if not isinstance(chain, Chain):
         kind = type(chain).__name__
         raise Refused(f"{given.chain} is a {kind}, and no chain of shoal.torch.chain")
@@ -285,12 +289,12 @@ def _run(given: argparse.Namespace) -> None:
         rounds=given.rounds,
         name=os.path.splitext(os.path.basename(given.chain.rpartition(":")[0]))[0],
         kind=given.device_name or kind_of(device),
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        report=lambda line: print(line, file=sys.stderr, flush=True),
     )
     shoal.join().barrier()  # until then all compute
     if shoal.join().rank:
         return
-    write(given.output, model)
+    write_model(given.output, model)
     spread = 100 * statistics.median(p["spread"] for p in model["points"])
     layers, points = len(model["layers"]), len(model["points"])
     print(

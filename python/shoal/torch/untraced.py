@@ -18,7 +18,7 @@ except ImportError:  # PyTorch 1 compiles nothing
     eval_frame = None  # type: ignore[assignment]
 
 
-def mark_package(name: str) -> None:
+def skip_package(name: str) -> None:
     """Have torch.compile run the functions of a package, and what they call, as they are. What is
     compiled itself stays so where they call it. Only modules that are imported already: called at
     the end of the import of the package.

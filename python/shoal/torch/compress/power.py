@@ -59,7 +59,7 @@ class _LowRank(Feedback):
     def __init__(self, parameters: Sequence[Tensor], rank: int):
         """Allocate the factors in the arena, and room there for what is sent as it is."""
         super().__init__(parameters)
-        thin = [i for i, p in enumerate(self.parameters) if _gets_smaller(p, rank)]
+        thin = [i for i, p in enumerate(self.parameters) if _is_compressible(p, rank)]
         rows = [len(self.parameters[i]) for i in thin]
         columns = [self.parameters[i].numel() // n for i, n in zip(thin, rows)]
         self._whole = [
@@ -121,7 +121,7 @@ class _LowRank(Feedback):
             mean.copy_(part.view(mean.shape))
 
 
-def _gets_smaller(p: Tensor, rank: int) -> bool:
+def _is_compressible(p: Tensor, rank: int) -> bool:
     """Whether a parameter is a matrix, or taken as one, whose factors of this rank have fewer
     elements.
     """

@@ -17,8 +17,8 @@ import shoal
 from shoal._runtime.tree import RowSharded
 
 from .flat import FlatParameters, gather_chunks
-from .kinds import Kind, state_kinds
 from .layout import Partition, Slice, Span, partition, slices
+from .state_kinds import StateKind, state_kinds
 
 
 class MemberRow(NamedTuple):
@@ -48,7 +48,7 @@ class Shards:
         self.name = "sharded " + job.unused("optimizer")
         groups = {p: g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._group = [groups[p] for p in flat.parameters]
-        self._kinds: List[Dict[str, Kind]] = [
+        self._kinds: List[Dict[str, StateKind]] = [
             state_kinds(optimizer, g, p) for g, p in zip(self._group, flat.parameters)
         ]
         self._names = sorted({name for known in self._kinds for name in known})

@@ -5,13 +5,14 @@ import types
 import pytest
 
 torch = pytest.importorskip("torch")
-from shoal.torch import sizes as module
+from shoal.torch import bucket_sizes as module
 
 
 class Steps:
     """A job whose steps take `seconds[size]`, on the slowest worker, which is another one, and
     whose agent proposes `proposals`, sizes of buckets in bytes, one after another. It is a job, a
-    step and a backend in one, as far as shoal.torch.sizes asks them, on the thread of the test.
+    step and a backend in one, as far as shoal.torch.bucket_sizes asks them, on the thread of the
+    test.
     """
 
     def __init__(self, monkeypatch, size, seconds, proposals):
@@ -21,7 +22,7 @@ class Steps:
         self.asked, self.rank, self.generation, self.number = [], 0, 1, 100
         self._proposals, self._seconds = list(proposals), seconds
         self._backend = types.SimpleNamespace(best_bucket_bytes=self._best_bucket_bytes)
-        self.sizes = module.Sizes(self, 64 << 20, size)
+        self.sizes = module.BucketSizes(self, 64 << 20, size)
         monkeypatch.setattr(
             self.sizes.clock, "take_medians", lambda: (0.25, 0.5 * seconds[self.sizes.size])
         )
@@ -104,7 +105,7 @@ def test_the_clock(monkeypatch):
     """The clock gives the medians of backward passes and steps, once."""
     now = iter([0.0, 1.0, 3.0, 10.0, 14.0, 18.0])
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(now))
-    clock = module.Clock()
+    clock = module.StepClock()
     assert clock.take_medians() == (0.0, 0.0)
     for _ in range(2):
         clock.record_full(True, False)

@@ -15,7 +15,7 @@ _TRIAL = 8  # steps that a size is tried for
 _WORTH = 0.97  # a new size stays if its steps take at most this part of the time before
 
 
-class Clock:
+class StepClock:
     """Times steps, from the first full bucket until the last mean is in its place, in seconds. The
     thread of the copier's tasks records, and the one that runs backward takes the medians between
     two steps.
@@ -47,14 +47,14 @@ class Clock:
         """The seconds of a backward pass and of a whole step, as medians of the newest ones, which
         are then forgotten; 0 where there are none.
         """
-        backward = median(self._backward) if self._backward else 0.0
-        took = median(self._took) if self._took else 0.0
+        backward_s = median(self._backward) if self._backward else 0.0
+        took_s = median(self._took) if self._took else 0.0
         self._backward.clear()
         self._took.clear()
-        return backward, took
+        return backward_s, took_s
 
 
-class Sizes:
+class BucketSizes:
     """The size of buckets, in bytes. All workers have the same one in every step.
 
     The agent of rank 0 proposes a size, by a model of the network that is fitted to the job's own
@@ -64,11 +64,11 @@ class Sizes:
     One thread uses it, the one that runs backward.
     """
 
-    def __init__(self, job: "shoal.Job", nbytes: int, size: int) -> None:
-        """Begin with buckets of `size` bytes, for gradients of `nbytes`."""
-        self._job, self._nbytes = job, nbytes
+    def __init__(self, job: "shoal.Job", gradient_bytes: int, size: int) -> None:
+        """Begin with buckets of `size` bytes, for gradients of `gradient_bytes`."""
+        self._job, self._gradient_bytes = job, gradient_bytes
         self.size = size
-        self.clock = Clock()
+        self.clock = StepClock()
         self._generation: Optional[int] = None  # the generation that the fields below are about
         self._due = 0  # the step of the next decision
         self._patience = _FIRST  # steps from that decision to the one after it
@@ -89,26 +89,26 @@ class Sizes:
                 {},
             )
         if step.number >= self._due:
-            backward, took = self.clock.take_medians()
+            backward_s, took_s = self.clock.take_medians()
             asks = self._job.rank == 0 and not self._before
             proposal = (
-                self._job._backend.best_bucket_bytes(self._nbytes, self.size, backward)
+                self._job._backend.best_bucket_bytes(self._gradient_bytes, self.size, backward_s)
                 if asks
                 else 0
             )
-            known = array("q", [proposal, round(1e6 * took)])
+            known = array("q", [proposal, round(1e6 * took_s)])
             step.submit_aside(known, "max").wait()
             self._decide(*known)
             self._due = step.number + (_TRIAL if self._before else self._patience)
         return self.size
 
-    def _decide(self, proposal: int, took: int) -> None:
+    def _decide(self, proposal: int, took_us: int) -> None:
         """Begin a trial of the proposed size (0 = none is proposed), or end the trial under way;
-        `took` are the microseconds of a step of the slowest worker. The same on all workers.
+        `took_us` are the microseconds of a step of the slowest worker. The same on all workers.
         """
-        self._took[self.size] = took
+        self._took[self.size] = took_us
         if self._before:
-            if took > _WORTH * self._took[self._before]:
+            if took_us > _WORTH * self._took[self._before]:
                 self.size = self._before
             self._before = 0
         elif proposal and proposal not in self._took:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-class Kind(NamedTuple):
+class StateKind(NamedTuple):
     """One entry of an optimizer's state of a parameter."""
 
     # Element type of a tensor that is cut with the parameter; None = a number, alike on all parts.
@@ -20,7 +20,9 @@ class Kind(NamedTuple):
     number: Callable[[float], Any]  # makes a number as the optimizer keeps it
 
 
-def state_kinds(optimizer: torch.optim.Optimizer, group: int, parameter: Tensor) -> Dict[str, Kind]:
+def state_kinds(
+    optimizer: torch.optim.Optimizer, group: int, parameter: Tensor
+) -> Dict[str, StateKind]:
     """The state that an optimizer has or will have for a parameter of a group, by name. The
     optimizer stays as it is.
 
@@ -31,7 +33,7 @@ def state_kinds(optimizer: torch.optim.Optimizer, group: int, parameter: Tensor)
     if not state:
         state, shape = _state_after_trial(optimizer, group, parameter.dtype), torch.Size([3])
     return {
-        name: _kind_of(optimizer, name, value, shape)
+        name: _state_kind_of(optimizer, name, value, shape)
         for name, value in state.items()
         if value is not None
     }
@@ -55,17 +57,19 @@ def _state_after_trial(
     return dict(trial.state[p])
 
 
-def _kind_of(optimizer: torch.optim.Optimizer, name: str, value: Any, shape: torch.Size) -> Kind:
+def _state_kind_of(
+    optimizer: torch.optim.Optimizer, name: str, value: Any, shape: torch.Size
+) -> StateKind:
     """The kind of one value in an optimizer's state of a parameter of this shape. Raises TypeError
     for one that cannot be cut.
     """
     if torch.is_tensor(value) and value.shape == shape and shape:
-        return Kind(value.dtype, float)
+        return StateKind(value.dtype, float)
     if torch.is_tensor(value) and value.numel() == 1:
         dtype, like = value.dtype, value.shape
-        return Kind(None, lambda x: torch.full(like, x, dtype=dtype))
+        return StateKind(None, lambda x: torch.full(like, x, dtype=dtype))
     if isinstance(value, (int, float)):
-        return Kind(None, type(value))
+        return StateKind(None, type(value))
     raise _unfit_error(
         optimizer, f"its state {name!r} is neither a number nor as large as the parameter"
     )
