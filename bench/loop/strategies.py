@@ -36,7 +36,7 @@ from model import GPT  # noqa: E402
 from shoal.cursor import Cursor  # noqa: E402
 from shoal.sync import parse, partners  # noqa: E402
 from shoal.sync.contract import assign, differences  # noqa: E402
-from shoal.sync.matching import meet  # noqa: E402
+from shoal.sync.matching import average_pair  # noqa: E402
 
 TEXTS = (
     "ssgd",
@@ -161,7 +161,7 @@ def train(
                 before = [[w.clone() for w in worker.w] for worker in team]
                 for rank, worker in enumerate(team):
                     if found[rank] != rank:
-                        meet(worker.w, before[found[rank]])
+                        average_pair(worker.w, before[found[rank]])
             made += 1
         each = [differences(worker.w, z) for worker in team]
         mean = [sum(parts) / size for parts in zip(*each)]

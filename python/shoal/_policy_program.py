@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import Any, Dict, NoReturn, Optional, Sequence, TextIO
 
-from .policies import Policy, answer, decorated, observation
+from .policies import Policy, answer, decorated, parse_observation
 
 PROTOCOL = 1
 
@@ -59,7 +59,7 @@ def _test(rule: Policy, cases: TextIO) -> int:
         asked += 1
         try:
             observed = json.loads(line)
-            observation(observed)
+            parse_observation(observed)
         except Exception as error:
             failed += 1
             print(

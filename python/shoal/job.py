@@ -127,7 +127,7 @@ class Job(World):
         place = self.place(samples, batch, seed, shuffle, batch_range=batch_range)
         if local_steps is not None:
             what = "how many steps workers make on their own, an integer from 1 to 65536"
-            place.open_sync(OWN, as_integer("local_steps", local_steps, 1, what, MAX_ROUND))
+            place.declare_sync(OWN, as_integer("local_steps", local_steps, 1, what, MAX_ROUND))
         return steps_until(place, End(epochs, steps, statistical_epochs))
 
     def place(
@@ -172,7 +172,7 @@ class Job(World):
             self._progress = Progress(self, self._state, start, allowed)
             self._progress.checkpoints = self._checkpoints
             self._progress.state_goal(self._goal)
-        have = self._progress.stated
+        have = self._progress.stated_start
         if (have.samples, have.batch, have.seed, have.shuffle) != wanted:
             raise ValueError(
                 f"this job trains on {have.samples} samples, {have.batch} a step: a job has one"

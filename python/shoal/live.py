@@ -126,7 +126,7 @@ def train(
             "build", build, "a function that makes this rank's part of the model for a mesh"
         )
     job = join()
-    live = _Live(
+    live = _LiveModel(
         job, build, layout if isinstance(layout, str) else json.dumps(layout), catalogue, mesh
     )
     live.declare_layout()
@@ -152,7 +152,7 @@ def train(
         yield Trained(step.number, step.epoch, float(loss[0]), live.model, live.mesh)
 
 
-class _Live:
+class _LiveModel:
     """The model of this rank, as the mesh changes. All methods but `_allocate_next_memory` run on
     the thread of the training loop, and on all workers at the same place.
     """

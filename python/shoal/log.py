@@ -111,16 +111,16 @@ class _MLflow:
 _TOOLS: Dict[str, Callable[[str, str], Any]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow}
 
 
-def _step_of(job: World) -> Any:
+def _open_step(job: World) -> Any:
     """The shoal.Step under way; None = there is none."""
     return getattr(job, "step", None)
 
 
-def _end_of(job: World, died: bool) -> str:
+def _end_status(job: World, died: bool) -> str:
     """How MLflow calls the end of a run in which the program of this worker has ended, by itself or
     because it died: "" = other workers go on.
     """
-    step = _step_of(job)
+    step = _open_step(job)
     if not died and (step is None or step.committed):
         return "FINISHED"
     return "FAILED" if job.size == 1 else ""
@@ -140,8 +140,8 @@ class _Writer:
         )
         self._job: Optional[World] = None  # that wrote last
         self._thread: Optional[threading.Thread] = None
-        self._told = False  # people were told that something is left out
-        self._end = ""  # how the run has ended, as `_end_of` has it
+        self._has_warned = False  # people were told that something is left out
+        self._end = ""  # how the run has ended, as `_end_status` has it
 
     def write(self, job: World, numbers: Dict[str, float], step: int) -> None:
         """Have numbers of a step of a job written."""
@@ -153,7 +153,7 @@ class _Writer:
         try:
             self._waiting.put_nowait((job.name, numbers, step))
         except queue.Full:
-            self._tell("it is slower than what is to be written, of which some is left out")
+            self._warn_once("it is slower than what is to be written, of which some is left out")
 
     def pause(self, wait: bool = False) -> None:
         """Have the tool closed when all is written, because another worker goes on, or this process
@@ -163,7 +163,7 @@ class _Writer:
             return
         if wait and self._job is not None:
             # Python keeps there what has ended a program that nobody has caught.
-            self._end = _end_of(self._job, getattr(sys, "last_type", None) is not None)
+            self._end = _end_status(self._job, getattr(sys, "last_type", None) is not None)
         else:
             self._end = ""
         try:
@@ -174,10 +174,10 @@ class _Writer:
         if wait:
             thread.join(_LAST_WAIT)
 
-    def _tell(self, why: str) -> None:
+    def _warn_once(self, why: str) -> None:
         """Say on any thread, once, why something is not written."""
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             log_line(f"shoal.log.to({self._kind!r}, {self._place!r}): {why}; the training goes on")
 
     def _run(self) -> None:
@@ -195,7 +195,7 @@ class _Writer:
                     tool = _TOOLS[self._kind](name, self._place)
                 tool.write(numbers, step)
             except Exception as error:  # whatever a tool of others raises
-                self._tell(f"{type(error).__name__}: {error}")
+                self._warn_once(f"{type(error).__name__}: {error}")
                 if item is None:
                     return
 
@@ -220,7 +220,7 @@ class _Series(Listener):
 
     def on_report(self, job: World, numbers: Dict[str, float]) -> None:
         """Have the tool write what the program reports; numbers alone."""
-        step = _step_of(job)
+        step = _open_step(job)
         at = self._step if step is None else step.number
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
         self._write(job, finite, at)

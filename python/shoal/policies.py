@@ -213,7 +213,7 @@ def policy(*, levers: Sequence[str]) -> Callable[[Decide], Decide]:
     return add
 
 
-def observation(fields: Dict[str, Any]) -> Observation:
+def parse_observation(fields: Dict[str, Any]) -> Observation:
     """The observation in a request, as docs/formats/policy.md has it."""
     fields = dict(fields)
     levers = fields.pop("levers")
@@ -243,7 +243,7 @@ def observation(fields: Dict[str, Any]) -> Observation:
 def answer(rule: Policy, request: Dict[str, Any]) -> Dict[str, Any]:
     """What a policy answers to a request, both as docs/formats/policy.md has them."""
     state = request["state"]
-    wanted = rule.decide(observation(request["observation"]), state)
+    wanted = rule.decide(parse_observation(request["observation"]), state)
     if wanted is None:
         return {"tick": request["tick"], "change": None, "because": "", "state": state}
     if not isinstance(wanted, Change):

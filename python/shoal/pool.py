@@ -41,7 +41,7 @@ def _folder() -> str:
     return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"shoal-{os.getuid()}")
 
 
-def _ask(path: str, request: str, body: str) -> Tuple[int, bytes]:
+def _http_request(path: str, request: str, body: str) -> Tuple[int, bytes]:
     """Send an HTTP request to the socket at `path`, whose answer is a status and a text."""
     text = body.encode()
     with socket.socket(socket.AF_UNIX) as link:
@@ -53,7 +53,7 @@ def _ask(path: str, request: str, body: str) -> Tuple[int, bytes]:
     return int(head_lines.split()[1]), rest
 
 
-def _time(milliseconds: int) -> Optional[datetime.datetime]:
+def _datetime_of(milliseconds: int) -> Optional[datetime.datetime]:
     """A time of the keeper in the zone of this host; None = it is not known."""
     if not milliseconds:
         return None
@@ -112,7 +112,7 @@ class PoolJob:
     @property
     def expected_end(self) -> Optional[datetime.datetime]:
         """When it should end; None = that is not known."""
-        return _time(self.view()["expect"]["end"])
+        return _datetime_of(self.view()["expect"]["end"])
 
     @property
     def changes(self) -> List[Change]:
@@ -123,7 +123,7 @@ class PoolJob:
                 c["from"],
                 c["to"],
                 c["because"],
-                _time(c["done"]),
+                _datetime_of(c["done"]),
                 c["outcome"],
             )
             for c in self.view()["changes"]
@@ -148,20 +148,20 @@ class PoolJob:
 
     def stop(self, now: bool = False) -> None:
         """Ask for its end: when its step ends, or at once. Does not wait for it."""
-        self.pool._call("/v1/stop", {"job": self.name, "who": _who(), "now": now})
+        self.pool._call("/v1/stop", {"job": self.name, "who": _user_at_host(), "now": now})
 
     def park(self) -> None:
         """Ask for its end at a checkpoint when its step ends, from which it goes on after `resume`.
         It has no slots until then. Does not wait; one that cannot be parked goes on.
         """
-        self.pool._call("/v1/park", {"job": self.name, "who": _who()})
+        self.pool._call("/v1/park", {"job": self.name, "who": _user_at_host()})
 
     def resume(self) -> None:
         """Let it go on when the pool has slots for it. PoolError if nobody has parked it."""
-        self.pool._call("/v1/resume", {"job": self.name, "who": _who()})
+        self.pool._call("/v1/resume", {"job": self.name, "who": _user_at_host()})
 
 
-def _who() -> str:
+def _user_at_host() -> str:
     """USER@HOST of this process, which ledgers name."""
     try:
         user = getpass.getuser()
@@ -211,7 +211,7 @@ class Pool:
         at = os.path.join(_folder(), f"{_PREFIX}{self.name}{_SUFFIX}")
         request = f"GET {path}" if body is None else f"POST {path}"
         try:
-            status, text = _ask(at, request, "" if body is None else json.dumps(body))
+            status, text = _http_request(at, request, "" if body is None else json.dumps(body))
             answer = json.loads(text)
         except (OSError, IndexError, ValueError) as error:
             raise PoolError(
@@ -285,7 +285,7 @@ class Pool:
                 "spec": json.dumps(spec),
                 "dir": os.path.abspath(directory or os.getcwd()),
                 "env": [f"{key}={value}" for key, value in os.environ.items()],
-                "who": _who(),
+                "who": _user_at_host(),
             },
         )
         if answer["state"] == "failed":

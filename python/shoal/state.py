@@ -83,10 +83,10 @@ def save(
     job, target = join(), _local_path(folder)
     staging = target + ".partial"
     all_succeed = functools.partial(_all_succeed, job, "save")
-    here = _describe_state(job, all_succeed, state, mesh, layout, catalogue)
+    local = _describe_state(job, all_succeed, state, mesh, layout, catalogue)
     all_succeed(lambda: None if job.rank else _make_staging(target, staging))
     try:
-        all_succeed(lambda: _write_part(job, here, staging))
+        all_succeed(lambda: _write_part(job, local, staging))
         all_succeed(lambda: None if job.rank else _publish(staging, target))
     except BaseException:
         if not job.rank:
@@ -111,9 +111,9 @@ def load(
     """
     job, source = join(), _local_path(path)
     all_succeed = functools.partial(_all_succeed, job, "load")
-    here = _describe_state(job, all_succeed, state, mesh, layout, catalogue)
+    local = _describe_state(job, all_succeed, state, mesh, layout, catalogue)
     all_succeed(lambda: None if job.rank else _verify(source))
-    all_succeed(lambda: _fill_state(here, source))
+    all_succeed(lambda: _fill_state(local, source))
 
 
 class _Tensor(NamedTuple):
@@ -124,7 +124,7 @@ class _Tensor(NamedTuple):
     info: TensorInfo  # how a safetensors file describes the part
 
 
-class _Here(NamedTuple):
+class _LocalState(NamedTuple):
     """The state of the job, and the part of it on this worker."""
 
     text: bytes  # the content of shoal-layout.json
@@ -152,7 +152,7 @@ def _describe_state(
     mesh: "Union[Mesh, str, None]",
     layout: Optional[Layout],
     catalogue: Optional[Catalogue],
-) -> _Here:
+) -> _LocalState:
     """The state that the workers have together. All of them call this, wait for each other, and
     compare theirs. `all_succeed` is `_all_succeed` for this job and operation. Changes no array.
     """
@@ -173,7 +173,7 @@ def _describe_state(
     )
     everyone = _gather_json(job, said)
 
-    def merge() -> _Here:
+    def merge() -> _LocalState:
         """Put together what all workers have said. Raises ValueError where they contradict each
         other.
         """
@@ -197,9 +197,9 @@ def _describe_state(
             {"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": bool(merged)},
             indent=1,
         ).encode()
-        here = _Here(text, parts_of_rank(text, job.rank), tensors, merged, wanted)
-        _check_layout(here)
-        return here
+        local = _LocalState(text, parts_of_rank(text, job.rank), tensors, merged, wanted)
+        _check_layout(local)
+        return local
 
     return all_succeed(merge)  # type: ignore[no-any-return]
 
@@ -268,10 +268,10 @@ def _describe_tensor(name: str, array: Any) -> _Tensor:
     return _Tensor(array, items[0], info)
 
 
-def _check_layout(here: _Here) -> None:
+def _check_layout(local: _LocalState) -> None:
     """Raise ValueError where the layout and the arrays of this worker are not the same."""
-    listed = {part.name: part for part in here.parts}
-    for name, tensor in here.tensors.items():
+    listed = {part.name: part for part in local.parts}
+    for name, tensor in local.tensors.items():
         part = listed.pop(name, None)
         if part is None and not tensor.item.nbytes:
             continue
@@ -302,12 +302,12 @@ def _make_staging(target: str, staging: str) -> None:
     os.makedirs(staging)
 
 
-def _write_part(job: Job, here: _Here, staging: str) -> None:
+def _write_part(job: Job, local: _LocalState, staging: str) -> None:
     """Write this worker's file into the folder `staging`, durably, and on rank 0 also the layout
     and the values.
     """
     name = f"rank-{job.rank:05d}.safetensors"
-    own = [here.tensors[part.name] for part in here.parts if part.file == name]
+    own = [local.tensors[part.name] for part in local.parts if part.file == name]
     if own:
         write_rank_file(
             os.path.join(staging, name),
@@ -317,11 +317,11 @@ def _write_part(job: Job, here: _Here, staging: str) -> None:
         )
     if not job.rank:
         with open(os.path.join(staging, _LAYOUT), "wb") as file:
-            file.write(here.text)
+            file.write(local.text)
             file.flush()
             os.fsync(file.fileno())
-        if here.values:
-            values.write_values(staging, here.values)
+        if local.values:
+            values.write_values(staging, local.values)
 
 
 def _publish(staging: str, target: str) -> None:
@@ -344,7 +344,7 @@ def _verify(path: str) -> None:
         run_shoal("state", "check", path)
 
 
-def _fill_state(here: _Here, path: str) -> None:
+def _fill_state(local: _LocalState, path: str) -> None:
     """Set the arrays and values of this worker, which stay the user's, from the checkpoint at
     `path`, whose files it reads. Raises ShoalError for one that lacks some, or has others.
     """
@@ -353,16 +353,16 @@ def _fill_state(here: _Here, path: str) -> None:
     source = TensorReader(path)
     whole = {
         str(t["name"]): (str(t["dtype"]), list(t["shape"]))
-        for t in json.loads(here.text)["tensors"]
+        for t in json.loads(local.text)["tensors"]
     }
-    for part in here.parts:
-        tensor = here.tensors.get(part.name)
+    for part in local.parts:
+        tensor = local.tensors.get(part.name)
         if tensor is None or not tensor.item.nbytes:
             continue
         memory = numpy.empty(tensor.item.nbytes, numpy.uint8)
         source.read_part(part, whole, memory)
         _assign(local_part(tensor.array), memory)
-    values.replace_values(here.wanted, path)
+    values.replace_values(local.wanted, path)
 
 
 def _assign(array: Any, memory: Any) -> None:

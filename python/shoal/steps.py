@@ -44,13 +44,14 @@ class Progress:
         self.job = job
         self.step_timer = job._backend.step_timer
         self.cursor = start
-        self.stated = start  # as the program states it: the batch of `cursor` may be another
+        self.stated_start = start  # as the program states it: the batch of `cursor` may be another
         self.batch_range = batch_range
         # How workers synchronise in the round under way, such as "diloco:lr=0.7"; "" = gradients
-        # are averaged in every step, as nobody has called `open_sync`.
+        # are averaged in every step, as nobody has called `declare_sync`.
         self.sync = ""
         self._stated_sync = DeclaredSync()  # as the program states it
-        self.change = 0  # number of the newest change of the job's setting; 0 = there was none
+        # The number of the newest change of the job's setting; 0 = there was none.
+        self.change_number = 0
         # By which factor the job's setting changes the learning rate; 0 = it says nothing of it.
         self.rate = 0.0
         self.rate_decided = False  # somebody has said how the learning rate follows the batch
@@ -89,7 +90,7 @@ class Progress:
             )
         job._backend.declare_data(self.cursor, start.batch, batch_range)
 
-    def open_sync(self, sync: str, steps: int, auto: bool = False) -> None:
+    def declare_sync(self, sync: str, steps: int, auto: bool = False) -> None:
         """State how workers synchronise, such as "diloco:lr=0.7", and after how many steps, and
         have both change as the job's setting says, always between two rounds and on all workers.
         With `auto` policies of the job may choose that too, and else only people do. All workers
@@ -112,7 +113,7 @@ class Progress:
         )
         self.lookahead.discard()
         declare = self.job._backend.declare_data
-        declare(self.cursor, self.stated.batch, self.batch_range, sync=stated)
+        declare(self.cursor, self.stated_start.batch, self.batch_range, sync=stated)
 
     def _set_sync(self, value: str) -> None:
         """Take over from the members, or from a checkpoint, how workers synchronise."""
@@ -338,7 +339,7 @@ class Progress:
         self._effective = self._effective or float(place.committed())
         self.job._backend.declare_data(
             place,
-            self.stated.batch,
+            self.stated_start.batch,
             self.batch_range,
             self.rate,
             save,
@@ -358,7 +359,7 @@ class Progress:
         (Johnson et al., ICML 2020, section 3), which is the rate in the job's setting. 1 where that
         has none: then all samples count alike.
         """
-        ratio = self.stated.batch / self.cursor.batch
+        ratio = self.stated_start.batch / self.cursor.batch
         if not self.rate:
             return 1.0
         return min(max(self.rate * ratio, min(ratio, 1.0)), max(ratio, 1.0))
@@ -436,13 +437,13 @@ class Progress:
                 return False
             if view.cursor:
                 self.cursor = Cursor.unpack(view.cursor)
-                if not self.cursor.round:  # written before the agent knew of `open_sync`
+                if not self.cursor.round:  # written before the agent knew of `declare_sync`
                     self.cursor = self.cursor.with_round(self._stated_sync.round)
             if view.has_setting:
                 setting = backend.ask_setting()
                 self.rate = setting.rate
                 self.sync = setting.sync or self._stated_sync.stated
-                self.change = setting.number
+                self.change_number = setting.number
                 if self.checkpoints is not None:
                     self.checkpoints.schedule.follow_setting(setting.save)
             self.lookahead.discard()

@@ -10,7 +10,7 @@ import numpy as np
 from shoal.cursor import Cursor
 from shoal.sync import parse, partners
 from shoal.sync.contract import differences
-from shoal.sync.matching import meet
+from shoal.sync.matching import average_pair
 
 SAMPLES, RATE = 96, 0.05
 
@@ -103,7 +103,7 @@ class World:
         before = {r: [w.copy() for w in self.workers[r].w] for r in there}
         for rank in there:
             if found[rank] != rank and found[rank] in before:
-                meet(self.workers[rank].w, before[found[rank]])
+                average_pair(self.workers[rank].w, before[found[rank]])
 
     def _commit(self, ranks, weights):
         """End a round with the workers of these ranks; the others are gone. `weights` has the

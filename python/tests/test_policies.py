@@ -134,13 +134,13 @@ def test_what_is_no_change_is_refused():
 def test_closed_and_unknown_is_none():
     """What is not known is None: the range of a closed lever, the rate, the noise."""
     fields = {k: v for k, v in OBSERVED.items() if k not in ("rate", "noise")}
-    o = policies.observation(dict(fields, levers={}, split={}))
+    o = policies.parse_observation(dict(fields, levers={}, split={}))
     assert (o.batch_range, o.rate, o.noise, o.split.slack) == (None, None, None, ())
     assert (o.size_range, o.setting.size) == (None, 0)
     assert o.saves is None and not o.can_save
-    o = policies.observation(OBSERVED)
+    o = policies.parse_observation(OBSERVED)
     assert (o.batch_range, o.rate.mid, o.noise.scale) == ((64, 128), 2, 500)
-    o = policies.observation(
+    o = policies.parse_observation(
         dict(
             OBSERVED,
             setting={"number": 1, "batch": 64, "shares": [3, 1], "size": 2},
@@ -164,9 +164,9 @@ def test_closed_and_unknown_is_none():
 def test_how_workers_synchronise_is_seen_and_changed():
     """In rounds, where the program leaves that to the job."""
     place = {"number": 0, "batch": 64, "round": 4, "sync": "local"}
-    seen = policies.observation(dict(OBSERVED, setting=place, levers={"sync": True}))
+    seen = policies.parse_observation(dict(OBSERVED, setting=place, levers={"sync": True}))
     assert (seen.setting.round, seen.setting.sync, seen.can_sync) == (4, "local", True)
-    seen = policies.observation(OBSERVED)
+    seen = policies.parse_observation(OBSERVED)
     assert (seen.setting.round, seen.setting.sync, seen.can_sync) == (1, "", False)
     assert shoal.change(because="x", sync="sma", round=2).values == {"sync": "sma", "round": 2}
     with pytest.raises(ValueError, match="is no text"):

@@ -19,7 +19,7 @@ from shoal.steps import steps_until
 def _begin(job, sync="local", steps=4, samples=44, batch=4, **options):
     """The place of a job whose workers synchronise after so many steps."""
     place = job.place(samples, batch, seed=3, **options)
-    place.open_sync(sync, steps)
+    place.declare_sync(sync, steps)
     return place
 
 
@@ -149,18 +149,18 @@ def test_a_job_states_one_way_to_synchronise():
     """
     job, _ = changing_job()
     place = _begin(job)
-    place.open_sync("local", 4)
+    place.declare_sync("local", 4)
     with pytest.raises(ShoalError, match="comes too late .local.: a job has one way"):
-        place.open_sync("local", 4, auto=True)
+        place.declare_sync("local", 4, auto=True)
     with pytest.raises(ShoalError, match="comes too late .local.: a job has one way"):
-        place.open_sync("diloco", 4)
+        place.declare_sync("diloco", 4)
     job, _ = changing_job()
     place = job.place(44, 4)
     with pytest.raises(ValueError, match="a round of 65537 steps"):
-        place.open_sync("local", 65537)
+        place.declare_sync("local", 65537)
     next(steps_until(place, End(1, None)))
     with pytest.raises(ShoalError, match="too late .its steps have begun."):
-        place.open_sync("local", 4)
+        place.declare_sync("local", 4)
 
 
 def test_a_round_loses_a_worker_changes_and_takes_newcomers_in(launch, binary, tmp_path):

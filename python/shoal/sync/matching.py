@@ -21,7 +21,7 @@ def partners(seed: int, step: int, size: int) -> List[int]:
     return found
 
 
-def meet(w: List[object], theirs: List[object]) -> None:
+def average_pair(w: List[object], theirs: List[object]) -> None:
     """w := (w + theirs) / 2, in place. A sum of two is the same in either order, so both partners
     have the same bytes then.
     """

@@ -38,7 +38,7 @@ def local_steps(
         job.broadcast(wire.data)
         if wire.back is not None:
             wire.back()
-    job._progress.open_sync(  # type: ignore[union-attr]
+    job._progress.declare_sync(  # type: ignore[union-attr]
         sync.strategy.text, sync.every, text == "auto"
     )
     made = LocalSteps(job, opt, models, sync)
@@ -312,7 +312,7 @@ class LocalSteps(Wrapper):
         assert progress is not None
         if job.rank == 0:
             log_line(line)
-        job._backend.reject_sync_change(progress.change, self._in_force, why)
+        job._backend.reject_sync_change(progress.change_number, self._in_force, why)
 
     def _register(self, models: Sequence[torch.nn.Module]) -> None:
         """Give workers that join, and checkpoints, the anchor in place of this worker's replica,

@@ -12,7 +12,7 @@ from torch import Tensor
 import shoal
 from shoal.errors import LostError
 from shoal.sync import partners
-from shoal.sync.matching import meet
+from shoal.sync.matching import average_pair
 
 from .arena import empty
 
@@ -69,7 +69,9 @@ class Partners:
         for tensors, _, theirs in self._rooms:
             parts = theirs.split([t.numel() for t in tensors])
             own_parts = [t.detach() for t in tensors]
-            meet(own_parts, [part.view(t.shape).to(t.device) for t, part in zip(tensors, parts)])
+            average_pair(
+                own_parts, [part.view(t.shape).to(t.device) for t, part in zip(tensors, parts)]
+            )
 
     def _renew_group(self) -> None:
         """Make the group of the members of now, and free the one before. Waits for the agent.

@@ -44,7 +44,7 @@ def follow_batch(
     @functools.wraps(before)
     def step(self: torch.optim.Optimizer, *arguments: Any, **options: Any) -> Any:
         """Take the step that the optimizer took before, at the rate that goes with the batch."""
-        ratio = progress.cursor.batch / progress.stated.batch
+        ratio = progress.cursor.batch / progress.stated_start.batch
         with _multiplied(self, rate_factor(rule, kind, ratio, progress.rate)):
             return before(*arguments, **options)
 

@@ -60,7 +60,7 @@ class Schedule:
             counting = counting._schedulers[0]
         # OneCycleLR raises an error beyond its end, which the last step of a training may cross.
         most = getattr(self.inner, "total_steps", float("inf"))
-        worth = min(progress.effective // progress.stated.batch, most)
+        worth = min(progress.effective // progress.stated_start.batch, most)
         for _ in range(int(worth - counting.last_epoch)):  # also one that does not count each
             self.inner.step()
 
