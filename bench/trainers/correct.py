@@ -186,7 +186,7 @@ def judge(framework, folder, output, steps, clip, seed) -> dict:
     )
     ledger = [lines[step][0] for step in range(1, made + 1) if lines[step]]
     samples = steps // EPOCHS * BATCH
-    batches = common.undisturbed(samples, BATCH, seed, EPOCHS)
+    batches = common.undisturbed_batches(samples, BATCH, seed, EPOCHS)
     same = [line["taken"] for line in ledger] == batches
     alone, net = common.replay(batches, samples, steps, clip)
     if framework == "transformers":

@@ -7,7 +7,7 @@ import sys
 import shoal
 import shoal.torch
 import torch
-from running_job import rest_if_calm
+from running_job import sleep_if_slowed
 from shoal.cursor import Cursor
 from shoal.torch.chain.layers import Layers
 from shoal.torch.chain.stage import Program, Stage
@@ -148,7 +148,7 @@ def main(mesh, steps, *files):
         if shoal.join().rank == 0:
             print(f"STEP {step.number} on {step.mesh} loss {step.loss!r}", flush=True)
         if end:
-            rest_if_calm(end)
+            sleep_if_slowed(end)
     print("RELEASED" if shoal.join().released else "END", flush=True)
 
 

@@ -9,18 +9,18 @@ from shoal._runtime.view import View
 from shoal.job import Job
 
 
-class Changing(Solo):
-    """The agent that the test plays: `declared` has what the worker has stated, `synced` the last
-    that it has stated of how workers synchronise, and `rate`, `save` and `sync` are of the job's
-    setting, of which `number` is the newest change. `stayed` is what the worker has told of changes
-    that were void, and `goals` how many steps it has told the training to have.
+class ChangingSolo(Solo):
+    """The agent that the test plays: `declared` has what the worker has stated, `declared_sync` the
+    last that it has stated of how workers synchronise, and `rate`, `save` and `sync` are of the
+    job's setting, of which `number` is the newest change. `rejected` is what the worker has told of
+    changes that were void, and `goals` how many steps it has told the training to have.
     """
 
     def __init__(self):
         """A job of which nothing was stated yet."""
         super().__init__()
         self.declared, self.rate, self.save, self.told_save = [], 0.0, 0, None
-        self.synced, self.sync, self.number, self.stayed = DeclaredSync(), "", 0, []
+        self.declared_sync, self.sync, self.number, self.rejected = DeclaredSync(), "", 0, []
         self.goals = []
 
     def declare_data(
@@ -28,7 +28,7 @@ class Changing(Solo):
     ):
         """Keep what the worker states."""
         self.declared.append((place.batch, batch, batch_range))
-        self.rate, self.told_save, self.synced = rate or self.rate, save, sync
+        self.rate, self.told_save, self.declared_sync = rate or self.rate, save, sync
 
     def ask_setting(self):
         """The setting, of which tests change rate, save, sync and number."""
@@ -40,7 +40,7 @@ class Changing(Solo):
 
     def reject_sync_change(self, number, sync, why):
         """Keep what the worker tells."""
-        self.stayed.append((number, sync, why))
+        self.rejected.append((number, sync, why))
 
     def change_batch(self, job, batch, flags=SETTING):
         """Have the view with which the step under way is committed bring another batch."""
@@ -59,5 +59,5 @@ class Changing(Solo):
 
 def changing_job():
     """A job of one that a test changes, and its agent."""
-    agent = Changing()
+    agent = ChangingSolo()
     return Job(agent), agent

@@ -20,7 +20,7 @@ import shoal
 from shoal._checkpoint.writer import AgentWriter
 
 
-def no_room(*_):
+def refuse_memory(*_):
     """Refuse memory, as where the system gives no more: stands in for AgentWriter.allocate."""
     raise shoal.ArenaError("the job has no more")
 
@@ -55,7 +55,7 @@ if os.environ.get("ORPHANED") == str(job.rank):
 if os.environ.get("LOOKING") == str(job.rank):
     type(job._checkpoints._source).newest = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if os.environ.get("CRAMPED") == str(job.rank):
-    AgentWriter.allocate = no_room
+    AgentWriter.allocate = refuse_memory
 gradient = job.empty((samples, 3), "float64")
 print("PID", os.getpid(), flush=True)
 first = True

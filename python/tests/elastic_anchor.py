@@ -72,7 +72,7 @@ def main(config, end):
     optimizer = shoal.torch.optimizer(inner, model, sync=config["sync"])
     for x, y, index in loader:
         step = loader.step
-        running_job.rest_if_calm(end)
+        running_job.sleep_if_slowed(end)
         begun = dict(joined=late, rank=job.rank)
         if step.local_index == 0:
             begun.update(inner=digest(inner.state_dict()), at=digest(model.state_dict()))

@@ -13,7 +13,7 @@ import signal
 import sys
 
 import numpy as np
-from running_job import rest_if_calm
+from running_job import sleep_if_slowed
 
 import shoal
 
@@ -26,7 +26,7 @@ job.register("seen", lambda: seen, lambda value: np.copyto(seen, value))
 mine = np.zeros(samples)  # what this worker was trained on in the round
 rounds = set()
 for step in job.steps(samples, batch, seed=3, epochs=1 << 40, local_steps=local_steps):
-    rest_if_calm(end)
+    sleep_if_slowed(end)
     if step.local_index == 0:
         mine[:] = 0
     if step.local_weight:

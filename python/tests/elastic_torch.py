@@ -324,7 +324,7 @@ def main(config, end):
         begun = dict(rank=job.rank, random=digest(torch.get_rng_state()), joined=late)
         begun.update(batch=job._progress.cursor.batch, rate=job._progress.rate)
         begun.update(worth=job.statistical_epochs)
-        running_job.rest_if_calm(end)
+        running_job.sleep_if_slowed(end)
         die_if_doomed("before backward")
         optimizer.zero_grad()
         loss_of(model, x, y, index, os.path.exists(end)).backward()

@@ -27,7 +27,7 @@ made = 0  # bytes of memory that were made for the state since then
 make = transfer.allocate_touched
 
 
-def counted_memory(nbytes):
+def allocate_counted(nbytes):
     """Allocate memory for the state, and count what is made after this worker has entered: stands
     in for transfer.allocate_touched.
     """
@@ -36,7 +36,7 @@ def counted_memory(nbytes):
     return make(nbytes)
 
 
-transfer.allocate_touched = counted_memory
+transfer.allocate_touched = allocate_counted
 
 
 def count_and_die(name):
@@ -67,13 +67,13 @@ expected = np.arange(8 << 20, dtype="float64")
 state = expected.copy() if not job.outside else np.full(expected.shape, -1.0)
 
 
-def get():
+def get_state():
     """The state, for a worker that joins: the getter that the job calls."""
     count_and_die("get")
     return state
 
 
-def take(value):
+def set_state(value):
     """Print how many bytes of memory were made, and take over the state: the setter that the job
     calls on a worker that joins.
     """
@@ -81,7 +81,7 @@ def take(value):
     np.copyto(state, value)
 
 
-job.register("state", get, take)
+job.register("state", get_state, set_state)
 armed = True
 stop = np.zeros(1)
 for step in job.steps(1000, 50, epochs=1 << 40):

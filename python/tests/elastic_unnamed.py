@@ -92,7 +92,7 @@ for x, y in loader:
     elif job.rank == 0:
         draws.append([step.number, *drawn])
     late = False
-    running_job.rest_if_calm(end)
+    running_job.sleep_if_slowed(end)
     for optimizer in optimizers:
         optimizer.zero_grad()
     stop = step.share(torch.full((1,), float(os.path.exists(end))), last=False, op="max")

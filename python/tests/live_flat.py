@@ -18,7 +18,7 @@ rules:
 """
 
 
-class Flat(live_numpy.Perceptron):
+class FlatPerceptron(live_numpy.Perceptron):
     """A perceptron that has its part over dp of what its rank of tp has (`mine`), and all of that
     (`whole`) only while it computes gradients.
     """
@@ -58,4 +58,4 @@ class Flat(live_numpy.Perceptron):
 
 
 if __name__ == "__main__":
-    live_numpy.main(sys.argv[1], int(sys.argv[2]), model=Flat, layout=LAYOUT)
+    live_numpy.main(sys.argv[1], int(sys.argv[2]), model=FlatPerceptron, layout=LAYOUT)

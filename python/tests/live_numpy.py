@@ -99,7 +99,7 @@ class Perceptron:
             w -= RATE * (mean / (1 - 0.9**n)) / (np.sqrt(square / (1 - 0.999**n)) + 1e-8)
 
 
-class Lodger(Perceptron):
+class AdoptingPerceptron(Perceptron):
     """A perceptron that keeps its state in memory of the job."""
 
     def adopt(self, tensors):
@@ -121,10 +121,10 @@ def build_either(mesh):
     """A perceptron for a mesh: the ranks differ in which of the two kinds they build, and a rank
     may differ after a change of the mesh.
     """
-    return (Lodger if mesh.job.rank % 2 else Perceptron)(mesh)
+    return (AdoptingPerceptron if mesh.job.rank % 2 else Perceptron)(mesh)
 
 
-class Alone:
+class SingleRankGroup:
     """A group of one, for a training without a job."""
 
     rank, size = 0, 1
@@ -138,7 +138,8 @@ def reference_losses():
     """Yield the losses of the undisturbed training, step by step without end, computed in the
     calling process.
     """
-    model, place = Perceptron({"dp": Alone(), "tp": Alone()}), Cursor.start(SAMPLES, BATCH, SEED)
+    model = Perceptron({"dp": SingleRankGroup(), "tp": SingleRankGroup()})
+    place = Cursor.start(SAMPLES, BATCH, SEED)
     while True:
         yield model.gradients(place.order().take(place.part(0, 1))).item()
         model.update()

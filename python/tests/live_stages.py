@@ -106,7 +106,7 @@ class Stages:
             w -= RATE * self.means[name]
 
 
-class Alone:
+class SingleRankMesh:
     """A mesh of one rank, and each of its groups, for a training without a job."""
 
     rank, size, micro, ahead = 0, 1, None, None
@@ -128,7 +128,7 @@ def reference_losses():
     """Yield the losses of the undisturbed training, step by step without end, computed in the
     calling process.
     """
-    model, place = Stages(Alone()), Cursor.start(SAMPLES, BATCH, SEED)
+    model, place = Stages(SingleRankMesh()), Cursor.start(SAMPLES, BATCH, SEED)
     while True:
         yield model.gradients(place.order().take(place.part(0, 1))).item()
         model.update()

@@ -1,5 +1,5 @@
 """A job under way, for tests that change its workers while it trains. `Running` drives it from the
-test's process, on the test's thread; `rest_if_calm` is for the worker programs.
+test's process, on the test's thread; `sleep_if_slowed` is for the worker programs.
 """
 
 import contextlib
@@ -15,14 +15,15 @@ import time
 HANG = 1500  # seconds; reached only by a hang, on however busy a machine
 # The ending that, after the name of the file that ends a training, names another file: as long as
 # that is there, those that train leave the processors to those that start.
-CALM = ".calm"
+SLOW_SUFFIX = ".slow"
 
 
-def rest_if_calm(end):
+def sleep_if_slowed(end):
     """What a worker calls at the start of a step, with the file that ends its training: as long as
-    the file of `CALM` is there it sleeps, and so makes fifty steps a second, not as many as it can.
+    the file of `SLOW_SUFFIX` is there it sleeps, and so makes fifty steps a second, not as many as
+    it can.
     """
-    if os.path.exists(f"{end}{CALM}"):
+    if os.path.exists(f"{end}{SLOW_SUFFIX}"):
         time.sleep(0.02)
 
 
@@ -63,7 +64,7 @@ class Running:
         """Run `shoal resize` for n workers, with its options, and return when they are there; with
         --no-wait, when the job has the order.
         """
-        with self.calm():
+        with self.slowed():
             done = subprocess.run(
                 [self._binary, "resize", self.name, str(n), *options],
                 stdout=subprocess.PIPE,
@@ -117,21 +118,21 @@ class Running:
 
     def wait_for_spare(self, count=1):
         """Return when at least `count` spares wait to be let in."""
-        with self.calm():
+        with self.slowed():
             while sum(bool(w.get("waiting")) for w in self._ps(self.name)) < count:
                 time.sleep(0.02)  # to ask costs time of a processor, which those that start need
 
     @contextlib.contextmanager
-    def calm(self):
+    def slowed(self):
         """A block in which workers start: the others take fewer steps meanwhile, see
-        `rest_if_calm`.
+        `sleep_if_slowed`.
         """
-        calm = pathlib.Path(f"{self._end}{CALM}")
-        calm.touch()
+        slow_file = pathlib.Path(f"{self._end}{SLOW_SUFFIX}")
+        slow_file.touch()
         try:
             yield
         finally:
-            calm.unlink(missing_ok=True)  # another order may have ended it
+            slow_file.unlink(missing_ok=True)  # another order may have ended it
 
     def kill(self, *ranks):
         """Kill the workers of these ranks at one moment, and return when the job knows: when they

@@ -22,7 +22,7 @@ if folder != "-":
     job.checkpoint(folder, every=200)
 gradient = np.zeros(1001)
 for step in job.steps(1 << 40, 64, seed=1, steps=steps or None):
-    running_job.rest_if_calm(end)
+    running_job.sleep_if_slowed(end)
     gradient[:] = 1
     gradient[1000] = os.path.exists(end)
     mean = step.allreduce(gradient)

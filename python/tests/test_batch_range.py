@@ -4,7 +4,7 @@ stand in for.
 
 import numpy
 import pytest
-from changing_job import Changing, changing_job
+from changing_job import ChangingSolo, changing_job
 
 from shoal._live.epochs import End
 from shoal._runtime.solo import Solo
@@ -93,12 +93,12 @@ def test_a_checkpoint_keeps_its_batch(tmp_path):
         step = next(iter(job.steps(40, 8, **options)))
         return job, step
 
-    first = Changing()
+    first = ChangingSolo()
     job, step = begin(first)
     step.allreduce(numpy.zeros(1))
     job._progress.finish_step(End(9, None))
     job._checkpoints.wait()
-    first = Changing()
+    first = ChangingSolo()
     job, step = begin(first, batch_range=(4, 16))
     assert step.number == 1 and job._progress.rate == 0
     first.rate = 1.7
@@ -106,14 +106,14 @@ def test_a_checkpoint_keeps_its_batch(tmp_path):
     step.allreduce(numpy.zeros(1))
     job._progress.finish_step(End(9, None))
     job._checkpoints.wait()
-    second = Changing()
+    second = ChangingSolo()
     job, step = begin(second, batch_range=(8, 32))
     assert step.number == 2 and step.count == 16
     assert job._progress.rate == second.rate == 1.7, "also what the agent was told"
     assert second.declared == [(8, 8, (8, 32)), (16, 8, (8, 32))]
     for options in ({}, {"batch_range": (8, 15)}):
         with pytest.raises(ShoalError, match=r"is of a job with .* = \(40, 16, 0, True\), this"):
-            begin(Changing(), **options)
+            begin(ChangingSolo(), **options)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import running_job
 from bucket_double import Store
 from test_live import WORKER as MESHED
 from test_live import training  # noqa: F401  (a fixture)
-from test_live_checkpoint import history, noise, ranks
+from test_live_checkpoint import check_steps, expected_random, ranks
 
 import shoal
 
@@ -117,8 +117,8 @@ def test_a_job_on_a_mesh_starts_again_on_any_other(launch, store, tmp_path):
     """
     at = 0
     for mesh in ["dp=2,tp=2", "tp=3", "dp=1"]:
-        steps, said = history(launch(ranks(mesh), MESHED, mesh, at + 6, URL, 4))
-        assert steps == [(at + i, mesh) for i in range(6)] and said[at, 0] == noise(0, at)
+        steps, said = check_steps(launch(ranks(mesh), MESHED, mesh, at + 6, URL, 4))
+        assert steps == [(at + i, mesh) for i in range(6)] and said[at, 0] == expected_random(0, at)
         at += 6
     assert (
         store.steps() == [18, 16]
@@ -142,7 +142,7 @@ def test_a_job_on_a_mesh_goes_back_by_itself(training, store, binary, tmp_path):
             r"went back from step \d+ to the checkpoint of step (\d+), on mesh dp=1,tp=2,", output
         )[1]
     )
-    after = [n for n, mesh in history(output)[0] if mesh == "dp=1,tp=2"]
+    after = [n for n, mesh in check_steps(output)[0] if mesh == "dp=1,tp=2"]
     assert back and after == list(range(back, back + len(after))), output
     assert not list(tmp_path.glob("shoal-fetched-*"))
 

@@ -43,7 +43,7 @@ print("BEHIND", json.dumps([job.rank, job.committed, sorted(set(seen.tolist()))]
 """
 
 
-class Parked:
+class ParkedJobs:
     """Jobs of this program, one after the other, which are parked. For the thread of the test."""
 
     def __init__(self, launch, binary, folder):
@@ -91,7 +91,7 @@ class Parked:
 @pytest.fixture
 def parked(launch, binary, tmp_path):
     """Jobs that are parked, as Parked has them."""
-    return Parked(launch, binary, tmp_path)
+    return ParkedJobs(launch, binary, tmp_path)
 
 
 def test_a_parked_job_goes_on_with_the_next_sample(parked):

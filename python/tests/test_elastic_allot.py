@@ -17,12 +17,12 @@ pytest.importorskip("numpy")
 WORKER = pathlib.Path(__file__).with_name("elastic_numpy.py")
 
 
-def allot(job, **slots):
+def resize_hosts(job, **slots):
     """Run `shoal resize --on` for so many workers on each host, and return when they are there; the
     members that the job has then, by host.
     """
     on = ",".join(f"{host}={n}" for host, n in slots.items())
-    with job.calm():
+    with job.slowed():
         done = subprocess.run(
             [job._binary, "resize", job.name, "--on", on],
             stdout=subprocess.PIPE,
@@ -80,19 +80,19 @@ def test_slots_are_freed_where_they_are_asked_for(launch, binary, tmp_path, othe
         agent = other_host(job, "h2", 2, token)
         first = {w["worker"] for w in job.members()}
 
-        then = allot(job, **{here: 1, "h2": 2})
+        then = resize_hosts(job, **{here: 1, "h2": 2})
         assert len(then[here]) == 1 and then[here] < first and len(then["h2"]) == 2, then
         job.wait_for_new_step()
 
-        now = allot(job, **{here: 1, "h2": 1})
+        now = resize_hosts(job, **{here: 1, "h2": 1})
         assert now[here] == then[here] and now["h2"] < then["h2"], (then, now)
         job.wait_for_new_step()
 
-        now = allot(job, **{here: 3, "h2": 1})
+        now = resize_hosts(job, **{here: 3, "h2": 1})
         assert then[here] < now[here] and len(now[here]) == 3 and len(now["h2"]) == 1, (then, now)
         job.wait_for_new_step()
 
-        last = allot(job, **{here: 2})
+        last = resize_hosts(job, **{here: 2})
         assert last[here] < now[here] and len(last[here]) == 2 and not last["h2"], (now, last)
         assert agent.wait(timeout=running_job.HANG) == 0  # its host is vacant
         job.wait_for_new_step()

@@ -407,7 +407,7 @@ def children(pid):
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_the_processes_of_a_worker_end_with_it(training, tmp_path):
     """The DataLoader's processes of a killed worker end."""
-    with training(2, workers=2, samples=300, child=True) as job, job.calm():
+    with training(2, workers=2, samples=300, child=True) as job, job.slowed():
         descriptors = [os.pidfd_open(p) for p in children(job.workers()[1])]
         assert len(descriptors) == 3, "two load data, and one would live for long"
         job.kill(1)

@@ -26,7 +26,7 @@ def ranks(mesh):
     return math.prod(int(degree) for degree in re.findall(r"=(\d+)", mesh))
 
 
-def history(output):
+def check_steps(output):
     """Check that by this output each step had the loss of the undisturbed training, also where it
     was made again; return the steps in their order, (number, mesh) each, and what ranks said of
     their noise, by (step, rank).
@@ -47,7 +47,7 @@ def history(output):
     }
 
 
-def noise(rank, step):
+def expected_random(rank, step):
     """What a rank prints of its random numbers and of its table in a step, when nothing has
     disturbed it.
     """
@@ -86,12 +86,12 @@ def test_the_job_goes_back_by_itself(training, tmp_path, binary, mesh, lost, the
     assert back[0] in people and back[0] in [
         j.get("last_rollback") for j in map(json.loads, shown.splitlines())
     ]
-    steps, said = history(output)
+    steps, said = check_steps(output)
     before, after = [n for n, m in steps if m == mesh], [n for n, m in steps if m == then]
     # rank 0 may have died before it said so
     assert before == list(range(len(before))) and len(before) in (was, was - (0 in lost))
     assert after == list(range(step, step + len(after))), (steps, back[0])
-    assert said[after[-1], 0] == noise(0, after[-1])
+    assert said[after[-1], 0] == expected_random(0, after[-1])
     # of the last step, because the job was stopped
     sealed = max(int(path.name[5:]) for path in (tmp_path / "checkpoints").glob("step-*"))
     assert sealed == after[-1] + 1, output[-3000:]
@@ -103,9 +103,9 @@ def test_a_cold_start_on_any_mesh(launch, binary, tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text(LAYOUT.replace("dp=1,tp=1", "tp=4"))
     for mesh in ["dp=2,tp=2", "tp=3", "dp=1", "dp=5", "tp=2", "tp=2"]:
-        steps, said = history(launch(ranks(mesh), WORKER, mesh, at + 6, folder, 4, "-"))
+        steps, said = check_steps(launch(ranks(mesh), WORKER, mesh, at + 6, folder, 4, "-"))
         assert steps == [(at + i, mesh) for i in range(6)]
-        assert said[at, 0] == noise(0, at)
+        assert said[at, 0] == expected_random(0, at)
         at += 6
         newest, there = folder / f"step-{at:012d}", tmp_path / f"resharded {at}"
         for command in (
@@ -144,13 +144,13 @@ def test_everything_is_killed_at_random_moments(launch, binary, tmp_path):
                 os.kill(pid, signal.SIGKILL)
         process.stdout.close()
         process.wait()
-        steps = [n for n, _ in history(output)[0]]
+        steps = [n for n, _ in check_steps(output)[0]]
         assert steps[0] <= made and steps == list(range(steps[0], steps[0] + len(steps))), output[
             -3000:
         ]
         made = max(made, steps[-1] + 1)
-    steps, said = history(launch(2, WORKER, "tp=2", made + 3, folder, 2, "-"))
-    assert steps[0][0] <= made and said[made, 0] == noise(0, made)
+    steps, said = check_steps(launch(2, WORKER, "tp=2", made + 3, folder, 2, "-"))
+    assert steps[0][0] <= made and said[made, 0] == expected_random(0, made)
 
 
 def test_damage_is_found_and_the_one_before_is_taken(launch, tmp_path):
@@ -166,7 +166,8 @@ def test_damage_is_found_and_the_one_before_is_taken(launch, tmp_path):
     assert "rank-00001.safetensors, bytes 0 to " in output and "not as it was sealed" in output, (
         output
     )
-    assert history(output)[0][0] == (4, "tp=3") and list(folder.glob("damaged-step-000000000008-*"))
+    assert check_steps(output)[0][0] == (4, "tp=3")
+    assert list(folder.glob("damaged-step-000000000008-*"))
 
 
 def test_without_a_checkpoint_to_go_back_to(training, tmp_path):  # noqa: F811
@@ -203,7 +204,7 @@ def check_parked(output, folder, meshes):
     """Check that a parked job has made each step once, on these meshes, and a checkpoint behind the
     last one; return how many steps that are.
     """
-    made = history(output)[0]
+    made = check_steps(output)[0]
     at = max(int(path.name[5:]) for path in folder.glob("step-*"))
     # what a worker prints while it is ended may be lost
     assert [n for n, _ in made] == list(range(len(made))) and at - len(made) in (0, 1), output
@@ -222,9 +223,9 @@ def test_a_parked_job_goes_on_on_fewer_workers(training, launch, binary, tmp_pat
         at = check_parked(park(binary, job), folder, ["dp=1,tp=4"])
     for n, mesh in ((2, "dp=1,tp=2"), (1, "dp=1,tp=1"), (4, stated)):
         output = launch(n, WORKER, stated, at + 6, folder, 1 << 20, "-")
-        steps, said = history(output)
+        steps, said = check_steps(output)
         assert steps == [(at + i, mesh) for i in range(6)], output[-3000:]
-        assert said[at, 0] == noise(0, at)
+        assert said[at, 0] == expected_random(0, at)
         said_mesh = f"begins on mesh {mesh}; its program states mesh {stated}" in output
         assert said_mesh == (mesh != stated), output[:3000]
         at += 6
@@ -242,7 +243,7 @@ def test_a_worker_lost_while_the_job_is_parked(training, launch, binary, tmp_pat
     )
     with training(4, stated, folder, 1 << 20, worker=program) as job:
         at = check_parked(park(binary, job), folder, [stated, "dp=1,tp=2"])
-    steps, _ = history(launch(4, WORKER, stated, at + 3, folder, 1 << 20, "-"))
+    steps, _ = check_steps(launch(4, WORKER, stated, at + 3, folder, 1 << 20, "-"))
     assert steps == [(at + i, stated) for i in range(3)]
 
 

@@ -21,7 +21,7 @@ from test_live import training  # noqa: F401
 WORKER = pathlib.Path(__file__).with_name("live_stages.py")
 
 
-def model(layers):
+def chain_model(layers):
     """What was measured of a chain of so many layers, as shoal plan reads it."""
     names = [f"layers.{i}" for i in range(layers)]
     took = {"forward": 1e-4, "backward": 2e-4, "update": 1e-5, "kept": 1000}
@@ -45,12 +45,12 @@ def shoal(job, *words):
     return done.returncode, done.stdout
 
 
-def planned(job, folder, mesh, layers=LAYERS):
+def write_plan(job, folder, mesh, layers=LAYERS):
     """Have shoal plan judge a mesh for the hosts of the job, which is for so many layers; return
     the file of the plan.
     """
     text, file = folder / f"{layers}.model.json", folder / f"{layers}.deployment.json"
-    text.write_text(json.dumps(model(layers)))
+    text.write_text(json.dumps(chain_model(layers)))
     code, said = shoal(job, "plan", text, "--job", job.name, "--mesh", mesh, "-o", file)
     assert code == 0, said
     return file
@@ -80,7 +80,7 @@ def test_a_job_follows_a_plan(stages, tmp_path):
     plan, left = (f"dp={n},pp=2(4/1;micro=3;ahead=3/1)" for n in (2, 1))
     with stages(4, "dp=2,pp=2") as job:
         job.read_until("STEP 9 ")
-        file = planned(job, tmp_path, plan)
+        file = write_plan(job, tmp_path, plan)
         assert json.loads(file.read_text())["batch"] == BATCH
         code, said = shoal(job, "plan", "check", file, "--job", job.name)
         assert code == 1 and f"has mesh dp=2,pp=2, and the plan is for {plan}" in said, said
@@ -92,7 +92,7 @@ def test_a_job_follows_a_plan(stages, tmp_path):
             assert "ask again later" in compared[1], compared
             job.wait_for_new_step()
         assert re.match("predicted .*, measured .* .median of ", compared[1]), compared
-        other = planned(job, tmp_path, "dp=2,pp=2(4/3;micro=3;ahead=3/1)", layers=7)
+        other = write_plan(job, tmp_path, "dp=2,pp=2(4/3;micro=3;ahead=3/1)", layers=7)
         code, said = shoal(job, "reshape", job.name, "--plan", other)
         assert code == 1 and "keeps its mesh: " in said, said
         assert f"its shares are 7 in all, and there are {LAYERS} to spread" in said, said

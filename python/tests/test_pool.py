@@ -93,7 +93,7 @@ def committed(folder):
     return times, sorted({number for number, _ in listed})
 
 
-def trains(folder):
+def wait_for_steps(folder):
     """Wait until a job of TRAIN has made some steps."""
     while len(committed(folder)[1]) < 20:
         pass
@@ -143,7 +143,7 @@ def test_a_job_is_parked_for_an_urgent_one(pool, tmp_path):
         (folder / "epochs").write_text("100000000")
     train = [sys.executable, str(program)]
     low = pool.submit([*train, str(folders[0])], workers=2, name="low", preempt="park")
-    trains(folders[0])
+    wait_for_steps(folders[0])
     while low.view().get("goal") != 10**9:  # 100000000 epochs of 97 samples, of 10 a step
         assert low.state in ("starting", "running")
     low.park()  # by hand: it stays parked though slots are free
@@ -170,7 +170,7 @@ def test_a_job_is_parked_for_an_urgent_one(pool, tmp_path):
     assert len(list(folders[0].glob("behind-*"))) == 2
 
     low = pool.submit([*train, str(folders[1]), "no"], workers=2, name="low", preempt="park")
-    trains(folders[1])
+    wait_for_steps(folders[1])
     urgent = pool.submit(["cat", str(gate)], workers=2, name="urgent", priority=10)
     refused = []
     while not refused:

@@ -65,7 +65,7 @@ def run_job(launch, options, program, *arguments, code=0, env=None):
     return output
 
 
-def found(output):
+def parse_found(output):
     """What the ranks that ran FOUND have found, by their output: a dict each, in rank order."""
     lines = [json.loads(line) for line in re.findall(r"FOUND (.*)", output)]
     return sorted(lines, key=lambda one: one["environment"]["SHOAL_RANK"])
@@ -81,8 +81,8 @@ def test_a_fork_finds_what_a_new_process_finds(launch, tmp_path):
     program = tmp_path / "links" / "program.py"
     program.symlink_to(tmp_path / "program.py")
     options = ["--env", "LEVEL=3", "--prefork"]
-    forked = found(run_job(launch, [*options, "marked"], program, "--epochs", "3"))
-    anew = found(run_job(launch, options[:-1], program, "--epochs", "3"))
+    forked = parse_found(run_job(launch, [*options, "marked"], program, "--epochs", "3"))
+    anew = parse_found(run_job(launch, options[:-1], program, "--epochs", "3"))
     assert [one.pop("loaded") for one in forked + anew] == [True, True, False, False]
     drawn = [one.pop("random") for one in forked + anew]
     assert len({draw[0] for draw in drawn}) == 4, "two workers draw the same"
@@ -103,7 +103,7 @@ def test_a_module_is_run_as_the_interpreter_does(binary, tmp_path):
     command += ["-m", "program", "x"]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
     ran = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
-    (one,) = found(ran.stdout)
+    (one,) = parse_found(ran.stdout)
     assert one["loaded"] and one["argv"] == [str(tmp_path / "program.py"), "x"]
     assert one["name"] == ["__main__", str(tmp_path / "program.py"), "program", ""]
 

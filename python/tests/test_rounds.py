@@ -7,7 +7,7 @@ import pathlib
 import numpy
 import pytest
 import running_job
-from changing_job import Changing, changing_job
+from changing_job import ChangingSolo, changing_job
 
 from shoal._live.epochs import End
 from shoal._runtime.backend import DeclaredSync
@@ -29,7 +29,7 @@ def test_each_local_step_has_its_samples():
     """
     job, agent = changing_job()
     place = _begin(job)
-    assert agent.synced == DeclaredSync("local", 4)
+    assert agent.declared_sync == DeclaredSync("local", 4)
     changes = {3: (2, "sma:alpha=0.1"), 9: (5, "")}  # after the step of the number
     seen, steps = [[], []], []
     for step in steps_until(place, End(2, None)):
@@ -84,7 +84,7 @@ def test_a_worker_without_samples_makes_no_update():
     place = _begin(job, steps=3, samples=5, batch=4)  # 5 samples in two steps: no piece of one
     steps = list(steps_until_ended(place))
     assert [step.local_weight for step in steps] == [5 // 2 + 1, 2] and steps[1].ends_round
-    place = _begin(Job(Changing()), steps=3, samples=3, batch=2)
+    place = _begin(Job(ChangingSolo()), steps=3, samples=3, batch=2)
     steps = list(steps_until_ended(place))
     assert [step.local_weight for step in steps] == [3, 0]
     assert steps[1].weight == 3 and len(steps[1].indices) == 2
@@ -138,7 +138,7 @@ def test_a_checkpoint_keeps_its_round(tmp_path):
     place.job._checkpoints.wait()
     place, agent, step = begin()
     assert (place.sync, step.number, step.local_steps) == ("diloco:lr=0.7", 4, 3)
-    assert agent.synced == DeclaredSync("local", 4, "diloco:lr=0.7")
+    assert agent.declared_sync == DeclaredSync("local", 4, "diloco:lr=0.7")
     with pytest.raises(ShoalError, match="whose workers synchronise after 3 steps, and this one"):
         begin(opened=False)
 

@@ -28,7 +28,7 @@ STOP = 0.2  # seconds for which a worker is stopped at most
 MOST = 6  # workers
 
 
-class Chaos:
+class FaultInjector:
     """Gives jobs random faults, one after the other on the thread of the test, and counts them, and
     the steps of the jobs, in `tally`. A check that fails fails the test.
     """
@@ -37,7 +37,7 @@ class Chaos:
         """Draw the faults from the random numbers of `choice`."""
         self.choice, self.tally = choice, collections.Counter()
 
-    def disturb(self, job, at_once):
+    def inject_fault(self, job, at_once):
         """Give a job one fault, and wait for a step after it. `at_once` is how many workers are
         killed at most in one moment: one at least keeps the state.
         """
@@ -67,7 +67,7 @@ class Chaos:
         os.kill(pid, signal.SIGCONT)
         self.tally["workers stopped"] += 1
 
-    def disturb_numpy(self, running, folder, *options):
+    def run_numpy_with_faults(self, running, folder, *options):
         """Run a training with NumPy by `running` (see test_soak) in the empty folder, give it
         FAULTS faults, and end it. It checks by itself that every sample came once an epoch.
         `options` are further arguments of elastic_numpy.py.
@@ -84,10 +84,10 @@ class Chaos:
             *options,
         ) as job:
             for _ in range(FAULTS):
-                self.disturb(job, at_once=3)
+                self.inject_fault(job, at_once=3)
             self.tally["steps"] += running_job.check_results(job.finish())[0][2]
 
-    def disturb_torch(self, running, folder, **way):
+    def run_torch_with_faults(self, running, folder, **way):
         """Run a training with PyTorch by `running` (see test_soak) in the empty folder, give it
         FAULTS faults, and end it; its steps are made again by one worker and compared. `way` is
         config of elastic_torch.py.
@@ -99,19 +99,19 @@ class Chaos:
         with running(folder, 3, TESTS / "elastic_torch.py", json.dumps(way)) as job:
             for _ in range(FAULTS):
                 # With a sharded optimizer two workers have each part of its state.
-                self.disturb(job, at_once=1 if way["wrap"] == "zero" else 3)
+                self.inject_fault(job, at_once=1 if way["wrap"] == "zero" else 3)
             ledger = Ledger(folder, job.finish(), **way)
         ledger.check(len(ledger.results), self.tally["workers killed"] - before)
         self.tally["steps"] += len(ledger.steps)
 
 
-# The kinds of training: the method of Chaos that runs one, and what it is given.
+# The kinds of training: the method of FaultInjector that runs one, and what it is given.
 WAYS = {
-    "numpy": (Chaos.disturb_numpy, [], {}),
-    "numpy, shared results": (Chaos.disturb_numpy, ["shared"], {}),
-    "ddp": (Chaos.disturb_torch, [], dict(wrap="ddp")),
-    "zero 1": (Chaos.disturb_torch, [], dict(wrap="zero", stage=1)),
-    "zero 2": (Chaos.disturb_torch, [], dict(wrap="zero", stage=2)),
+    "numpy": (FaultInjector.run_numpy_with_faults, [], {}),
+    "numpy, shared results": (FaultInjector.run_numpy_with_faults, ["shared"], {}),
+    "ddp": (FaultInjector.run_torch_with_faults, [], dict(wrap="ddp")),
+    "zero 1": (FaultInjector.run_torch_with_faults, [], dict(wrap="zero", stage=1)),
+    "zero 2": (FaultInjector.run_torch_with_faults, [], dict(wrap="zero", stage=2)),
 }
 
 
@@ -121,8 +121,8 @@ def test_soak(launch, binary, tmp_path):
     """
     seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
     print(f"SEED={seed}")
-    chaos, end, turn = (
-        Chaos(random.Random(seed)),
+    injector, end, turn = (
+        FaultInjector(random.Random(seed)),
         time.monotonic() + float(os.environ.get("SECONDS") or 0),
         0,
     )
@@ -133,13 +133,13 @@ def test_soak(launch, binary, tmp_path):
         return running_job.running(launch, binary, end, n, program, *arguments, prefork=prefork)
 
     while turn < len(WAYS) or time.monotonic() < end:
-        name, (disturb, options, way) = list(WAYS.items())[turn % len(WAYS)]
+        name, (run_with_faults, options, way) = list(WAYS.items())[turn % len(WAYS)]
         print(f"{turn + 1}: {name}", flush=True)
         folder = tmp_path / str(turn)
         folder.mkdir()
-        disturb(chaos, running, folder, *options, **way)
+        run_with_faults(injector, running, folder, *options, **way)
         turn += 1
-    print(*(f"{count:6}  {what}" for what, count in sorted(chaos.tally.items())), sep="\n")
+    print(*(f"{count:6}  {what}" for what, count in sorted(injector.tally.items())), sep="\n")
     print(
         "no step or sample was lost or repeated, no parameter differs, and no worker saw an"
         " exception"

@@ -38,7 +38,7 @@ MORE_PENDING = "more connections are pending than may be"
 SETTLE = 120  # seconds that the garbage collector has to give memory back
 
 
-class Watched:
+class AgentUsage:
     """The agent of a job under way, a Running, and what it takes of the host, read from /proc. For
     the thread of the test; `slowest` has the seconds that each ps of `time_ps` took.
     """
@@ -106,7 +106,7 @@ class Watched:
 
 @pytest.fixture
 def watched(launch, binary, tmp_path):
-    """The Watched agent of a job of four workers that writes checkpoints, and takes other hosts. At
+    """The AgentUsage of a job of four workers that writes checkpoints, and takes other hosts. At
     the end of the test the job is finished, which must raise no error, and its newest checkpoint
     checked.
     """
@@ -118,7 +118,7 @@ def watched(launch, binary, tmp_path):
         launch, binary, end, 4, WORKER, 0, folder, options=options, seconds=hang
     ) as job:
         job.read_until(r"STEP 200$")  # the first checkpoint is under way
-        yield Watched(job, binary)
+        yield AgentUsage(job, binary)
         assert "Traceback" not in job.finish()
     check = [str(binary), "state", "check", str(max(folder.glob("step-*"), key=step_of))]
     subprocess.run(check, check=True, stdout=subprocess.PIPE)
@@ -130,7 +130,7 @@ def step_of(path):
 
 
 def kill_and_replace(watched):
-    """Kill a worker of the Watched's job at random, order another one, and wait for a new step."""
+    """Kill a worker of the watched job at random, order another one, and wait for a new step."""
     ranks = watched.job.workers()
     watched.job.kill(random.choice(sorted(ranks)))
     watched.job.resize(4)
@@ -156,7 +156,7 @@ def test_short_jobs_leave_nothing(watched, launch, tmp_path):
 
     def run_jobs(count):
         """Run so many short jobs to their ends, one after the other."""
-        with watched.job.calm():  # else they wait most of the time for two processors
+        with watched.job.slowed():  # else they wait most of the time for two processors
             for i in range(count):
                 output = launch(2, WORKER, 1, "-", tmp_path / "never")
                 assert output.count("RESULT") == 2
@@ -177,7 +177,7 @@ def test_connections_that_are_left_open_or_dropped(watched):
     """Connections that are left open or dropped without a word leave no descriptors or memory in
     the agent, and training goes on.
     """
-    with watched.job.calm():  # what is timed is the answer, not a queue for two processors
+    with watched.job.slowed():  # what is timed is the answer, not a queue for two processors
         leave_connections_open(watched)
         drop_connections(watched, FIRST_SECONDS)
         before = watched.descriptors(), watched.anonymous()

@@ -278,7 +278,7 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
     """
     loader, model, optimizer = _parts("auto")
     agent, anchor = job._backend, optimizer._anchor
-    assert agent.synced == DeclaredSync("ssgd", 1, auto=True)
+    assert agent.declared_sync == DeclaredSync("ssgd", 1, auto=True)
     names, ends = [], []
     changes = {1: ("sma:momentum=0.5", 2), 5: ("diloco", 2), 7: ("ssgd", 1)}
     for (x, y), number in zip(loader, range(8)):
@@ -301,7 +301,7 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
     torch.testing.assert_close(_anchor_of(optimizer, model), _values(model))
 
 
-class _Three:
+class _ThreeWorkerStep:
     """The step of a job of three workers, of which rank 2 has another anchor than the others."""
 
     def __init__(self, anchor):
@@ -327,7 +327,9 @@ def test_a_change_of_the_strategy_is_void_where_a_worker_has_another_anchor(
     reference = optim.SGD(plain.parameters(), lr=0.1)
     agent, anchor = job._backend, optimizer._anchor
     real = type(anchor).differing_ranks
-    monkeypatch.setattr(type(anchor), "differing_ranks", lambda a, *_: real(a, _Three(a), 3, 0))
+    monkeypatch.setattr(
+        type(anchor), "differing_ranks", lambda a, *_: real(a, _ThreeWorkerStep(a), 3, 0)
+    )
     names, ends = [], []
     changes = {1: ("local", 2), 3: ("hybrid", 2)}
     for (x, y), number in zip(loader, range(5)):
@@ -346,14 +348,15 @@ def test_a_change_of_the_strategy_is_void_where_a_worker_has_another_anchor(
             agent.sync, round = changes[number + 1]
             agent.number += 1
             agent.change(job, round=round)
-    assert [told[:2] for told in agent.stayed] == [(1, "ssgd")] and "rank 2" in agent.stayed[0][2]
+    assert [told[:2] for told in agent.rejected] == [(1, "ssgd")]
+    assert "rank 2" in agent.rejected[0][2]
     assert names == [*["ssgd"] * 3, *["hybrid"] * 2] and ends == [True, *[False, True] * 2]
     said = capfd.readouterr().err
     assert said.count("is void") == 1
     assert "sync=local is void, and the job goes on by ssgd" in said and "rank 2 has" in said
 
 
-class _Recorded:
+class _TwoWorkerStep:
     """The step of two workers that share state: rank 0 says what the other gets."""
 
     def __init__(self, said=None):
@@ -386,7 +389,7 @@ def test_all_workers_get_the_state_of_rank_0_for_the_same_parameters(kind):
             parameters[i].grad = torch.full((3,), float(sum(used) + i))
         inner.step()
         before = [p.detach().clone() for p in parameters]
-        step = _Recorded(said)
+        step = _TwoWorkerStep(said)
         broadcast_state(step, inner)
         said = step.said
         assert all(map(torch.equal, before, parameters)), "no parameter moves"

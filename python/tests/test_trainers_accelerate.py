@@ -50,7 +50,7 @@ def test_losses_and_joins(launch, binary, tmp_path):
     assert "Traceback" not in output and output.count("MAIN") == 1, output
     assert sorted(r[0] for r in ended) == [0, 1] and {r[2] for r in ended} == {37}
     steps, net = check(tmp_path, 96, 3)
-    assert [line["taken"] for line in steps] == common.undisturbed(96, 8, common.SEED, 3)
+    assert [line["taken"] for line in steps] == common.undisturbed_batches(96, 8, common.SEED, 3)
     _, right = common.evaluate(net, common.Data(37, seed=1))
     assert all(r[3] == right for r in ended)
 

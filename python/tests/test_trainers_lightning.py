@@ -34,7 +34,7 @@ def test_losses_and_joins(launch, binary, tmp_path):
     steps = common.read_ledger(tmp_path)
     assert [line["step"] for line in steps] == list(range(1, 37))
     assert [line["seen"] for line in steps] == list(range(1, 37))
-    assert [line["taken"] for line in steps] == common.undisturbed(96, 8, common.SEED, 3)
+    assert [line["taken"] for line in steps] == common.undisturbed_batches(96, 8, common.SEED, 3)
     alone, net = common.replay([s["taken"] for s in steps], 96, 36, clip=0.5)
     for line, (loss, rate) in zip(steps, alone):
         assert line["loss"] == pytest.approx(loss, rel=1e-6), line

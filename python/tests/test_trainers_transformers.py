@@ -38,8 +38,8 @@ def training(launch, binary, tmp_path):
     return start
 
 
-def check(steps, told, samples, batch, epochs, clip=1.0):
-    """Check a ledger, and what a worker has found (`told`): every one of so many samples once an
+def check(steps, results, samples, batch, epochs, clip=1.0):
+    """Check a ledger, and what a worker has found (`results`): every one of so many samples once an
     epoch, in steps of `batch`, and the losses and learning rates of one worker that trains on the
     same batches, with gradients of norm `clip` at most. Return the net of that worker.
     """
@@ -51,8 +51,8 @@ def check(steps, told, samples, batch, epochs, clip=1.0):
         assert taken == collections.Counter(range(samples)), f"epoch {epoch}"
     assert [line["seen"] for line in steps] == [line["step"] for line in steps]
     alone, net = common.replay([line["taken"] for line in steps], samples, len(steps), clip)
-    logged = [line for line in told["logs"] if "loss" in line]
-    assert logged, told
+    logged = [line for line in results["logs"] if "loss" in line]
+    assert logged, results
     at = 0
     for line in logged:
         mean = sum(loss for loss, _ in alone[at : line["step"]]) / (line["step"] - at)
@@ -84,7 +84,7 @@ def test_losses_joins_and_releases(training, tmp_path):
     assert sorted(r[0] for r in ended) == [0, 1, 2] and "Traceback" not in output, output
     assert all(r[2] == ended[0][2] for r in ended)
     steps = common.read_ledger(tmp_path)
-    assert [line["taken"] for line in steps] == common.undisturbed(96, 8, 42, 3)
+    assert [line["taken"] for line in steps] == common.undisturbed_batches(96, 8, 42, 3)
     net = check(steps, ended[0][2], 96, 8, 3)
     loss, right = common.evaluate(net, common.Data(37, seed=1))
     assert ended[0][2]["evaluation"] == pytest.approx([loss, right], rel=CLOSE)

@@ -28,7 +28,7 @@ SHOAL = ROOT / "bin" / "shoal"
 
 # What the trainers of other people import, a value of --prefork.
 TRAINERS = "accelerate,lightning.pytorch,transformers.trainer"
-SERVERS = []  # the process ids of those that `server` has started
+SERVERS = []  # the process ids of those that `start_server` has started
 
 
 class Failed(AssertionError):
@@ -36,7 +36,7 @@ class Failed(AssertionError):
 
 
 @functools.lru_cache
-def server(*modules):
+def start_server(*modules):
     """Start rank_server.py, once for all tests that want these modules beside torch, and wait until
     it is ready; return the path of its socket. It is killed when pytest's process ends.
     """
@@ -73,18 +73,18 @@ def processor_seconds():
 def template_words(modules):
     """The words of `shoal run` before the program, with which a job has its workers forked as with
     --prefork, whose value is `modules`: torch, or what imports it too. The template process is
-    itself a fork of `server`, which is started at the first call, and so imports nothing anew. The
-    workers are processes as those of any job, and may be killed.
+    itself a fork of `start_server`, which is started at the first call, and so imports nothing
+    anew. The workers are processes as those of any job, and may be killed.
     """
     return ["--prefork", modules, "--", str(interpreter(modules))]
 
 
 def interpreter(modules):
     """The path of a Python that does not import these modules anew, which are as for
-    `template_words`: `server` forks what runs a program, and what is the template of a job. Where a
-    rank is started so without a template, it is two processes.
+    `template_words`: `start_server` forks what runs a program, and what is the template of a job.
+    Where a rank is started so without a template, it is two processes.
     """
-    socket = server(*(m for m in modules.split(",") if m != "torch"))
+    socket = start_server(*(m for m in modules.split(",") if m != "torch"))
     python = pathlib.Path(socket).with_name("python3")
     rank = ROOT / "python/tests/rank.py"
     if not python.exists():
@@ -99,14 +99,14 @@ def world(n, function, *args, modules=()):
     """Call function(*args) on n ranks under `shoal run`, and wait for them; return what the ranks
     return (JSON values), in rank order. The function is one of a test file's own, and `args` are
     JSON values. Raises Failed where the job does, and TimeoutExpired after HANG seconds. The ranks
-    are forks of `server`, which has imported `modules`.
+    are forks of `start_server`, which has imported `modules`.
     """
     script = sys.modules[function.__module__].__file__
     with tempfile.TemporaryDirectory() as results:
         env = dict(
             os.environ,
             PYTHONPATH=f"{ROOT / 'python'}",
-            RANK_SERVER=server(*modules),
+            RANK_SERVER=start_server(*modules),
             RESULTS=results,
             OMP_NUM_THREADS="1",
         )

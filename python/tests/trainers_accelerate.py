@@ -15,7 +15,15 @@ import sys
 import torch
 from accelerate.utils import ProjectConfiguration
 from shoal.accelerate import Accelerator
-from trainers_common import Data, Gates, Net, make_optimizer, make_scheduler, number, write
+from trainers_common import (
+    Data,
+    Gates,
+    Net,
+    append_json_line,
+    make_optimizer,
+    make_scheduler,
+    worker_number,
+)
 
 import shoal
 
@@ -36,7 +44,7 @@ def main(config):
         project_config=ProjectConfiguration(config["out"], automatic_checkpoint_naming=True),
     )
     job, out = shoal.join(), pathlib.Path(config["out"])
-    gates, file = Gates(out, config["gates"]), open(out / f"ledger-{number()}.jsonl", "a")
+    gates, file = Gates(out, config["gates"]), open(out / f"ledger-{worker_number()}.jsonl", "a")
     net, held = Net(config["samples"]), Data(37, seed=1)
     batch, epochs = config["batch"], config["epochs"]
     steps = -(-config["samples"] // (batch * config["accumulate"])) * epochs
@@ -72,7 +80,7 @@ def main(config):
             if accelerator.sync_gradients:
                 done = scheduler.scheduler.last_epoch
                 digest = net.layers[0].weight.sum().item().hex()
-                write(file, step=done, rate=rate, taken=net.take_marks(), digest=digest)
+                append_json_line(file, step=done, rate=rate, taken=net.take_marks(), digest=digest)
                 if config["save"] == done:
                     accelerator.save_state()
         model.eval()

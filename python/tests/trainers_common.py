@@ -1,8 +1,8 @@
 """What the tests of the adapters to other people's trainers share: a model that tells which samples
 a step had, the same training as a plain loop, and gates at which a training waits for its test.
 
-The worker programs trainers_….py import Net, Data, Gates, make_optimizer, number and write; all
-else runs in the test's process.
+The worker programs trainers_….py import Net, Data, Gates, make_optimizer,
+worker_number and append_json_line; all else runs in the test's process.
 """
 
 import json
@@ -122,7 +122,7 @@ def replay(batches, samples, steps, clip=None):
     return told, net
 
 
-def undisturbed(samples, batch, seed, epochs):
+def undisturbed_batches(samples, batch, seed, epochs):
     """The numbers of the samples of each step of a job that loses no worker: a list a step, in
     ascending order. `batch` is how many samples a step takes, `seed` that of their order.
     """
@@ -161,12 +161,12 @@ def open_gate(folder, step):
     (folder / f"gate-{step}").touch()
 
 
-def number():
+def worker_number():
     """The number of this worker; 0 without a launcher."""
     return int(os.environ.get("SHOAL_RANK", 0))
 
 
-def write(file, **values):
+def append_json_line(file, **values):
     """Append these values as a line to an open file of JSON lines, at once."""
     print(json.dumps(values), file=file, flush=True)
 

@@ -16,7 +16,15 @@ import lightning
 import shoal.lightning
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from trainers_common import Data, Gates, Net, make_optimizer, make_scheduler, number, write
+from trainers_common import (
+    Data,
+    Gates,
+    Net,
+    append_json_line,
+    make_optimizer,
+    make_scheduler,
+    worker_number,
+)
 
 import shoal
 
@@ -54,14 +62,14 @@ class Module(lightning.LightningModule):
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
-class Watch(Callback):
+class LedgerCallback(Callback):
     """Writes the ledger, and has a state: the number of steps that it has seen."""
 
     def __init__(self, config):
         """Open the ledger of this worker."""
         self.seen, self._each = 0, config["accumulate"]  # steps made, and batches of a step
         self._gates = Gates(config["out"], config["gates"])
-        self._file = open(pathlib.Path(config["out"]) / f"ledger-{number()}.jsonl", "a")
+        self._file = open(pathlib.Path(config["out"]) / f"ledger-{worker_number()}.jsonl", "a")
         self.epochs = []  # what was logged of each: the loss, and of the evaluation loss, accuracy
         self._rate = None  # the learning rate of the step that is being made
 
@@ -76,7 +84,7 @@ class Watch(Callback):
         if (index + 1) % self._each and index + 1 != trainer.num_training_batches:
             return
         self.seen += 1
-        write(
+        append_json_line(
             self._file,
             step=trainer.global_step,
             seen=self.seen,
@@ -108,7 +116,7 @@ def main(config):
     out, batch, epochs = config["out"], config["batch"], config["epochs"]
     lightning.seed_everything(7)
     steps = -(-config["samples"] // (batch * config["accumulate"])) * epochs
-    watch = Watch(config)
+    watch = LedgerCallback(config)
     saved = ModelCheckpoint(f"{out}/saved", save_top_k=-1, every_n_train_steps=config["every"])
     trainer = lightning.Trainer(
         strategy=shoal.lightning.Strategy(),

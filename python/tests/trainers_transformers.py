@@ -18,7 +18,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.modules["deepspeed"] = None
 
 import shoal
-from trainers_common import Data, Gates, Net, make_optimizer, make_scheduler, number, write
+from trainers_common import (
+    Data,
+    Gates,
+    Net,
+    append_json_line,
+    make_optimizer,
+    make_scheduler,
+    worker_number,
+)
 
 if os.environ.get("STOCK"):
     from transformers import Trainer
@@ -29,7 +37,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 DEFAULTS = dict(samples=96, evaluation=37, gates=[], arguments={}, resume=None, checkpoint=None)
 
 
-class Watch(TrainerCallback):
+class LedgerCallback(TrainerCallback):
     """Writes the ledger, and has a state: the number of steps that it has seen."""
 
     def __init__(self, config, net):
@@ -37,7 +45,7 @@ class Watch(TrainerCallback):
         self.seen = 0
         self._net = net
         self._gates = Gates(config["out"], config["gates"])
-        self._file = open(pathlib.Path(config["out"]) / f"ledger-{number()}.jsonl", "a")
+        self._file = open(pathlib.Path(config["out"]) / f"ledger-{worker_number()}.jsonl", "a")
 
     def on_step_begin(self, args, state, control, **more):
         """Wait at a gate before the step."""
@@ -46,7 +54,7 @@ class Watch(TrainerCallback):
     def on_step_end(self, args, state, control, **more):
         """Write down the step."""
         self.seen += 1
-        write(
+        append_json_line(
             self._file,
             step=state.global_step,
             seen=self.seen,
@@ -56,7 +64,7 @@ class Watch(TrainerCallback):
         )
 
 
-class Falling(Trainer):
+class FallingRateTrainer(Trainer):
     """The Trainer with a scheduler that it makes itself when it begins, as those of its own are
     made: around what Accelerate has made of the optimizer.
     """
@@ -96,12 +104,12 @@ def main(config):
             **config["arguments"],
         }
     )
-    trainer = Falling(
+    trainer = FallingRateTrainer(
         model=net,
         args=arguments,
         train_dataset=data,
         eval_dataset=Data(config["evaluation"], seed=1),
-        callbacks=[Watch(config, net)]
+        callbacks=[LedgerCallback(config, net)]
         + [EarlyStoppingCallback(3)] * arguments.load_best_model_at_end,
         compute_metrics=accuracy,
         optimizers=(make_optimizer(net), None),

@@ -10,7 +10,7 @@ numpy = pytest.importorskip("numpy")
 
 from test_checkpoint import WORKER, results
 from test_live import WORKER as MESH_WORKER
-from test_live_checkpoint import history, noise
+from test_live_checkpoint import check_steps, expected_random
 
 BEFORE = pathlib.Path(__file__).parents[2] / "checkpoint" / "testdata" / "before"
 TRAINING = (20, 4, 2, 5, 1)  # samples, batch, epochs, every, keep: as the checkpoint was made
@@ -34,10 +34,10 @@ def test_a_job_on_a_mesh_goes_on_on_any(launch, tmp_path, mesh, workers):
     """
     shutil.copytree(BEFORE / "mesh", tmp_path / "mesh")
     output = launch(workers, MESH_WORKER, mesh, 9, tmp_path / "mesh", 4)
-    made, said = history(output)
+    made, said = check_steps(output)
     assert made == [(step, mesh) for step in range(4, 9)], output
     if workers == 2:  # each rank has its own random numbers back; on another mesh there are others
-        assert said[4, 1] == noise(1, 4)
+        assert said[4, 1] == expected_random(1, 4)
 
 
 def comparable(results):
