@@ -41,11 +41,11 @@ def measure(args):
         for turn in range(args.turns):
             for way in WAYS:
                 for each in ("", way):
-                    found.append(dict(one_job(pathlib.Path(name), each), turn=turn, beside=way))
+                    found.append(dict(run_job(pathlib.Path(name), each), turn=turn, beside=way))
     return found
 
 
-def one_job(folder, way):
+def run_job(folder, way):
     """Run a job with a policy that misbehaves in a way; "" = with none of a user."""
     flags = ["--auto"]
     if way:

@@ -45,7 +45,7 @@ def train(batch, seed, epochs):
     )
 
 
-def of(results, batch):
+def trainings_of(results, batch):
     """The trainings of a batch by the epochs that were asked for, the fewest first."""
     found = {}
     for r in results:
@@ -63,26 +63,28 @@ def target(results):
     """The accuracy to be reached: a little less than the best of the fixed batches in the fewest
     epochs.
     """
-    first = [next(iter(of(results, batch).values())) for batch in FIXED]
+    first = [next(iter(trainings_of(results, batch).values())) for batch in FIXED]
     return max(median(rows, "accuracy") for rows in first) - BELOW
 
 
-def reaches(results, batch):
+def shortest_to_target(results, batch):
     """The shortest trainings of a batch that reach the target; None = none do."""
-    there = [r for r in of(results, batch).values() if median(r, "accuracy") >= target(results)]
+    there = [
+        r for r in trainings_of(results, batch).values() if median(r, "accuracy") >= target(results)
+    ]
     return there[0] if there else None
 
 
 def text(results):
     """The table of the trainings and what it comes to; "" where there were none."""
-    if not of(results, 0):
+    if not trainings_of(results, 0):
         return ""
     lines = [
         "| batch | epochs | final accuracy | from seed to seed | seconds | changes |",
         "|---|---|---|---|---|---|",
     ]
     for batch in [*FIXED, 0]:
-        for rows in of(results, batch).values():
+        for rows in trainings_of(results, batch).values():
             last = [100 * r["curve"][-1]["accuracy"] for r in rows]
             lines.append(
                 f"| {batch or 'adaptive, from 32'} | {median(rows, 'samples') / SAMPLES:.1f} |"
@@ -90,9 +92,9 @@ def text(results):
                 f" {median(rows, 'seconds'):.1f} |"
                 f" {statistics.median(r['changes'] for r in rows):g} |"
             )
-    fixed = [reaches(results, batch) for batch in FIXED]
+    fixed = [shortest_to_target(results, batch) for batch in FIXED]
     seconds = sorted(median(rows, "seconds") if rows else float("inf") for rows in fixed)
-    mine = reaches(results, 0)
+    mine = shortest_to_target(results, 0)
     lines.append(f"\nThe target is {100 * target(results):.1f} %.")
     if mine is None:
         lines[-1] += " The adaptive batch does not reach it."

@@ -45,12 +45,12 @@ def measure(args):
         for turn in range(args.turns):
             for slow, leaves in LEAVES.items():
                 for route in [*RULES, *COMMON, *leaves]:
-                    shoal = built(pathlib.Path(folder), route)
-                    found.append(dict(one_job(shoal, route, slow), turn=turn))
+                    shoal = build_binary(pathlib.Path(folder), route)
+                    found.append(dict(run_job(shoal, route, slow), turn=turn))
     return found
 
 
-def built(folder, route):
+def build_binary(folder, route):
     """The path of a binary in which all-reduces take a route; it is built once."""
     if route in RULES:
         return str(jobs.SHOAL)
@@ -66,7 +66,7 @@ def built(folder, route):
     return str(path)
 
 
-def one_job(shoal, route, slow):
+def run_job(shoal, route, slow):
     """Run a job by a route, and make the cable of a host slow: the seconds of the steps that began
     afterwards, and the changes of the ledger.
     """
@@ -133,7 +133,7 @@ def text(results):
     ]
     for slow in LEAVES:
         some = [r for r in rows if r["slow"] == slow]
-        took = {(r["turn"], r["route"]): settled(r) for r in some}
+        took = {(r["turn"], r["route"]): settled_median(r) for r in some}
         best = {
             t: min(s for (turn, route), s in took.items() if turn == t and route not in RULES)
             for t in {r["turn"] for r in some}
@@ -146,12 +146,12 @@ def text(results):
                 f" {100 * statistics.median(ratios):.0f} %"
                 f" ({100 * min(ratios):.0f} to {100 * max(ratios):.0f}) |"
             )
-        reached = [soon(r, best[r["turn"]]) for r in some if r["route"] == "the tuner’s"]
+        reached = [steps_to_settle(r, best[r["turn"]]) for r in some if r["route"] == "the tuner’s"]
         out.append(f"\nThe tuner gets there after {', '.join(map(str, reached))} steps.\n")
     return "\n".join(out)
 
 
-def settled(result):
+def settled_median(result):
     """The median of the steps after those in which a route may be looked for."""
     return statistics.median(result["seconds"][WITHIN:])
 
@@ -161,7 +161,7 @@ def median_of(took, route):
     return statistics.median(s for (_, r), s in took.items() if r == route)
 
 
-def soon(result, best):
+def steps_to_settle(result, best):
     """After how many steps the median of three is as good as the bar asks; all if it never is."""
     s = result["seconds"]
     for i in range(len(s) - 2):

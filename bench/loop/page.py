@@ -124,17 +124,17 @@ def measure(args):
     with jobs.Run(WORKERS, ["--auto=watch"], **OPTIONS) as run:
         run.wait_for(lambda: len(run.lines("metrics.jsonl")) >= SKIPPED)
         for turn in range(args.turns):
-            before = window(run)
+            before = median_of_next_steps(run)
             for way, act in WAYS.items():
                 with Page(run.name) as page:
                     stop, began = threading.Event(), time.monotonic()
                     thread = threading.Thread(target=act, args=(page, stop))
                     thread.start()
-                    beside = window(run)
+                    beside = median_of_next_steps(run)
                     stop.set()
                     thread.join()
                     spent = page.processors() / (time.monotonic() - began)
-                after = window(run)
+                after = median_of_next_steps(run)
                 ratio = 2 * beside / (before + after)
                 found.append(dict(part="page", way=way, turn=turn, ratio=ratio, spent=spent))
                 before = after
@@ -153,7 +153,7 @@ def measure(args):
     return found
 
 
-def window(run):
+def median_of_next_steps(run):
     """The median of the next STEPS steps of a job."""
     have = len(run.lines("metrics.jsonl"))
     run.wait_for(lambda: len(run.lines("metrics.jsonl")) >= have + STEPS)

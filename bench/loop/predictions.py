@@ -80,7 +80,7 @@ def change_at_random(options, draw, changes, flags=(), workers=WORKERS):
             before = len(run.changes())
             if run.set(draw()):
                 continue  # it has that
-            run.wait_for(lambda: len(run.changes()) > before and ended(run.changes()), 300)
+            run.wait_for(lambda: len(run.changes()) > before and is_settled(run.changes()), 300)
         return [
             dict(part="predictions", a=options["a"], b=options["b"], to=c["to"],
                  predicted=c.get("predicted"), measured=c.get("measured", 0), phase=c["phase"],
@@ -89,7 +89,7 @@ def change_at_random(options, draw, changes, flags=(), workers=WORKERS):
         ]
 
 
-def ended(changes):
+def is_settled(changes):
     """Whether no change is being measured."""
     return all(c["phase"] != "entered" for c in changes.values())
 

@@ -61,7 +61,7 @@ def wait(running):
             if event["what"] == "route":
                 found[event["change"]["number"]] = event["change"]
                 last = max(last, event["step"])
-        if predictions.ended(found) and now - last >= QUIET or now - begun >= LONG:
+        if predictions.is_settled(found) and now - last >= QUIET or now - begun >= LONG:
             return found
     raise SystemExit("the job has ended")
 

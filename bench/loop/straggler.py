@@ -19,14 +19,14 @@ SETTLED = 40  # of which the last are measured
 def measure(args):
     """What came of each job, a dict each, in turns."""
     return [
-        one_job(only_backward, flags)
+        run_job(only_backward, flags)
         for _ in range(args.turns)
         for only_backward in (False, True)
         for flags in ([], ["--auto"])
     ]
 
 
-def one_job(only_backward, flags):
+def run_job(only_backward, flags):
     """Run a job until its steps are settled; says how many steps after one became slow it was
     named, None = it was not, and what steps take before and afterwards.
     """

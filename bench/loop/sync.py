@@ -52,30 +52,30 @@ def measure(args):
     links = [x for x in LINKS if x[0] == "shoal" or (ROOT / "build/tools" / x[0]).exists()]
     for turn in range(args.turns):
         for system, sync in links if os.geteuid() == 0 else []:
-            add(**over_links(system, sync), turn=turn)
+            add(**speed_over_links(system, sync), turn=turn)
         for sync, flags in STRAGGLER:
-            add(**beside_a_slow_worker(sync, flags), turn=turn)
+            add(**speed_beside_slow_worker(sync, flags), turn=turn)
     for system, sync in links if os.geteuid() == 0 else []:
-        add(**sync_losses.killed(system, sync))
+        add(**sync_losses.measure_kill(system, sync))
     if os.geteuid() == 0:
-        add(**sync_losses.shaken())
-        add(**sync_auto.followed())
+        add(**sync_losses.measure_disturbances())
+        add(**sync_auto.measure_following())
     return found
 
 
-def over_links(system, sync):
+def speed_over_links(system, sync):
     """Train on hosts with slow cables, and return how fast that is."""
     net = Network(WORKERS, RATE, MTU)
     try:
         with Processes(LIMIT) as running:
             start(net, running, system, dict(COMMON, system=system, sync=sync))
-            row = speed(running, net.sent_bytes)
+            row = measure_speed(running, net.sent_bytes)
     finally:
         net.close()
     return dict(row, part="sync", place="links", system=system, sync=sync)
 
 
-def beside_a_slow_worker(sync, flags):
+def speed_beside_slow_worker(sync, flags):
     """Train on one host beside a worker that is three times as slow, and return how fast that is,
     where there are policies once these have divided the work.
     """
@@ -86,15 +86,15 @@ def beside_a_slow_worker(sync, flags):
         words += ["--log-dir", home, *flags, "--"]
         running.start(words + worker(running, dict(SLOW, system="shoal", sync=sync)), **env)
         until = time.monotonic() + SETTLE_S
-        while flags and running.running() and time.monotonic() < until and not divided(running):
+        while flags and running.running() and time.monotonic() < until and not kept_shares(running):
             pass
-        row = speed(running, lambda: [0])
-        shares = divided(running)
+        row = measure_speed(running, lambda: [0])
+        shares = kept_shares(running)
     named = sync + (" --auto" if flags else "")
     return dict(row, part="sync", place="straggler", system="shoal", sync=named, shares=shares)
 
 
-def divided(running):
+def kept_shares(running):
     """The shares that policies have brought and kept; None = none yet."""
     for event in lines(running, "events.jsonl"):
         change = event.get("change", {})
@@ -103,7 +103,7 @@ def divided(running):
     return None
 
 
-def speed(running, sent_bytes):
+def measure_speed(running, sent_bytes):
     """Wait until samples of some rounds are committed, and return how fast that was: samples and
     commits a second, and bytes that a host has sent for a sample.
     """

@@ -24,7 +24,7 @@ COUNTED_S = 20  # in which samples are counted, in each state
 EPOCH = 2560  # samples
 
 
-def followed():
+def measure_following():
     """Have the cables become slow, and fast again, and return what the job did: a dict."""
     net = Network(WORKERS, FAST, MTU)
     try:
@@ -32,16 +32,16 @@ def followed():
             options = dict(COMMON, system="shoal", sync="auto", samples=EPOCH, noisy=True)
             start(net, running, "shoal", options, ["--auto"])
             wait_for(running, lambda: len(told(running)) > 60)
-            rates = {"fast cables, ssgd": counted(running)}
+            rates = {"fast cables, ssgd": samples_per_second(running)}
             changes = []
             for rate, wanted in ((RATE, "sync=local"), (FAST, "sync=ssgd")):
                 for h in net.hosts:
                     net.set_rate(h, rate)
                 at = time.time()
-                before = len(ended(running, wanted))
-                kept = wait_for(running, lambda: ended(running, wanted)[before:])[0]
+                before = len(ended_changes(running, wanted))
+                kept = wait_for(running, lambda: ended_changes(running, wanted)[before:])[0]
                 changes.append(dict(kept, seconds=time.time() - at))
-                rates[f"cables of {rate}, {wanted}"] = counted(running)
+                rates[f"cables of {rate}, {wanted}"] = samples_per_second(running)
             epoch = told(running)[-1]["epoch"]
             wait_for(running, lambda: told(running)[-1]["epoch"] > epoch)
             wrong, epochs = check(all_lines(running), EPOCH)
@@ -53,7 +53,7 @@ def followed():
     )
 
 
-def counted(running):
+def samples_per_second(running):
     """The samples a second that are committed from now on."""
     count = len(told(running))
     first = wait_for(running, lambda: told(running)[count:])[0]
@@ -62,7 +62,7 @@ def counted(running):
     return (last["samples"] - first["samples"]) / (last["at"] - first["at"])
 
 
-def ended(running, wanted):
+def ended_changes(running, wanted):
     """The changes by policy sync that have ended with what is wanted, in their order."""
     found = {}  # by number: each host has them
     for event in lines(running, "events.jsonl"):

@@ -33,7 +33,7 @@ WITHIN_S = 0.4  # after a commit a worker is killed: half of the local steps are
 LIMIT_S = 180  # for the next commit
 
 
-def killed(system, way):
+def measure_kill(system, way):
     """Kill one of four workers amid a round; returns how long the others take to the next commit,
     and how many samples of rounds of theirs did not count.
     """
@@ -42,14 +42,15 @@ def killed(system, way):
         with Processes(LIMIT) as running:
             options = dict(COMMON, system=system, sync=way)
             start(net, running, system, options, ["--min", "1"])
-            wait_for(running, lambda: len(told(running)) > 3 and commits(running, 3))
-            wait_for(running, lambda: told(running)[-1]["size"] == WORKERS)
+            wait_for(running, lambda: len(commits_of_first(running)) > 3 and commits(running, 3))
+            wait_for(running, lambda: commits_of_first(running)[-1]["size"] == WORKERS)
             victim = commits(running, 3)[-1]["pid"]
-            before = amid(running)
+            before = wait_until_mid_round(running)
             at = time.time()
             os.kill(victim, signal.SIGKILL)
             after = wait_for(
-                running, lambda: [x for x in told(running) if x["samples"] > before["samples"]]
+                running,
+                lambda: [x for x in commits_of_first(running) if x["samples"] > before["samples"]],
             )[0]
             failed = None if system == "hivemind" else sum(
                 x["own"]
@@ -57,7 +58,10 @@ def killed(system, way):
                 for x in commits(running, n)
                 if at < x["at"] <= after["at"] + 1 and x.get("done") is False
             )
-            usual = [b["at"] - a["at"] for a, b in zip(told(running)[1:], told(running)[2:])]
+            usual = [
+                b["at"] - a["at"]
+                for a, b in zip(commits_of_first(running)[1:], commits_of_first(running)[2:])
+            ]
     finally:
         net.close()
     return dict(
@@ -66,12 +70,12 @@ def killed(system, way):
     )
 
 
-def told(running):
+def commits_of_first(running):
     """The commits that worker 0 has written down."""
     return commits(running, 0)
 
 
-def amid(running, number=0):
+def wait_until_mid_round(running, number=0):
     """Wait until a round is half over; returns the commit before it."""
     count = len(commits(running, number))
     found = wait_for(running, lambda: commits(running, number)[count:])
@@ -90,7 +94,7 @@ def wait_for(running, holds):
     return found
 
 
-def shaken():
+def measure_disturbances():
     """Have a worker join, kill one, and kill the host that leads, each amid a round of a job;
     returns the seconds to the commit after each, and what is wrong with the samples.
     """
@@ -102,21 +106,21 @@ def shaken():
             )
             flags = ["-n", "3", "--min", "1", "--max", "4"]
             start(net, running, "shoal", options, flags)
-            wait_for(running, lambda: len(told(running)) > 2)
+            wait_for(running, lambda: len(commits_of_first(running)) > 2)
             home = str(running.folder)
             env = dict(os.environ, XDG_RUNTIME_DIR=home, XDG_STATE_HOME=home)
-            amid(running)
+            wait_until_mid_round(running)
             at = time.time()
             subprocess.run([str(jobs.SHOAL), "resize", "bench", "4"], env=env, check=True)
             joined = wait_for(running, lambda: [x for x in all_lines(running) if x.get("late")])
             seconds["a worker joins"] = joined[0]["at"] - at
-            amid(running)
-            seconds["a worker is killed"] = time_of(
+            wait_until_mid_round(running)
+            seconds["a worker is killed"] = seconds_to_next_commit(
                 running, lambda: os.kill(commits(running, 1)[-1]["pid"], signal.SIGKILL), 2
             )
-            amid(running, 2)
+            wait_until_mid_round(running, 2)
             head = running.process(0).pid
-            seconds["the leading host is killed"] = time_of(
+            seconds["the leading host is killed"] = seconds_to_next_commit(
                 running, lambda: os.killpg(head, signal.SIGKILL), 2
             )
             epoch = commits(running, 2)[-1]["epoch"]
@@ -127,7 +131,7 @@ def shaken():
     return dict(part="sync shaken", seconds=seconds, wrong=wrong, epochs=epochs)
 
 
-def time_of(running, act, number):
+def seconds_to_next_commit(running, act, number):
     """Do something amid a round, and return the seconds to the next commit of a worker."""
     count, at = len(commits(running, number)), time.time()
     act()

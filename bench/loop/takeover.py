@@ -43,10 +43,10 @@ def restless(o, state):
 def measure(args):
     """What came of each job, a dict each."""
     draws = random.Random(args.seed)
-    return [one_job(draws.randrange(2), draws.uniform(0, 0.3)) for _ in range(args.takeovers)]
+    return [run_job(draws.randrange(2), draws.uniform(0, 0.3)) for _ in range(args.takeovers)]
 
 
-def one_job(kept, delay):
+def run_job(kept, delay):
     """Run a job whose policies change the batch, and kill the host that leads so many seconds after
     a change was entered that follows `kept` others; returns what is wrong with what is left, and
     how that change has ended.
@@ -57,12 +57,12 @@ def one_job(kept, delay):
         try:
             start(net, folder, started)
             entered = kill(folder, started[0], kept, delay)
-            wait_for(lambda: len(ledger(folder, 1)) > kept + 2, started[1:], folder)
+            wait_for(lambda: len(read_ledger(folder, 1)) > kept + 2, started[1:], folder)
             (folder / "end").touch()
             codes = [p.wait(timeout=300) for p in started[1:]]
             wrong, change = check(folder, entered)
             if any(codes):
-                wrong.append(f"exit codes {codes}: {said(folder)}")
+                wrong.append(f"exit codes {codes}: {last_output(folder)}")
         finally:
             for p in started:
                 with contextlib.suppress(ProcessLookupError):
@@ -104,7 +104,7 @@ def wait_for(holds, processes, folder):
     """Wait until holds() is true, and return that; ends the benchmark where a process ends."""
     while not (found := holds()):
         if any(p.poll() is not None for p in processes):
-            sys.exit(f"a host has left the job too soon:\n{said(folder)}")
+            sys.exit(f"a host has left the job too soon:\n{last_output(folder)}")
         time.sleep(0.005)
     return found
 
@@ -116,7 +116,7 @@ def kill(folder, first, kept, delay):
 
     def on_trial():
         """The number of a change that is on trial; None = none is, or it is too early."""
-        changes = ledger(folder, 1)
+        changes = read_ledger(folder, 1)
         return next((n for n, phases in changes.items() if len(phases) == 1 and n > kept), None)
 
     number = wait_for(on_trial, [first], folder)
@@ -125,7 +125,7 @@ def kill(folder, first, kept, delay):
     return number
 
 
-def ledger(folder, host):
+def read_ledger(folder, host):
     """The phases of each change of the setting, by its number, as a host has them."""
     phases = collections.defaultdict(list)
     for path in (folder / f"host{host}").glob("*/events.jsonl"):
@@ -135,7 +135,7 @@ def ledger(folder, host):
     return phases
 
 
-def said(folder):
+def last_output(folder):
     """The last of what all hosts have printed."""
     return "\n".join(p.read_text()[-2000:] for p in sorted(folder.glob("host*/said")))
 
@@ -143,7 +143,7 @@ def said(folder):
 def check(folder, entered):
     """What is wrong with what the survivors have of the job, a list, and how a change has ended."""
     wrong = []
-    hosts = [ledger(folder, h) for h in range(1, HOSTS)]
+    hosts = [read_ledger(folder, h) for h in range(1, HOSTS)]
     if hosts[0] != hosts[1]:
         wrong.append(f"ledgers differ: {hosts}")
     for number, phases in hosts[0].items():

@@ -53,7 +53,7 @@ class Job:
             "a", "run", "-n", 4, "--name", "train", "--redundant", "--listen", "127.0.0.1:0",
             "--slots", 2, *lent, "--", sys.executable, TESTS / "live_stages.py", FROM, 1 << 20,
         )
-        place = self.wait_for(lambda: re.search(r"--join (\S+) ", self.said("a")))[1]
+        place = self.wait_for(lambda: re.search(r"--join (\S+) ", self.output("a")))[1]
         for host, slots in (("b", 2), ("c", 0)):
             self.start(host, "agent", "--join", place, "--name", host, "--slots", slots, *lent)
 
@@ -81,7 +81,7 @@ class Job:
         )
         return done.returncode, done.stdout
 
-    def said(self, host):
+    def output(self, host):
         """What the launcher of a host has printed."""
         return (self.folder / host / "said").read_text()
 
@@ -90,7 +90,7 @@ class Job:
         until = time.monotonic() + PATIENCE
         while not (found := holds()):
             if time.monotonic() > until:
-                said = "\n".join(f"{h}: {self.said(h)[-1500:]}" for h in self.launchers)
+                said = "\n".join(f"{h}: {self.output(h)[-1500:]}" for h in self.launchers)
                 raise TimeoutError(f"the job does not get there:\n{said}")
             time.sleep(0.01)
         return found
@@ -100,7 +100,7 @@ class Job:
         found = re.findall(r"STEP (\d+) on (\S+) loss (\S+)\n", self.steps.read_text())
         return [(int(n), mesh, float(loss)) for n, mesh, loss in found]
 
-    def made(self):
+    def step_count(self):
         """How many steps were made."""
         return max((n + 1 for n, _, _ in self.lines()), default=0)
 
@@ -112,7 +112,7 @@ class Job:
 
     def __enter__(self):
         """The job, which has its members on both hosts and has made some steps."""
-        self.wait_for(lambda: self.made() > 5)
+        self.wait_for(lambda: self.step_count() > 5)
         hosts = collections.Counter(w["host"] for w in self.members())
         assert sorted(hosts.values()) == [2, 2], hosts
         return self
@@ -179,20 +179,24 @@ def one_kill(victim, held, part, seconds, plan):
                 os.kill(pid, signal.SIGKILL)
         for pid in frozen * held:
             os.kill(pid, signal.SIGCONT)
-        killed = job.made()
-        job.wait_for(lambda: job.made() > killed + AFTER)
+        killed = job.step_count()
+        job.wait_for(lambda: job.step_count() > killed + AFTER)
         alive = "bc" if victim == "head" else "a"
         job.wait_for(lambda: any(job.shoal(host, "stop", "train")[0] == 0 for host in alive))
         left = [p for host, p in job.launchers.items() if host != "a" or victim != "head"]
         job.wait_for(lambda: all(p.poll() is not None for p in left))
         return dict(
-            victim="head" if victim == "head" else "worker", held=held, late=late, made=killed,
-            steps=job.made(), wrong=wrong_with(job.lines()),
+            victim="head" if victim == "head" else "worker",
+            held=held,
+            late=late,
+            made=killed,
+            steps=job.step_count(),
+            wrong=find_errors(job.lines()),
             meshes=meshes_of(job.lines()),
         )
 
 
-def wrong_with(lines):
+def find_errors(lines):
     """What is wrong with the steps of a job, a list; empty = each was made, and with the loss of an
     undisturbed training.
     """

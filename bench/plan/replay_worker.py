@@ -36,7 +36,7 @@ def main():
         predicted = dict(mesh="", seconds=0)
         if job.rank == 0:
             predicted = predict(folder, program, case, layers, link, job.size)
-        mesh_text = tell(job, predicted["mesh"])
+        mesh_text = broadcast_text(job, predicted["mesh"])
         measured = run(job, case, mesh_text, plan["steps"])
         if job.rank == 0:
             result = dict(
@@ -120,7 +120,7 @@ def predict(folder, program, case, layers, link, workers):
                 parts=deployment["predicted"])
 
 
-def tell(job, text):
+def broadcast_text(job, text):
     """The text of rank 0, on all."""
     data = np.zeros(1024, np.uint8)
     data[: len(text)] = np.frombuffer(text.encode(), np.uint8)

@@ -99,7 +99,7 @@ class Pool:
         return {job["job"].split("-")[0]: job for job in self.state()["jobs"]}
 
 
-def seconds(job, count):
+def last_step_seconds(job, count):
     """The seconds of the last steps of a job."""
     lines = json_lines((pathlib.Path(job["run"]) / "metrics.jsonl").read_text())
     return [m["metrics"]["seconds"] for m in lines][-count:]
@@ -116,7 +116,7 @@ def measure_weights(pool, weights, steps):
         if all(share.get("measured") for share in shares):
             break
     time.sleep(steps * 1.5)
-    took = [statistics.median(seconds(found[name], steps)) for name in SIZES]
+    took = [statistics.median(last_step_seconds(found[name], steps)) for name in SIZES]
     for name in names:
         pool.shoal("stop", name, "--now")
     while pool.jobs():
@@ -131,7 +131,7 @@ def measure_weights(pool, weights, steps):
     )
 
 
-def weighed(weights, values):
+def weighted_sum(weights, values):
     """Σ weight · value."""
     return sum(w * v for w, v in zip(weights, values))
 
@@ -155,7 +155,7 @@ def text(results):
                 ", ".join(f"{x:.3f}" for x in took),
                 ", ".join(f"{t / x - 1:+.1%}" for t, x in zip(took, expected)),
                 ", ".join(f"{x:.3f}" for x in before),
-                f"{weighed(weights, took) / weighed(weights, before):.3f}",
+                f"{weighted_sum(weights, took) / weighted_sum(weights, before):.3f}",
             ]
         else:
             cells += ["none", "-", ", ".join(f"{x:.3f}" for x in took), "-", "-", "-"]

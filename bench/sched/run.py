@@ -89,7 +89,7 @@ def until(condition, seconds):
     return True
 
 
-def urgent(times):
+def measure_urgent(times):
     """Submit urgent jobs of two workers while a job has all four slots, and print how soon the
     pool knows two slots to be free.
     """
@@ -123,7 +123,7 @@ def urgent(times):
     print(f"samples lost: {result.get('lost_samples', 0)}; workers lost: {crashed}")
 
 
-def counted(times):
+def measure_lost_steps(times):
     """Have urgent jobs take two slots of a job of four, and all four, by turns, and print how many
     steps and samples of it were lost or came twice.
     """
@@ -172,19 +172,19 @@ def read_steps(folder):
     return samples, steps
 
 
-def paced(steps, work):
+def paced_command(steps, work):
     """The command of one of the ten jobs."""
     return [sys.executable, PACED, str(steps), str(work)]
 
 
-def ten(policy, rigid):
+def run_ten_jobs(policy, rigid):
     """The mean completion time and the makespan of the ten jobs in seconds."""
     with Pool(policy) as pool:
         began, jobs = time.monotonic(), []
         for at, steps, work, most in JOBS:
             time.sleep(max(0, began + at - time.monotonic()))
             workers = most if rigid else (1, most)
-            jobs.append(pool.submit(paced(steps, work), workers, env=THREADS))
+            jobs.append(pool.submit(paced_command(steps, work), workers, env=THREADS))
         for job in jobs:
             job.wait()
         views = [job.view() for job in jobs]
@@ -193,7 +193,7 @@ def ten(policy, rigid):
     return statistics.mean(times), span
 
 
-def ten_in_slurm():
+def run_ten_jobs_in_slurm():
     """The same of the ten jobs in Slurm with backfill, on one node of four CPUs. Each job asks for
     the most workers that it can use, and for a quarter more time than it needs.
     """
@@ -201,7 +201,7 @@ def ten_in_slurm():
         began, submitted = time.time(), []
         for i, (at, steps, work, most) in enumerate(JOBS):
             time.sleep(max(0, began + at - time.time()))
-            command = " ".join([SHOAL, "run", "-n", str(most), "--", *paced(steps, work)])
+            command = " ".join([SHOAL, "run", "-n", str(most), "--", *paced_command(steps, work)])
             script = f"#!/bin/sh\n{command} && touch {ends}/{i}\n"
             seconds = 1.25 * (steps * work / 1000 / most + 2)
             submitted.append(time.time())
@@ -215,7 +215,7 @@ def ten_in_slurm():
     return statistics.mean(times), max(over) - submitted[0]
 
 
-def ends(jobs, seed):
+def measure_end_predictions(jobs, seed):
     """Run so many paced jobs of eight kinds, that come at random, and print how near the end of
     each was to what the pool expected: when its slots were last decided, and half-way from there.
     """
@@ -227,7 +227,7 @@ def ends(jobs, seed):
         while len(submitted) < jobs or pool.jobs():
             if len(submitted) < jobs and time.monotonic() >= began + at:
                 steps, work, most = draw.choice(kinds)
-                submitted.append(pool.submit(paced(steps, work), (1, most), env=THREADS))
+                submitted.append(pool.submit(paced_command(steps, work), (1, most), env=THREADS))
                 at += draw.expovariate(0.8)
             for job in pool.jobs():
                 view = job.view()
@@ -300,7 +300,7 @@ def keeper_of(pool):
     return struct.unpack("3i", told)[0]
 
 
-def submits(count, waiting):
+def measure_submit_latency(count, waiting):
     """Submit so many jobs in a second while others wait, and print how soon each was answered,
     whether another keeper has them all, and whether they start in the order of the policy.
     """
@@ -356,18 +356,18 @@ def main():
     args = options.parse_args()
     os.environ.update(THREADS)
     if args.urgent:
-        urgent(args.urgent)
+        measure_urgent(args.urgent)
     if args.counted:
-        counted(args.counted)
+        measure_lost_steps(args.counted)
     if args.submits:
-        submits(args.submits, 0)
-        submits(args.submits, args.waiting)
+        measure_submit_latency(args.submits, 0)
+        measure_submit_latency(args.submits, args.waiting)
     if args.ends:
-        ends(args.ends, args.seed)
+        measure_end_predictions(args.ends, args.seed)
     ways = {
-        "elastic": lambda: ten("elastic", rigid=False),
-        "fifo, rigid": lambda: ten("fifo", rigid=True),
-        "Slurm, backfill": ten_in_slurm,
+        "elastic": lambda: run_ten_jobs("elastic", rigid=False),
+        "fifo, rigid": lambda: run_ten_jobs("fifo", rigid=True),
+        "Slurm, backfill": run_ten_jobs_in_slurm,
     }
     rows = {name: [] for name in ways}
     for _ in range(args.turns):

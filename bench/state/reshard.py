@@ -113,7 +113,7 @@ def measure_row(folder, name, old, new, runs):
         remove(b)
         if not old:
             b.mkdir()
-        with Pulse() as pulse:
+        with StallWatch() as pulse:
             x = seconds_of(
                 [
                     SHOAL,
@@ -146,7 +146,7 @@ def measure_row(folder, name, old, new, runs):
     )
 
 
-class Pulse:
+class StallWatch:
     """Tells whether this process ran all the time: a turn in which somebody had stopped it says
     nothing, and is made again.
     """
@@ -154,7 +154,7 @@ class Pulse:
     def __enter__(self):
         """Starts the thread. `steady` counts after the end of the with statement."""
         self.steady, self.over = True, threading.Event()
-        self.thread = threading.Thread(target=self.beat)
+        self.thread = threading.Thread(target=self.watch)
         self.thread.start()
         return self
 
@@ -163,7 +163,7 @@ class Pulse:
         self.over.set()
         self.thread.join()
 
-    def beat(self):
+    def watch(self):
         """Notes on a thread of its own when this process did not run for half a second."""
         last = time.monotonic()
         while not self.over.wait(0.05):

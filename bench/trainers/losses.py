@@ -15,7 +15,7 @@ import turns
 from report import table
 from systems import SAVE, SYSTEMS, Training
 
-CALM = 3  # steps that all workers have made before something is done to them
+STEADY_STEPS = 3  # steps that all workers have made before something is done to them
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
@@ -46,14 +46,17 @@ def lose_one(training: Training, run: int) -> dict:
     worker, seconds from the kill to the next step, steps that were made again, and the seconds of
     an ordinary step. Blocks; raises Failure as training.until does.
     """
-    before = training.until(lambda lines: calm(lines, training.workers - 1, ()), "its first steps")
+    before = training.until(
+        lambda lines: steady_workers(lines, training.workers - 1, ()), "its first steps"
+    )
     ordered = time.time()
     training.order()
     joined = training.until(
         lambda lines: next((x for x in lines if x["pid"] not in before), None), "the new worker"
     )
     members = training.until(
-        lambda lines: calm(lines, training.workers, before, joined["at"]), "steps of all workers"
+        lambda lines: steady_workers(lines, training.workers, before, joined["at"]),
+        "steps of all workers",
     )
     lines = training.until(between_checkpoints(training.save), "a step between checkpoints")
     ranks = {x["rank"]: x["pid"] for x in lines if x["pid"] in members}
@@ -74,12 +77,12 @@ def lose_one(training: Training, run: int) -> dict:
     return {
         "order_s": joined["at"] - ordered,
         "kill_s": after["at"] - killed,
-        "lost": done_again(lines, made, top),
-        "step_s": ordinary(lines, members),
+        "lost": repeated_steps(lines, made, top),
+        "step_s": median_step_s(lines, members),
     }
 
 
-def done_again(before: list[dict], after: list[dict], top: int) -> int:
+def repeated_steps(before: list[dict], after: list[dict], top: int) -> int:
     """Returns how many steps were made again: those at which a process goes on below its own last
     step, or a new process below the last step of all, which is `top`. `before` and `after` are the
     notes up to the kill and those of the others since.
@@ -91,7 +94,7 @@ def done_again(before: list[dict], after: list[dict], top: int) -> int:
     return max(last.get(pid, top) + 1 - step for pid, step in first.items())
 
 
-def calm(lines, workers, before, since=0.0):
+def steady_workers(lines, workers, before, since=0.0):
     """Returns the process ids that train, if there are exactly `workers` of them and each has made
     CALM steps since the second `since` of the wall clock; else None. `before` are process ids of
     which some must have another beside them; empty = no such condition. `lines` are notes.
@@ -100,7 +103,7 @@ def calm(lines, workers, before, since=0.0):
     for line in lines:
         if line["at"] >= since:
             made[line["pid"]] = made.get(line["pid"], 0) + 1
-    ready = {pid for pid, steps in made.items() if steps >= CALM}
+    ready = {pid for pid, steps in made.items() if steps >= STEADY_STEPS}
     return ready if len(ready) == workers and not (before and ready <= set(before)) else None
 
 
@@ -117,7 +120,7 @@ def between_checkpoints(save: int):
     return found
 
 
-def ordinary(lines, members) -> float:
+def median_step_s(lines, members) -> float:
     """Returns the median time in seconds of a step of one of the members, which are process ids."""
     times = [x["at"] for x in lines if x["pid"] == max(members)]
     return statistics.median(b - a for a, b in zip(times, times[1:]))
@@ -142,12 +145,12 @@ def text(results: list[dict]) -> str:
             [
                 name,
                 rounds,
-                seconds(statistics.median(r["step_s"] for r in own)),
-                seconds(statistics.median(kills)),
-                seconds(max(kills)),
+                seconds_text(statistics.median(r["step_s"] for r in own)),
+                seconds_text(statistics.median(kills)),
+                seconds_text(max(kills)),
                 f"{statistics.median(r['lost'] for r in own):g}",
-                seconds(statistics.median(orders)),
-                seconds(max(orders)),
+                seconds_text(statistics.median(orders)),
+                seconds_text(max(orders)),
             ]
         )
     note = (
@@ -157,6 +160,6 @@ def text(results: list[dict]) -> str:
     return f"{note}\n\n" + table(head + ["order to first step, p50", "max"], rows)
 
 
-def seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
     """Returns a number of seconds as text."""
     return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
