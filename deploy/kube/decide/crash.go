@@ -23,14 +23,13 @@ func (s *State) crash(now int64) {
 	}
 }
 
-// wait returns for how many seconds no pod is made because pods have ended by themselves. It is at
-// most longestDelay, also where a clock was put back.
+// wait returns for how many seconds no pod is made because pods have ended by themselves.
 func (s *State) wait(now int64) int64 {
 	if s.Crashes < 2 {
 		return 0
 	}
 	delay := min(firstDelay<<min(s.Crashes-2, 8), longestDelay)
-	return min(max(0, s.LastCrash+int64(delay)-now), longestDelay)
+	return max(0, s.LastCrash+int64(delay)-now)
 }
 
 // delay takes back the pods that are to be made if too many have ended by themselves.

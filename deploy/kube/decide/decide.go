@@ -155,6 +155,8 @@ func (v View) until() string {
 func Next(v View) Decision {
 	d := Decision{State: v.State}
 	d.State.Members = slices.Clone(v.State.Members)
+	// A time to come is that of a clock that was put back, or of another operator's.
+	d.State.LastCrash = min(d.State.LastCrash, v.Now)
 	slices.SortFunc(v.Pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Number, b.Number))
 	})
