@@ -199,6 +199,9 @@ func (m *Machine) advanceStarting(e *entry) {
 	if e.Lead != "" || m.now < e.alone+leadPause {
 		return
 	}
+	if host := m.stuckAt(e); host != "" && !e.sent[sentKey{host, toRecover}].done {
+		return // it has trained, and is about to be told to lead
+	}
 	for host := range e.Parts {
 		if h := m.hosts[host]; h == nil || !h.Up || !h.heard {
 			return // it may lead
