@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "python"), str(ROOT / "bench" / "hosts")]
 from network import Network  # noqa: E402
-from shoal.pool import _ask  # noqa: E402
+from shoal.pool import _http_request  # noqa: E402
 
 SHOAL = str(ROOT / "bin" / "shoal")
 MARKED = str(ROOT / "bench" / "sched" / "marked.py")
@@ -93,7 +93,7 @@ class Host:
         request = f"GET {path}" if body is None else f"POST {path}"
         try:
             text = "" if body is None else json.dumps(body)
-            status, answer = _ask(self.socket, request, text)
+            status, answer = _http_request(self.socket, request, text)
             return json.loads(answer) if status == 200 else None
         except (OSError, IndexError, ValueError):
             return None
