@@ -128,7 +128,7 @@ def _end_status(job: World, died: bool) -> str:
 
 class _Writer:
     """Has a tool write on a thread of its own, which begins with the first number. Its methods are
-    for the thread of the training loop, but those that say other; they do not wait.
+    for the thread of the training loop, but those that say other; only `pause` waits, if asked to.
     """
 
     def __init__(self, kind: str, place: str) -> None:
@@ -157,7 +157,8 @@ class _Writer:
 
     def pause(self, wait: bool = False) -> None:
         """Have the tool closed when all is written, because another worker goes on, or this process
-        ends: then `wait` for that for a while.
+        ends: then `wait` for that for a while. Nothing where too much waits before it: the next
+        call tries again.
         """
         if self._thread is None:
             return
@@ -167,7 +168,7 @@ class _Writer:
         else:
             self._end = ""
         try:
-            self._waiting.put(None, timeout=_LAST_WAIT if wait else None)
+            self._waiting.put(None, wait, _LAST_WAIT)
         except queue.Full:
             return
         thread, self._thread = self._thread, None

@@ -1,6 +1,8 @@
 """What shoal.log.to has other tools write: reports, and what steps take. The tools are doubles."""
 
+import queue
 import sys
+import threading
 import types
 
 import numpy
@@ -182,6 +184,26 @@ def test_a_tool_that_fails(capfd, monkeypatch):
     train()
     said = capfd.readouterr().err
     assert said.count("ZeroDivisionError") == 1 and "the training goes on" in said
+
+
+def test_a_slow_tool_is_not_waited_for_when_another_worker_goes_on():
+    """Where it has as much before it as it may, it is closed later."""
+
+    class Queue(queue.Queue):
+        """A queue in which nobody waits without end for room."""
+
+        def put(self, item, block=True, timeout=None):
+            """As the queue's own."""
+            assert not block or timeout is not None, "waits for the tool"
+            super().put(item, block, timeout)
+
+    writer = shoal.log._Writer("tensorboard", "runs/x")
+    writer._waiting, writer._thread = Queue(1), threading.Thread()
+    writer._waiting.put_nowait(("job", {"loss": 1.0}, 1))
+    writer.pause()
+    assert writer._waiting.get_nowait() is not None and writer._thread is not None
+    writer.pause()
+    assert writer._waiting.get_nowait() is None and writer._thread is None
 
 
 def test_wrong_arguments():
