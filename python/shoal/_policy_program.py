@@ -28,8 +28,8 @@ def _load(path: str) -> Policy:
 
 
 def _serve(rule: Policy, requests: TextIO, answers: TextIO) -> None:
-    """Answer requests until there are no more. A policy that raises leaves things as they are: it
-    answers with a line that is none, and the reason goes to stderr.
+    """Answer requests until there are no more. A policy that raises leaves things as they are: the
+    answer has the error in place of a change, and the traceback goes to stderr.
     """
 
     def write(line: Dict[str, Any]) -> None:

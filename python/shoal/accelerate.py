@@ -420,7 +420,9 @@ class _EvalLoader(_Loader):
 
 
 def _concatenate(values: List[Any], device: Any) -> Any:
-    """Nested values of several workers as one, with the tensors one behind the other."""
+    """Nested values of several workers as one, with the tensors, and what lists have that are
+    without tensors, one behind the other; of anything else the list of all workers' values.
+    """
     first = values[0]
     if torch.is_tensor(first):
         return torch.cat([v.reshape(1) if v.dim() == 0 else v for v in values]).to(device)

@@ -72,7 +72,7 @@ class Cursor:
         cls, samples: int, batch: int, seed: int = 0, shuffle: bool = True, apart: bool = False
     ) -> "Cursor":
         """The start of the first epoch. Raises ValueError when samples or batch is below 1 or above
-        2^62.
+        2^62, or the seed below 0 or above 2^64 - 1.
         """
         cursor = cls(samples, batch, seed, shuffle, apart=apart)
         if not 0 <= seed < 1 << 64:

@@ -15,11 +15,11 @@ class Group(AsyncCollectives):
     """Some ranks of a job, numbered from 0 in the order of `ranks`; `rank` is this process's number
     among them.
 
-    Every rank of the group must make the same collectives in the same order. An array is a
-    C-contiguous NumPy array, a torch CPU tensor, or anything with the buffer protocol, of float64,
-    float32, float16, bfloat16, int64, int32 or uint8 (bool for min, max and for moving). Arrays
-    from `job.empty` are used where they lie; others are copied to the arena and back, and strided
-    ones element by element. Results are the same bytes on every rank.
+    Every rank of the group must make the same collectives in the same order. An array is a NumPy
+    array, a torch CPU tensor, or anything with the buffer protocol, of float64, float32, float16,
+    bfloat16, int64, int32 or uint8 (bool for min, max and for moving). Arrays from `job.empty` are
+    used where they lie; others are copied to the arena and back, and strided ones element by
+    element. Results are the same bytes on every rank.
 
     Every method raises TypeError or ValueError for arguments that cannot mean anything;
     MismatchError when the ranks called different things; LostError when a rank that the call needs,

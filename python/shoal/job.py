@@ -92,9 +92,10 @@ class Job(World):
                 step.allreduce(gradient)
                 weights -= rate * gradient
 
-        Each epoch takes every sample exactly once, in an order of its own (the order of the data
-        set with shuffle=False), whatever workers join, leave or are lost. Then rank and size change
-        between two steps. Register the arrays of the loop, so that a worker that joins gets them.
+        Each epoch takes every sample exactly once, in an order of its own that follows from `seed`
+        (with shuffle=False in the order of the data set), whatever workers join, leave or are lost.
+        Then rank and size change between two steps. Register the arrays of the loop, so that a
+        worker that joins gets them.
 
         The loop ends after so many `epochs`, or so many `steps` of the job. Where neither is given
         it is one epoch, `for epoch in range(10): for step in job.steps(len(images), batch=128):
@@ -192,10 +193,11 @@ class Job(World):
         those that need it.
 
         A value is made of arrays (NumPy, torch), numbers, strings, bytes, None, and lists, tuples
-        and dicts of these. Both functions are called between two steps. get() is also called on the
-        new worker before it joins, so that memory is ready. With alike=False the value may differ
-        between workers, as random states do; then it has no arrays, and the new worker gets the
-        value of rank 0. Every worker registers the same names.
+        and dicts of these. Both functions are called between two steps. get() is also called here,
+        to see that the value can be sent, and on the new worker before it joins, so that memory is
+        ready. With alike=False the value may differ between workers, as random states do; then it
+        has no arrays, and the new worker gets the value of rank 0. Every worker registers the same
+        names.
 
         Raises ValueError for a name that is registered already, and TypeError for a value that
         cannot be sent.
@@ -340,7 +342,9 @@ class Job(World):
 
     @property
     def step(self) -> Optional[Step]:
-        """The step under way, in the body of a loop over `steps` or shoal.torch.loader."""
+        """The step under way, in the body of a loop over `steps` or shoal.torch.loader; None = no
+        step is.
+        """
         return None if self._progress is None else self._progress.step
 
     @property

@@ -198,7 +198,8 @@ class _LiveModel:
 
     def declare_layout(self, local: Optional[Mapping[str, Any]] = None) -> None:
         """Tell the agent how the state lies, and that this rank has the tensors `local`; None = not
-        known yet. Waits for its answer. Raises ShoalError where it contradicts the others.
+        known yet. Waits for its answer: where the whole job starts, that is the mesh to begin with.
+        Raises ShoalError where it contradicts the others.
         """
         mesh = self._job._backend.declare_layout(
             packing.layout_statement(self._layout, self._first_mesh, self._catalogue, local)

@@ -81,7 +81,8 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Where the time of a step goes, in seconds a step; 0 = not known. `seconds` is all of it, and
+    """Where the time of a step goes, in seconds a step; 0 = not known. `data` is waiting for
+    samples, `exposed` waiting for the network while nothing is computed, `seconds` all of it, and
     `slack` has by rank how long the worker waits for the slowest one.
     """
 

@@ -42,7 +42,9 @@ def _folder() -> str:
 
 
 def _http_request(path: str, request: str, body: str) -> Tuple[int, bytes]:
-    """Send an HTTP request to the socket at `path`, whose answer is a status and a text."""
+    """Send an HTTP request to the socket at `path`, whose answer is a status and a text. `request`
+    is its method and what it asks for, as "GET /v1/queue".
+    """
     text = body.encode()
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(path)
@@ -250,7 +252,7 @@ class Pool:
         name: what it is called; one that is taken gets a number. None = after the command
         priority: a job of a higher one goes first
         deadline: how long from now on it should have ended
-        preempt: what may be done to it for other jobs: "never", "shrink" or "park"
+        preempt: what may be done to it for other jobs: "never", "shrink" or "park". None = "shrink"
         steps: how many optimizer steps the training has, for a program that does not say it
         tenant: whose job it is, for policies that share by that
         env: variables of its workers beside those of this process

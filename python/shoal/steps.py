@@ -328,8 +328,10 @@ class Progress:
             self.move_to(place, save)
 
     def move_to(self, place: Cursor, save: Optional[int] = None) -> None:
-        """Go to the place of a checkpoint before the first step, but for its `apart`; may wait.
-        Where the checkpoint has not said what the samples before are worth, all count alike.
+        """Go to the place of a checkpoint, before the first step or where state is lost, and tell
+        the agent, for which it waits. `apart` stays, and `round` is that of the place only where
+        the program states how workers synchronise. Where the checkpoint has not said what the
+        samples before are worth, all count alike.
         `save` is how many steps the job has chosen to have between checkpoints, 0 = it has chosen
         nothing; None = it may not.
         """

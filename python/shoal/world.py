@@ -140,10 +140,10 @@ class World(Group):
         returns `out`.
 
         kind and op are names of its tables. inp and out are arrays or None. `dtype` names the
-        elements where the arrays cannot ("bf16" in int16 memory). `peer` is the root or partner, a
-        rank inside the group; -1 in a recv is any rank, and the handle's `source` then says which.
-        `counts` are the elements for each rank of an all_to_all. `shape` overrides the shape that
-        the ranks must agree on.
+        elements where the arrays cannot ("bf16" in int16 memory). `group` is the `id` of a Group, 0
+        that of all ranks. `peer` is the root or partner, a rank inside the group; -1 in a recv is
+        any rank, and the handle's `source` then says which. `counts` are the elements for each rank
+        of an all_to_all. `shape` overrides the shape that the ranks must agree on.
         """
         if kind not in KINDS or op not in OPS:
             raise ValueError(
@@ -171,7 +171,8 @@ class World(Group):
 
     def report(self, metrics: Optional[Mapping[str, float]] = None, **more: float) -> None:
         """Send numbers to the launcher, for example report(step=12, loss=0.3); it keeps them in the
-        run's metrics.jsonl.
+        run's metrics.jsonl. Of a name that is in `metrics` too, the keyword counts. What is called
+        loss is also told to the agent as that of the next step that is committed.
         """
         if metrics is not None and not isinstance(metrics, Mapping):
             raise wrong_type(

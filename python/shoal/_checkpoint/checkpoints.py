@@ -141,8 +141,8 @@ class Checkpoints:
 
     def copy_last(self, cursor: Cursor) -> None:
         """Copy this worker's share after the last step of a loop that may be the last one of the
-        training, for `write_copy`. Waits for a checkpoint that is being written, but for no other
-        worker.
+        training, for `write_copy`; nothing where that step has a checkpoint. Waits for one that is
+        being written, but for no other worker.
         """
         if cursor.step != self.schedule.newest_step:
             self.wait()
@@ -217,8 +217,8 @@ class Checkpoints:
 
     def _buffer_state(self, wait: bool) -> int:
         """1 when there is memory for the copy, -1 when there is none. Where it is not allocated
-        yet, this allocates it: with `wait` here, else on a thread, and returns 0 until that is
-        done, because to touch the memory takes far longer than to copy.
+        yet, this allocates it: here with `wait` or where it is small, else on a thread, and returns
+        0 until that is done, because to touch the memory takes far longer than to copy.
 
         When one worker has no memory for a checkpoint, no worker makes it.
         """
@@ -303,7 +303,7 @@ class Checkpoints:
         """
         mine = self._contents()
         if not self._buffer_fits(mine.nbytes):
-            # A worker was lost just now, and this one has more to write.
+            # Only others found one due, or a worker was lost and this one has more to write.
             self._allocate_buffer(mine.nbytes)
         if self._buffer is None:
             return None

@@ -74,7 +74,9 @@ class Unsealed(NamedTuple):
     def write_receipt(
         self, rank: int, size: int, files: List[Dict[str, Any]], sums: Dict[int, int]
     ) -> None:
-        """Write the receipt that says that the part of a rank is complete."""
+        """Write the receipt that says that the part of a rank is complete. `files` are the lines of
+        `write_file`, and `sums` the fingerprints of the part, by the index of the tensor.
+        """
         _write_json(
             self.path, f".part-{rank:05d}-of-{size:05d}.json", {"files": files, "sums": sums}
         )
@@ -189,7 +191,9 @@ class Sealed(NamedTuple):
         return list(_read_json(self.path, MANIFEST)["files"])
 
     def read_small_file(self, name: str) -> bytes:
-        """Read a file that fits into memory. Raises ValueError when it does not have its hashes."""
+        """Read a file that fits into memory. Raises ValueError when it does not have its hashes,
+        KeyError when the manifest does not list it.
+        """
         hashes = {f["name"]: f["sha256"] for f in self.file_hashes()}[name]
         with open(os.path.join(self.path, name), "rb") as file:
             text = file.read()

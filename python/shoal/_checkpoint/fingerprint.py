@@ -42,11 +42,11 @@ class Key:
                     return drawn + 1
 
         words = [weight() for _ in range(_WORDS)]
-        self._turn = weight()
+        self._turn = weight()  # the weights of a block are this times those of the one before
         of_bytes = [(word << 8 * j) % PRIME for word in words for j in range(4)]
         # Limbs of the weights of the bytes of a block, and of the 16-bit halves of its words.
         self._bytes, self._halves = _split_into_limbs(of_bytes), _split_into_limbs(of_bytes[::2])
-        self._ones = sum(of_bytes) % PRIME
+        self._ones = sum(of_bytes) % PRIME  # the sum of a whole block of zeros
 
     def weighted_sum(self, start: int, data: "numpy.ndarray[Any, Any]") -> int:
         """What a run of bytes of a tensor (uint8), of which the first is byte `start` of the

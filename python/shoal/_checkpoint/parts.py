@@ -143,11 +143,11 @@ class TensorReader:
         read.
         """
         self._folder = path if os.path.isdir(path) else os.path.dirname(path)
-        # By name, what `shoal state ls --json` says of a tensor.
+        # By name, what `shoal state ls --json` says of a whole tensor.
         self._tensors: Dict[str, Dict[str, Any]] = {}
         for line in run_shoal("state", "ls", "--json", path).splitlines():
             tensor = json.loads(line)
-            if not tensor.get("place"):
+            if not tensor.get("place"):  # else it is a rank's part of one
                 self._tensors[str(tensor["tensor"])] = tensor
         self._files: Dict[str, Any] = {}  # by name, the files that were mapped
 

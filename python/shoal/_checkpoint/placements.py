@@ -76,7 +76,7 @@ def _root_mesh(mesh: Any) -> Any:
 
 def _axes_in_root(mesh: Any, axis: int, root: Any) -> Tuple[int, ...]:
     """The axes of the root that an axis of a mesh runs over, both tensors of ranks: one, several
-    that were made one, or none where it has one position. Raises ValueError where there are none.
+    that were made one, or none where it has one position. Raises ValueError for any other axis.
     """
     along = mesh.movedim(axis, 0).flatten(1)[:, 0] if mesh.ndim > 1 else mesh
     steps = (along - along[0]).tolist()

@@ -37,7 +37,7 @@ class Schedule:
         elif not self.auto:
             self._steps = as_integer("every", every, 1, what)
         # The step before which all workers ask each other whether a checkpoint is due, and the step
-        # of the newest checkpoint. Workers that join get both.
+        # of the newest checkpoint, -1 = there is none. Workers that join get both.
         self._next_check_step, self.newest_step = self._steps or 1, -1
         # `_interval_start` is the time from which the wait for the next checkpoint counts;
         # `_checked_time` and `_checked_step` are the time and the step at which the workers last
@@ -65,8 +65,8 @@ class Schedule:
             self._steps = value[2] if len(value) > 2 else 0
 
     def follow_setting(self, steps: int) -> None:
-        """Make a checkpoint each so many steps from here on, as the setting of the job says; 0 = it
-        says nothing of it. Where the program says when, nothing changes.
+        """Make a checkpoint each so many steps from the newest one on, as the job's setting says;
+        0 = it says nothing of it. Where the program says when, nothing changes.
         """
         if self.auto and steps != self._steps:
             self._steps = steps

@@ -77,7 +77,7 @@ class TensorInfo(NamedTuple):
         return next((i for i, n in enumerate(self.shape) if n > 1), 0)
 
     def row_bytes(self) -> int:
-        """The bytes of one index of that dimension; cuts lie between such rows."""
+        """The bytes of one index of dimension `cut_axis()`; cuts lie between such rows."""
         rows = self.shape[self.cut_axis()] if self.shape else 1
         return max(self.nbytes // rows, 1) if rows else 1
 

@@ -1,7 +1,7 @@
 """The state of a worker as one memory: docs/formats/reshape.md, section 2.
 
 The thread of the training loop calls the functions, for a model that is cut over a mesh. Tensors
-and memory stay the caller's, and nobody is waited for.
+and memory, which is a ctypes array, stay the caller's, and nobody is waited for.
 """
 
 from __future__ import annotations

@@ -148,7 +148,9 @@ class Step:
         self.share(array("q", [0]), last=True, op="sum").wait()
 
     def _check_open(self) -> None:
-        """Raise ShoalError where the step is committed, or does not end its round."""
+        """Raise ShoalError where the step is committed, or comes before the end of a round in which
+        nothing is averaged until then.
+        """
         if not self.ends_round and not self.averages_in_round:
             raise ShoalError(
                 f"step {self.number} is local step {self.local_index + 1} of {self.local_steps}:"
@@ -195,7 +197,8 @@ class Step:
 
     def reduce_to_root(self, x: Any, root: int, out: Any) -> Handle[Any]:
         """Begin a reduce of one array as a part of the step, which is not the last one: the rank
-        `root` gets the mean in `out`, and the others leave `out` None.
+        `root` gets the mean in `out`, and the others leave `out` None. On a worker without samples
+        x is set to zeros.
         """
         if not self.weight:
             self._set_to_zero(x)

@@ -134,7 +134,7 @@ class State:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is registered that is the same on all workers."""
+        """Whether nothing is registered that is the same on all workers, or divided among them."""
         return not self.sharded and not any(entry.alike for entry in self._entries.values())
 
     def unused(self, name: str) -> str:
@@ -158,8 +158,9 @@ class State:
         return int.from_bytes(hashed.digest(), "little")
 
     def send_to_newcomers(self, world: Group, joined: int, step: int) -> None:
-        """Send this member's pieces of the state to the last `joined` ranks. All members but these
-        call it. Returns when they have the pieces: the state may change after that.
+        """Send this member's pieces of the state to the last `joined` ranks, after so many steps of
+        the job as `step` says. All members but these call it. Returns when they have the pieces:
+        the state may change after that.
         """
         items: List[Item] = []
         notes: Dict[str, Any] = {}
@@ -278,7 +279,7 @@ class State:
     ) -> None:
         """Call the `set` of all parts of the state, or of those that a checkpoint has, with the
         values of the plans `notes`, whose arrays lie in `parts`. Raises ShoalError when the state
-        is not that of this program.
+        is not that of this program, and what a `set` raises.
         """
         setters = {
             name: entry.set

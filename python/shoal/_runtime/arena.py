@@ -112,8 +112,8 @@ class Arena:
         owns it; the memory is freed when nothing refers to it.
 
         Its bytes are whatever the last user left. Where no segment has room, this asks the agent
-        for another one and waits for it. With `lazy` it returns before the agent has made the
-        pages.
+        for another one and waits for it. With `lazy`, memory of POOL_BYTES or more comes before its
+        pages do.
         """
         self._link.check()  # before the lock, which a forked child may have inherited taken
         with self._lock:

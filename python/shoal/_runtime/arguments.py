@@ -27,8 +27,9 @@ def as_integer(name: str, value: Any, least: int, what: str, most: Optional[int]
 
 def as_batch_range(value: Any, batch: int, name: str, most: int) -> Optional[Tuple[int, int]]:
     """The value of an argument batch_range as (least, most) samples of a step; None stays None.
-    `batch` is what the program states, in an argument of this name. Raises TypeError for what is no
-    pair of integers, and ValueError where it is reversed, or `batch` is not in it.
+    `batch` is what the program states, in the argument `name`, and `most` the most that a step can
+    have. Raises TypeError for what is no pair of integers, and ValueError where one is below 1 or
+    above `most`, they are reversed, or `batch` is not between them.
     """
     if value is None:
         return None

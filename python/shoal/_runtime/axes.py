@@ -63,8 +63,9 @@ class Axis(NamedTuple):
 
 
 def parse_axes(text: str) -> List[Axis]:
-    """The axes of a text such as dp=2,pp=2(8/6;micro=4). The empty text is one rank. Raises
-    TypeError or ValueError for any other text, in the words of layout.ParseMesh in Go.
+    """The axes of a text such as dp=2,pp=2(8/6;micro=4); none for the empty text, which is one
+    rank. Raises TypeError for what is no text, and ValueError, in the words of layout.ParseMesh in
+    Go, for a text that is no mesh.
     """
     if not isinstance(text, str):
         raise wrong_type("mesh", text, "a text with the degree of each axis, as 'dp=2,tp=4'")

@@ -156,8 +156,9 @@ class Backend(Protocol):
         """
 
     def enter(self, epoch: Optional[int] = None) -> bool:
-        """Ask to be a member of the next view, and wait for that. False when the job is beyond
-        `epoch`.
+        """Ask to be a member of the next view, and wait for that; with an `epoch` in that one only:
+        False when the job is beyond it. True also where the job has ended meanwhile, as `view`
+        says.
         """
 
     def become_job_of_one(self) -> None:

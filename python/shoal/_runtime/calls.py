@@ -64,7 +64,8 @@ class Calls:
         core: Optional[Core] = None,
     ) -> None:
         """Take over the control block, its descriptor and both bells, which `close` closes. A wait
-        polls for `spin_us` microseconds before it sleeps.
+        polls for `spin_us` microseconds before it sleeps. `core` is where a waiting thread moves
+        whose own core is crowded; None = it stays.
         """
         self._link = link
         self.mapping = Mapping(block, fd)

@@ -47,7 +47,7 @@ class Mapping:
         self.first = -start % spare if spare else 0
         self.size = len(memory) - spare
         self.address = start + self.first
-        self._fd = fd
+        self._fd = fd  # owned; -1 = none
 
     def map_fd(self, fd: int, writable: bool = False, populate: bool = True) -> None:
         """Map the memory of a descriptor at this address, shared, and with `populate` its pages at

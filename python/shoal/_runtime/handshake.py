@@ -33,8 +33,9 @@ class Welcome(NamedTuple):
 
 
 def join(link: Link, rank: int, token: str) -> Welcome:
-    """Join the job of a link as a rank: send one request and wait for the answer. The caller owns
-    the descriptors of the welcome.
+    """Join the job of a link: send one request and wait for the answer. `rank` is the number of
+    this worker, and `token` its secret, as the launcher gave both; who is late gets another rank.
+    The caller owns the descriptors of the welcome.
 
     Raises JoinError where the agent refuses, or is of another version.
     """

@@ -23,8 +23,8 @@ class SharedResult:
     """
 
     def __init__(self, group: int, name: str, nbytes: int) -> None:
-        """Reserve addresses for nbytes. Until `Results.bind` the memory there is of this process
-        alone.
+        """Reserve addresses for nbytes. Until `SharedResults.bind` the memory there is of this
+        process alone.
         """
         self.group, self.name, self.nbytes = group, name, nbytes
         self.memory = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE)

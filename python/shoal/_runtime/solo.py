@@ -69,7 +69,7 @@ class Solo:
     def __init__(self) -> None:
         """A job of one, which nobody has left."""
         self.host = socket.gethostname()
-        self.step_timer = StepTimer()  # nobody reads it
+        self.step_timer = StepTimer()  # no agent is told; shoal.log reads it
         self._groups = 0  # number of groups that were made
         self._results = SharedResults()
         self._gone: Optional[ShoalError] = None  # what calls raise after `leave`; None = before it

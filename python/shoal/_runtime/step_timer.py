@@ -34,7 +34,7 @@ class StepTimer:
         self._body_start = 0  # when the body of the step under way began
         # When its last gradient was there, where that is not when it is told.
         self._gradients_ready = 0
-        self._reported = 0  # when it was told that its last gradient was there; 0 = it was not
+        self._reported = 0  # when its last gradient was there, as `pack` told; 0 = not told yet
         self._average_done = 0  # when its average was back
         self._data_wait = 0  # waited for samples of the step under way
         self._update = 0  # of the step before
@@ -86,7 +86,9 @@ class StepTimer:
         self._average_done = perf_counter_ns()
 
     def record_loss(self, loss: float) -> None:
-        """Note the loss of this worker's samples, for the next `pack`."""
+        """Note the loss of this worker's samples, for the next `pack`. One that no float32 holds is
+        left out.
+        """
         if math.isfinite(loss) and abs(loss) < _MOST_LOSS:
             self._loss = loss
 

@@ -1,8 +1,8 @@
 """Describes a user's array for a call: where its bytes lie, what type the elements are, and how to
 copy them when they are not in the arena.
 
-Three kinds of array are understood, in this order: torch CPU tensors, NumPy arrays (and whatever
-has `__array_interface__` or, through NumPy, `__dlpack__`), and objects with the buffer protocol.
+An array is taken for the first of these that it is: a torch CPU tensor, a NumPy array or whatever
+has `__array_interface__`, an object with the buffer protocol, or through NumPy with `__dlpack__`.
 
 Any thread may call the functions, which take no lock and wait for nobody. Arrays and memory stay
 the caller's.

@@ -34,7 +34,7 @@ from .tensor import is_torch
 class Item(NamedTuple):
     """The bytes of an array, in C order."""
 
-    name: str  # for messages: where in the state the array stands
+    name: str  # where in the state the array stands: for messages, and its name in checkpoints
     nbytes: int
     address: int  # of the bytes from `first` on
     array: Any  # dense; keeps the memory alive
@@ -47,7 +47,9 @@ class Item(NamedTuple):
         ctypes.memmove(address, self.address + start - self.first, stop - start)
 
     def memory(self) -> memoryview:
-        """A view of all bytes, which keeps the array alive; nothing is copied."""
+        """A view of all bytes, which keeps the array alive; nothing is copied. Not for an item of
+        rows that are divided, since the bytes of the other workers are not here.
+        """
         if not self.nbytes:
             return memoryview(bytearray())
         block = (ctypes.c_ubyte * self.nbytes).from_address(self.address)

@@ -49,8 +49,8 @@ class Worker:
     """
 
     def __init__(self, path: str, job: str, rank: int, token: str) -> None:
-        """Join a job as a rank, by the agent's socket at `path`, and wait for the agent's welcome.
-        Raises JoinError.
+        """Join a job by the agent's socket at `path`, and wait for the agent's welcome. `rank` is
+        the number of this worker, and `token` its secret, both of the launcher. Raises JoinError.
         """
         self.link = Link(path, job)
         try:
@@ -293,8 +293,8 @@ class Worker:
         it may not. A `sync` that is stated opens how workers synchronise, and how often. Waits for
         the answer. The job is elastic from then on.
 
-        A worker may declare a later place again before the first step. Raises ShoalError where the
-        workers contradict each other.
+        A worker may declare a later place before the first step, and where state is lost that of a
+        checkpoint. Raises ShoalError where the workers contradict each other.
         """
         self._submitter.elastic = True
         message: Message = {
@@ -373,7 +373,8 @@ class Worker:
 
         With an epoch, this worker can begin in that epoch only. False when the job is beyond it:
         this worker then stays a job of one, or becomes one again, with a rank that is not 0,
-        because rank 0 writes the results and is a member.
+        because rank 0 writes the results and is a member. True also where the job has ended
+        meanwhile, as `view` says.
         """
         if self._early:
             self._adopt_view()
@@ -459,9 +460,9 @@ class Worker:
         )
 
     def leave(self) -> None:
-        """Leave the job and close the link and its descriptors; nothing where that has happened.
-        Arrays of the arena stay readable. Waits for the watcher thread, and for threads that sleep
-        in a call, which raise ShoalError. Raises ForkError in a forked child.
+        """Leave the job and close the link and its descriptors; nothing where that has happened, or
+        the agent is lost. Arrays of the arena stay readable. Waits for the watcher thread, and for
+        threads that sleep in a call, which raise ShoalError. Raises ForkError in a forked child.
         """
         if self.link.broken is not None:
             if isinstance(self.link.broken, ForkError):

@@ -59,7 +59,8 @@ def select_device() -> None:
 def hide_from_accelerate() -> None:
     """Have Accelerate, and the Trainer of transformers which asks it, take this process for the
     only one. Its number is the rank in the job, so that rank 0 writes and prints. Replaces
-    PartialState.__init__, once; without a launcher of shoal it does nothing.
+    PartialState.__init__, once, and leaves the process one CUDA device, as `select_device` does;
+    without a launcher of shoal it does nothing.
     """
     from accelerate.state import PartialState
 

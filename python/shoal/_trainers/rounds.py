@@ -83,7 +83,9 @@ class Rounds:
         return range(start, min(start + self._size, len(self._dataset)))
 
     def load_batch(self, batch: int) -> Any:
-        """A batch, also one that a lost worker had."""
+        """A batch, also one that a lost worker had. This worker's own are asked for in their order,
+        once each.
+        """
         if batch % self._job.size == self._job.rank:
             return next(self._own)
         return self._collate([self._dataset[i] for i in self._samples(batch)])

@@ -116,7 +116,8 @@ class Anchor:
 
     def _average(self, tensors: List[Optional[Tensor]], gradient: bool) -> None:
         """Replace tensors like the parameters by their means over the workers, as the commit of
-        the open step. None = there is none here; it stays so where no worker has one.
+        the open step. None = there is none here; it stays so where no worker has one. `gradient`:
+        they are gradients, whose noise the agent measures.
         """
         places: Dict[int, int] = {}  # index of the first tensor of a bucket, by the bucket's id
         at = 0
@@ -171,7 +172,7 @@ class Anchor:
         self.strategy, self.kept = strategy, strategy.switch(self.w, self.z)
 
     def reset_replica(self) -> None:
-        """Set the parameters to the anchor."""
+        """Set the parameters to the anchor, where the strategy lets them differ from it."""
         if not self.strategy.averages_gradients:
             assign(self.w, self.z)
 

@@ -161,8 +161,8 @@ class Communicator:
 
 
 def device_of(tensors: Iterable[Tensor]) -> Optional[Device]:
-    """The device on which all the tensors lie; None for the CPU. Raises RuntimeError where they lie
-    on several.
+    """The CUDA device on which all the tensors lie; None where they lie on one of another kind, as
+    the CPU. Raises RuntimeError where they lie on several.
     """
     devices = {t.device for t in tensors}
     if len(devices) > 1:

@@ -32,7 +32,8 @@ def ddp(
     find_unused_parameters, static_graph, …).
 
     With `compress`, gradients take fewer bytes: "bf16", "fp16", "int8", TopK(0.01),
-    PowerSGD(rank=4); compress.py has what these are. Where they must not be rounded, leave it out.
+    PowerSGD(rank=4); the package `compress` says what these are. Where they must not be rounded,
+    leave it out.
 
     The default process group is set up with the backend "shoal" if the script has not set one up;
     one with another backend is used as it is.
@@ -48,8 +49,8 @@ def ddp(
     How large buckets are is found out while it trains on several hosts, unless bucket_cap_mb says
     it or gradients are compressed.
 
-    A parameter that comes later, in the model or in one of its optimizers, would not be averaged
-    either: the forward pass raises RuntimeError, unless shoal.torch.optimizer has it. A parameter
+    A parameter that comes later, in the model or in one of its optimizers, would not be averaged:
+    the forward pass then raises RuntimeError, unless shoal.torch.optimizer has it. A parameter
     that takes no gradient now must not take one later, because it would not be averaged: the
     forward pass then raises RuntimeError. To train some layers later, wrap the model while all of
     its parameters take gradients, with find_unused_parameters=True, and freeze those after it.

@@ -172,8 +172,8 @@ class Average:
     The buckets of the agent's calls are not DDP's: those come in the order in which gradients were
     ready, which a worker that joins in the middle cannot know. They follow the order of the
     parameters, which is the same everywhere. They travel between the hosts as they fill, but a step
-    completes as a whole, so nothing is waited for before DDP's last bucket is there; the hook waits
-    then, for all of them.
+    completes as a whole, so nothing is waited for before DDP's last bucket is there; then a task of
+    the copier waits for all of them, which on the CPU is in the hook.
 
     `statistics` are buffers of the model (running means and the like) that are averaged too, so
     that they are the same everywhere after the step.
@@ -273,7 +273,7 @@ class Average:
 
     def take_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take a bucket of DDP's, in the thread that runs backward, and return the future of its
-        mean. The last bucket of a step waits for all means.
+        mean. On the CPU the last bucket of a step waits for all means.
         """
         if not self._taken:
             self._note_members()

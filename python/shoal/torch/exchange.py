@@ -106,7 +106,8 @@ class Exchange:
 
     def try_commit(self) -> bool:
         """Return whether the step is committed, after the last `submit_full`. False when it is
-        void, and must be made again from `begin_step`.
+        void, and must be made again from `begin_step`; here it never is, since the calls of the
+        agent go on without a lost worker.
         """
         return True
 

@@ -47,7 +47,8 @@ class Executor:
         self._queue.put(task)
 
     def hold(self, work: Any) -> None:
-        """Keep `work` alive until a thread waits for it or takes its future.
+        """Keep `work` alive until a thread waits for it or takes its future, or _HELD newer ones
+        are kept.
 
         In torch 1.13 C++ code that holds a Work does not hold its Python half, without which wait()
         would never return.

@@ -154,7 +154,8 @@ class LocalSteps(Wrapper):
 
     def step(self, closure: Optional[Callable[[], Tensor]] = None) -> Any:
         """Take one step of the wrapped optimizer with the gradients of this worker; the last one of
-        a round moves the anchor, for which it waits for the other workers.
+        a round moves the anchor, for which it waits for the other workers. With a strategy that
+        averages gradients, each step waits, and is one with their means.
         """
         if closure is not None:
             raise RuntimeError(
@@ -214,7 +215,7 @@ class LocalSteps(Wrapper):
 
     def _restart_replica(self) -> None:
         """Have a replica that differs from the anchor begin there again where a learning rate is
-        half of what it was when it began, or less (Crossbow, section 4.2).
+        half of the highest since it began there, or less (Crossbow, section 4.2).
         """
         rates = [float(group["lr"]) for group in self.inner.param_groups]
         if self._anchor.strategy.keeps_replicas and any(
@@ -262,7 +263,8 @@ class LocalSteps(Wrapper):
 
     def _open_step(self) -> None:
         """Begin a local step, before its forward pass: the first of a round that is made again
-        begins at the anchor, and one of the job's setting may bring another strategy.
+        begins at the anchor, and with the first of any round the job's setting may bring another
+        strategy, for which all workers wait for each other.
         """
         if self._at_anchor:
             raise RuntimeError(

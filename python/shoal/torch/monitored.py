@@ -18,8 +18,8 @@ def monitored_barrier(
     group: Any, number: int, timeout: Union[timedelta, float], all_ranks: bool
 ) -> None:
     """Run barrier `number` of a ProcessGroup: block until every rank is here. Rank 0 raises
-    RuntimeError at the timeout, which names the first missing rank or all. The words of the errors
-    are those that torch's users know from gloo.
+    RuntimeError at the timeout, which names the first missing rank or all, and the ranks that are
+    here one that refers to it. The words of the errors are those that torch's users know from gloo.
     """
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
     end, tag = time.monotonic() + seconds, _TAGS + number

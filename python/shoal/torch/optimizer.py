@@ -65,17 +65,18 @@ def optimizer(
         with optimizer.anchor():
             evaluate(model)
 
-    "local", "diloco", "sma", "pair" and "hybrid" are strategies, "ssgd" is what there is without;
-    options stand behind a colon, as in "diloco:every=16,lr=0.7,momentum=0.9", where `every` is how
-    many local steps a round has. docs/design/strategies.md has what each of them does. All workers
-    have the same anchor at every commit; within `optimizer.anchor()` the parameters are that, and
-    checkpoints and workers that join get it. Give the model too: buffers such as running means
-    become their means at each commit. A batch of the loader is for one local step, still
-    `global_batch` samples over all workers, and every sample counts exactly once an epoch: of a
-    worker that is lost within a round, its part of that round comes again. `average_gradients()`
-    does nothing then, and what is clipped are the gradients of this worker. A GradScaler has a
-    worker leave out its local step alone. `step(closure)`, `compress`, and models that
-    DistributedDataParallel, shoal.torch.zero or a mesh has, do not go with local steps.
+    "local", "diloco", "sma", "pair" and "hybrid" are strategies, "ssgd" is what there is without,
+    with which "auto" begins and leaves the rest to the job; options stand behind a colon, as in
+    "diloco:every=16,lr=0.7,momentum=0.9", where `every` is how many local steps a round has.
+    docs/design/strategies.md has what each of them does. All workers have the same anchor at every
+    commit; within `optimizer.anchor()` the parameters are that, and checkpoints and workers that
+    join get it. Give the model too: buffers such as running means become their means at each
+    commit. A batch of the loader is for one local step, still `global_batch` samples over all
+    workers, and every sample counts exactly once an epoch: of a worker that is lost within a round,
+    its part of that round comes again. `average_gradients()` does nothing then, and what is clipped
+    are the gradients of this worker. A GradScaler has a worker leave out its local step alone.
+    `step(closure)`, `compress`, and models that DistributedDataParallel, shoal.torch.zero or a mesh
+    has, do not go with local steps.
 
     Raises RuntimeError for sparse gradients, and where the ranks' parameters differ; ValueError for
     a `sync` that is none.

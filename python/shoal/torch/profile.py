@@ -205,7 +205,7 @@ def check_writable(path: str) -> None:
 
 
 def write_model(path: str, model: Dict[str, Any]) -> None:
-    """Write a model to a file: whole, or not at all."""
+    """Write a model to a file: whole, or not at all. Raises Refused where that fails."""
     beside = f"{path}.{os.getpid()}.tmp"
     try:
         with open(beside, "w", encoding="utf-8") as file:

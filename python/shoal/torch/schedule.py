@@ -61,7 +61,8 @@ class Schedule:
         # OneCycleLR raises an error beyond its end, which the last step of a training may cross.
         most = getattr(self.inner, "total_steps", float("inf"))
         worth = min(progress.effective // progress.stated_start.batch, most)
-        for _ in range(int(worth - counting.last_epoch)):  # also one that does not count each
+        # so many calls, also of a scheduler whose last_epoch does not grow with each
+        for _ in range(int(worth - counting.last_epoch)):
             self.inner.step()
 
     def __getattr__(self, name: str) -> Any:

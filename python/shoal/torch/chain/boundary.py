@@ -148,7 +148,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _encode_message(described: Sequence[TensorDescription], layer: str) -> torch.Tensor:
-    """The message that says what is sent."""
+    """The message that says what is sent. Raises ShoalError where it would be too long."""
     listed = [[d.shape, str(d.dtype).rpartition(".")[2], d.differentiated] for d in described]
     text = json.dumps(listed)
     if len(text) > _MESSAGE_BYTES:

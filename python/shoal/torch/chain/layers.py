@@ -112,7 +112,9 @@ class Layers:
         return [*listed, _catalogue_entry(COUNT, torch.int64, ())]
 
     def layout(self) -> Dict[str, Any]:
-        """Where they lie on a mesh: a layer with all of its state on one stage."""
+        """Where the tensors of `catalogue` lie on a mesh: a layer with all of its state on one
+        stage.
+        """
         spread = f"pp=spread(1,{len(self)},balanced)"
         rules = [{"match": "**layers.#.**", "place": spread}, {"match": COUNT}]
         return {"shoal": "layout/1", "mesh": "dp=1,pp=1", "rules": rules}
@@ -249,7 +251,9 @@ def refuse_device(tensor: torch.Tensor, name: str, instead: str) -> None:
 
 
 def _refuse_batch_statistics(number: int, module: nn.Module) -> None:
-    """Raise ShoalError where a layer computes something over the samples of a batch."""
+    """Raise ShoalError where a layer has a batch norm, or another module of torch's that tracks
+    statistics of batches. What else computes over the samples of a batch is not found.
+    """
     for path, inner in module.named_modules(prefix=f"layers.{number}"):
         batch = isinstance(inner, nn.modules.batchnorm._BatchNorm)
         if batch or getattr(inner, "track_running_stats", False):
@@ -338,7 +342,9 @@ def _hyperparameters(optimizer: torch.optim.Optimizer) -> List[Dict[str, Any]]:
 
 
 def _state_entries(optimizer: str, key: str, value: Any) -> List[StateEntry]:
-    """What is to be kept of a value of an optimizer's state: one thing, or none."""
+    """What is to be kept of a value of an optimizer's state: one thing, or none. Raises ShoalError
+    for what is neither a tensor nor a number.
+    """
     if value is None:
         return []
     if isinstance(value, torch.Tensor):

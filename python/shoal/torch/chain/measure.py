@@ -62,11 +62,11 @@ class Bench:
             self._layers.append(_Layer(layers.describe(number), module, optimizer, last))
 
     def measure(self, sample: Any, rounds: int) -> List[Measured]:
-        """What each layer takes for a micro-batch: the inputs of the first layer, and what the loss
-        is compared with. A round is a step of training with one micro-batch, in which each layer is
-        timed by itself: so it finds in the caches what it finds there in training, and what
-        disturbs the machine for a while disturbs few rounds. Raises ShoalError where a layer fails,
-        with its name.
+        """What each layer takes for a micro-batch. `sample` is the inputs of the first layer, and
+        what the loss is compared with. Each of the `rounds`, two or more, is a step of training
+        with one micro-batch, in which each layer is timed by itself: so it finds in the caches what
+        it finds there in training, and what disturbs the machine for a while disturbs few rounds.
+        Raises ShoalError where a layer fails, with its name.
         """
         given, targets = split_sample(sample)
         targets = _move_to(targets, self._device)

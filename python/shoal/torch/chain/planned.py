@@ -14,7 +14,8 @@ _MOST_BYTES = 1 << 20  # of a deployment
 
 def read_mesh(mesh: str, layers: int) -> str:
     """The text of the mesh that `mesh` is, or that the deployment has whose file it names, for a
-    model of so many layers. Raises ValueError where it is neither, or for another model.
+    model of so many layers. Raises TypeError for what is no text, and ValueError where it is
+    neither, or for another model.
     """
     if not isinstance(mesh, str):
         raise wrong_type("mesh", mesh, "a text such as 'dp=2,pp=2', or the name of a deployment")
@@ -48,7 +49,9 @@ def read_mesh(mesh: str, layers: int) -> str:
 
 
 def _read_deployment(path: str) -> Mapping[str, Any]:
-    """The content of a deployment file, of which the mesh was looked at."""
+    """The content of a deployment file, which has a mesh that is a text. Raises ValueError for any
+    other file.
+    """
     try:
         with open(path, "rb") as file:
             text = file.read(_MOST_BYTES + 1)

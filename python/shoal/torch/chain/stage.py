@@ -115,7 +115,8 @@ class Stage:
         self._stage_optimizer.reset()
 
     def gradients(self, indices: Any) -> torch.Tensor:
-        """Compute the gradients of a global batch, and return this rank's share of the mean loss.
+        """Compute the gradients of a global batch, and return this rank's share of the mean loss,
+        in a tensor that the next step uses again.
 
         The stage takes as many micro-batches forward as the mesh says that it holds, and then by
         turns one back and one forward. Where the mesh does not say, it is one more for each stage
@@ -145,7 +146,7 @@ class Stage:
         return self._loss
 
     def update(self) -> None:
-        """Make a step of the optimizer."""
+        """Make a step of the optimizer, and note in the boundaries that the job's is committed."""
         for boundary in self._boundaries:
             boundary.commit()
         self._stage_optimizer.step()

@@ -40,7 +40,9 @@ class StageOptimizer:
         self.optimizer = self._new_optimizer()
 
     def _new_optimizer(self) -> Optional[torch.optim.Optimizer]:
-        """A new optimizer of torch; None where there are no parameters, which torch refuses."""
+        """A new optimizer of torch, whose learning rates it notes, and which does not use the
+        tensors yet; None where there are no parameters, which torch refuses.
+        """
         made = self._make(list(self._parameters.values())) if self._parameters else None
         self._rates = [group.get("lr", 0.0) for group in made.param_groups] if made else []
         self._bound = False

@@ -61,7 +61,9 @@ class Feedback(Bucket):
         ]
 
     def begin_step(self, info: StepInfo) -> None:
-        """Take this worker's share of the batch for the step, and mark all gradients as there."""
+        """Take this worker's share of the batch for the step, and mark all gradients as there, or
+        none of them where it has no share.
+        """
         self.info = info
         self._marks_and_share.fill_(1 if info.share else 0)
         self._marks_and_share[-1] = info.share

@@ -40,7 +40,9 @@ class Int8(Feedback):
         return [BucketCall(self._scales, "sum")]
 
     def encode(self) -> List[BucketCall]:
-        """Round the memory to bytes on the common scales, and keep what rounding leaves."""
+        """Round the memory to bytes on the common scales, and keep what rounding leaves. Raises
+        RuntimeError where there are too many workers.
+        """
         if self.info.size > _MOST:
             raise RuntimeError(
                 f"shoal: compress='int8' is for up to {_MOST} workers, and the job has"

@@ -18,7 +18,7 @@ Span = Tuple[int, int]  # from, to
 
 
 def round_up(n: int) -> int:
-    """The next multiple of GRAIN."""
+    """The smallest multiple of GRAIN that is not below n."""
     return -(-n // GRAIN) * GRAIN
 
 

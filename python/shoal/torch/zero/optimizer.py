@@ -181,7 +181,7 @@ class Zero(torch.optim.Optimizer):
 
     def _check_guard(self, scale: Optional[Tensor]) -> None:
         """Raise RuntimeError where a GradScaler could not do its part before step(), because the
-        gradients were averaged. `scale` is by what it has not divided them yet.
+        gradients were averaged. `scale` is what it has not divided them by yet; None = it has.
         """
         if not self._looked:
             raise RuntimeError(
