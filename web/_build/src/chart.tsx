@@ -49,7 +49,8 @@ function dataOf(p: Props): uPlot.AlignedData {
   return [p.times, ...rows] as uPlot.AlignedData;
 }
 
-// drawMarks draws losses and changes into a chart: a line with a glyph above it.
+// drawMarks draws losses, joins, changes and pauses into a chart, each as a line with a glyph above
+// it; one that would touch the line before is left out.
 function drawMarks(u: uPlot, marks: Mark[]) {
   const { ctx, bbox } = u;
   const [from, to] = [u.scales.x.min ?? 0, u.scales.x.max ?? 0];

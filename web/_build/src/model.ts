@@ -1,19 +1,21 @@
-// What the page shows, as package watch writes it, and how updates go into it.
+// What the page shows, as package watch writes it, and how updates go into it. Times are in seconds
+// since 1970; 0 = not known. A step is a commit; optimizer_steps is how many optimizer steps there
+// were by then, absent = as many.
 
 export interface Series {
   name: string;
-  worker: number;
-  points: number;
+  worker: number; // whose reports these are; -1 = not those of one worker
+  points: number; // measured, of which those below are the least and greatest
   columns: string[];
   times: number[];
-  values: (number | null)[][];
+  values: (number | null)[][]; // by column, one for each of the times; null = none
 }
 
 export interface State {
   word: string;
   text: string;
-  over: boolean;
-  at: number;
+  over: boolean; // nothing more will come
+  at: number; // since when, or when it was heard last
 }
 
 export interface Mark {
@@ -22,8 +24,8 @@ export interface Mark {
   optimizer_steps?: number;
   kind: string;
   title: string;
-  text: string;
-  change?: string;
+  text: string; // the reason
+  change?: string; // the name of the change that it is about
 }
 
 export interface Band {
@@ -42,17 +44,17 @@ export interface Change {
   optimizer_steps?: number;
   because?: string;
   alternatives?: string[];
-  predicted?: Band;
-  measured?: number;
-  steps?: number;
-  why?: string;
+  predicted?: Band; // by which factor the goodput was to grow
+  measured?: number; // by which factor it has grown; absent or 0 = not measured
+  steps?: number; // that were measured
+  why?: string; // it ended as it did; absent = by what was measured
   entered: number;
-  ended: number;
-  inside?: boolean;
+  ended: number; // 0 = on trial, or not known
+  inside?: boolean; // what was measured is in the band; absent = one of the two is not known
 }
 
 export interface Coverage {
-  policy: string;
+  policy: string; // "" = what persons have asked for
   inside: number;
   of: number;
 }
@@ -70,17 +72,17 @@ export interface Machine {
 
 export interface Row {
   step: number;
-  round?: number;
+  round?: number; // optimizer steps of a commit; absent = 1
   size: number;
-  slack?: number[];
-  cable?: number;
+  slack?: number[]; // by rank: seconds a step that the worker waits for the slowest one
+  cable?: number; // bytes a second
   machines?: Machine[];
 }
 
 export interface Worker {
   worker: number;
   host: string;
-  rank: number;
+  rank: number; // -1 = it is no member
   running: boolean;
   waiting?: boolean;
   awaited?: { call: string };
@@ -104,11 +106,11 @@ export interface Live {
 }
 
 export interface WhyNot {
-  policy?: string;
+  policy?: string; // absent = a person asked for what was refused
   why: string;
-  first: number;
+  first: number; // commits at the first of these decisions
   last: number;
-  times: number;
+  times: number; // number of decisions
 }
 
 // Both a view and an update have these.
@@ -123,9 +125,9 @@ export interface Common {
   coverage: Coverage[];
   newest?: Row;
   hosts: Host[];
-  live?: Live;
+  live?: Live; // absent = the job does not run, or its launcher does not answer
   why_not: WhyNot[];
-  ended: { rank: number; how: string }[];
+  ended: { rank: number; how: string }[]; // rank: the number of a worker
 }
 
 export interface View extends Common {
@@ -134,7 +136,7 @@ export interface View extends Common {
   command: string[] | null;
   version: string;
   started: number;
-  left_out: number;
+  left_out: number; // marks that only the ledger has
 }
 
 // mostPoints is how many points a series has before the page asks for a view again, in which
@@ -198,7 +200,7 @@ export function newest(list: (number | null)[] | undefined): number | undefined 
   return undefined;
 }
 
-// digits writes a number with four digits.
+// digits writes a number with four digits, and a dash where there is none.
 export function digits(x: number | null | undefined): string {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   const size = Math.abs(x);
@@ -206,7 +208,7 @@ export function digits(x: number | null | undefined): string {
   return String(Number(x.toPrecision(4)));
 }
 
-// duration writes seconds with a unit that fits.
+// duration writes seconds with a unit that fits, and a dash where there are none.
 export function duration(s: number | null | undefined): string {
   if (s === null || s === undefined) return "–";
   if (s < 1e-3) return digits(s * 1e6) + " µs";
@@ -231,7 +233,8 @@ export function date(seconds: number): string {
   return new Date(seconds * 1e3).toLocaleDateString("en", { month: "short", day: "numeric" });
 }
 
-// clock writes a time in seconds since 1970, with the date where that was on another day than now.
+// clock writes a time in seconds since 1970, with the date where that was on another day than now,
+// and a dash for 0.
 export function clock(seconds: number, now = Date.now() / 1e3): string {
   if (!seconds) return "–";
   const t = new Date(seconds * 1e3);

@@ -31,7 +31,8 @@ async function login(): Promise<boolean> {
   return reply.ok;
 }
 
-// follow takes what the server sends, until it is told to stop.
+// follow gives show what the server sends, and say how the link to it is. The function that it
+// returns ends that.
 function follow(
   show: (f: (v: View | undefined) => View | undefined) => void,
   say: (l: Link) => void,
@@ -86,7 +87,8 @@ function follow(
   };
 }
 
-// useTheme returns the theme, and a function that changes it: as the system has it, dark, light.
+// useTheme returns the theme, which is that of the system at first, and a function that changes it
+// from dark to light and back.
 function useTheme(): [string, () => void] {
   const [choice, choose] = useState("");
   const [dark, setDark] = useState(matchMedia("(prefers-color-scheme: dark)").matches);
@@ -109,7 +111,7 @@ function Charts({ view, theme }: { view: View; theme: string }) {
   const common = { marks: view.marks, theme };
   const list: h.JSX.Element[] = [];
   const steps = view.series.find((s) => s.name === "steps");
-  // add adds a chart of columns of the steps.
+  // add adds a chart of columns of the steps, each with its label, if one of them has numbers.
   const add = (
     title: string,
     columns: [string, string][],

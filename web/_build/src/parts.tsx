@@ -148,7 +148,8 @@ export function Timeline({ view }: { view: View }) {
   );
 }
 
-// Strip shows marks over time, losses in the upper row, changes in the middle one, the rest below.
+// Strip shows marks over time, losses in the upper row, changes in the middle one, the rest below;
+// of several at one place the first.
 function Strip({ marks, view }: { marks: Mark[]; view: View }) {
   if (!marks.length) return null;
   const from = view.started || marks[0].time;
