@@ -16,7 +16,8 @@ import (
 
 // Reshape asks for another mesh, on the head, and waits for the engine's thread; the reshape comes
 // later. who asks is part of the reason that people read. Any goroutine but the engine's thread may
-// call the methods of Agent in this file.
+// call the methods of Agent in this file. Where this agent does not lead they return
+// head.ErrNotHead.
 func (a *Agent) Reshape(mesh, who string) error {
 	return a.askHead(func() error {
 		l, err := a.driver.layoutOnMesh(mesh)
@@ -27,8 +28,8 @@ func (a *Agent) Reshape(mesh, who string) error {
 	})
 }
 
-// planChange plans what Reshape would do, and the contrary, as Planner.PlanBoth does. It waits for
-// the engine's thread, and changes nothing.
+// planChange plans what Reshape would do, and what it would do if Redundant were the contrary, as
+// Planner.PlanBoth does. It waits for the engine's thread, and changes nothing.
 func (a *Agent) planChange(mesh string) (c, contrary *reshape.Change, err error) {
 	err = a.askHead(func() error {
 		l, err := a.driver.layoutOnMesh(mesh)
@@ -44,8 +45,11 @@ func (a *Agent) planChange(mesh string) (c, contrary *reshape.Change, err error)
 }
 
 // layoutOnMesh places the state of the job on a mesh that somebody asks for, or returns why that
-// cannot be. It runs on the engine's thread, on the head.
+// cannot be: head.ErrNotHead where this agent does not lead. It runs on the engine's thread.
 func (d *driver) layoutOnMesh(mesh string) (*reshape.Layout, error) {
+	if d.head.Machine() == nil {
+		return nil, head.ErrNotHead
+	}
 	known := d.head.State()
 	shape := known.Shape
 	if shape == nil {

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/state/reshape"
 )
@@ -65,6 +67,27 @@ func TestAHeadWithoutWorkersReshapes(t *testing.T) {
 		for s.leadingAgent().Reshape(next, "the test") != nil {
 		}
 		s.awaitMesh(next)
+	}
+}
+
+// An agent that does not lead, and is asked for another mesh, refuses and goes on.
+func TestOnlyTheHeadReshapes(t *testing.T) {
+	s := newMeshJob(t, "dp=2,tp=2", []int{2, 2}, false, nil)
+	defer s.end()
+	s.awaitMesh("dp=2,tp=2")
+	s.c.mu.Lock()
+	other := s.c.agents["b"]
+	s.c.mu.Unlock()
+	if _, err := other.Await(t.Context(), func(known agent.Status) bool {
+		return known.Mesh != "" // else it would refuse since it knows of no mesh
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Reshape("tp=4", "the test"); !errors.Is(err, head.ErrNotHead) {
+		t.Errorf("%v", err)
+	}
+	if _, err := other.PlanReshape("tp=4"); !errors.Is(err, head.ErrNotHead) {
+		t.Errorf("%v", err)
 	}
 }
 
