@@ -95,8 +95,8 @@ type Config struct {
 // Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by
 // the number that the job gave it, which the worker keeps for life. The first numbers are the ranks
 // that the job begins with. Its methods may be called from any goroutine, but most wait for the
-// engine's thread: of the functions that run there, such as Orders, only Status and TurnAway may be
-// called.
+// engine's thread: functions that run there, such as Orders, may call only those that say that they
+// do not wait, such as Status and TurnAway.
 type Agent struct {
 	// New sets the fields down to stores, and they stay as they are.
 	cfg      Config
@@ -370,8 +370,8 @@ func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
 	})
 }
 
-// setData states for a worker what data the job trains on, by which rate and save of a setting, and
-// what of it may change, and waits for the engine's thread.
+// setData states for a worker what data the job trains on, how it trained at that place (at, of
+// which Rate, Save and Sync count) and what may change, and waits for the engine's thread.
 func (a *Agent) setData(w topo.WorkerID, d cursor.Cursor, at setting.Setting,
 	levers setting.Levers) (err error) {
 	if stopped := a.engine.runAndWait(func() {
@@ -403,10 +403,10 @@ func (a *Agent) endSession(s *session) {
 	}
 }
 
-// loseAfterLinger counts a worker that has said goodbye as lost after Config.Linger, on a goroutine
-// of its own, so that calls which wait for the worker go on without it. If its process ends before,
-// the launcher says how. Without a Linger it counts at once, and this waits for the engine's
-// thread.
+// loseAfterLinger tells the head, Config.Linger after a worker has said goodbye and on a goroutine
+// of its own, that the worker has done its work, so that calls which wait for it go on without it.
+// If its process ends before, the launcher says how. Without a Linger this tells at once, and waits
+// for the engine's thread. A worker that has not joined is none: nothing is told.
 func (a *Agent) loseAfterLinger(w topo.WorkerID, joined bool) {
 	if !joined {
 		return

@@ -97,8 +97,8 @@ func (d *driver) completePart(part head.Part, err error, changed bool) {
 	}
 }
 
-// writeView writes a worker's view of the job into its control block. A worker for which that fails
-// is expelled.
+// writeView writes a worker's view of the job, completed from s, into its control block, and sets
+// m.rank. A worker for which that fails is expelled.
 func (d *driver) writeView(m *worker, v arena.View, s head.State) {
 	v.Generation, v.Steps = d.generationNumber(s.View.Generation), s.Steps
 	v.Setting = s.Setting.Number > 0 || s.Setting.Sync != ""

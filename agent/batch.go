@@ -32,7 +32,7 @@ type batch struct {
 type batches struct {
 	running map[head.BatchID]*batch
 	spare   []*batch
-	begun   []*transfer // transfers of the last call of execute
+	begun   []*transfer // transfers of the last call of beginBatch
 	sites   []int       // hosts of the last transfer, by their number in its batch
 	errs    []error     // by part of the last batch that counts: why the part failed; nil = not
 }

@@ -23,8 +23,8 @@ import (
 // head's agent what workers, links and the launcher say, and turns the actions that come back into
 // work for the engine, answers to workers, messages to hosts and orders to the launcher. All
 // methods run on the engine's thread, and so do the callbacks in orders: none may block. Until
-// that thread has ended, other goroutines use only published.read, and the queue and the tuner of
-// routes.
+// that thread has ended, other goroutines use only now, orders.Row, published.read, published.goal,
+// and the queue and the tuner of routes.
 type driver struct {
 	engine  *engine
 	head    *head.Agent
@@ -168,7 +168,7 @@ func (d *driver) carryOutAction(action head.Action) {
 }
 
 // send sends a message to the agent of another host, through d.encoded, and does not wait. A frame
-// that is too long, such as one that repeats all that was not answered, is cut between its bodies,
+// that is too long, such as one that repeats all that was not answered, is cut between payloads,
 // and a message that cannot be cut goes in parts. One that is too long for that ends the link: the
 // other side would wait in vain.
 func (d *driver) send(to fabric.Host, m head.Message) {
@@ -319,9 +319,9 @@ func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.G
 	return nil
 }
 
-// setData tells the head what data the job trains on, by which rate and save of a setting, and what
-// of it may change, as worker w states it. It returns an error if another worker has stated
-// other data.
+// setData tells the head what data the job trains on, how it trained at that place (at, of which
+// Rate, Save and Sync count) and what may change, as worker w states it. It returns an error if
+// another worker has stated other data.
 func (d *driver) setData(w topo.WorkerID, data cursor.Cursor, at setting.Setting,
 	levers setting.Levers) error {
 	known := d.head.State()

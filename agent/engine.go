@@ -17,7 +17,7 @@ import (
 // engine serves the workers of this host: it takes their calls out of the control blocks, executes
 // what the driver says counts, and completes the slots. One thread, the one of serve, owns all of
 // its state but the inbox: the methods of engine, driver and worker run there, except runAndWait,
-// runLater and stop, which any other goroutine may call, and close, which follows serve.
+// runLater, stop and Now, which any other goroutine may call, and close, which follows serve.
 type engine struct {
 	bells   *arena.BellSet // wakes the engine's thread
 	lanes   *lanes.Lanes

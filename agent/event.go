@@ -138,8 +138,8 @@ func (e Event) String() string {
 	return text
 }
 
-// lostSamples is Event.LostSamples where so many workers of a job in a state go, and the others
-// stay.
+// lostSamples is Event.LostSamples where so many members of a job in a state go; size is how many
+// there were with them.
 func lostSamples(known *head.State, gone, size int) uint64 {
 	if gone == 0 || known.Data == nil {
 		return 0

@@ -20,7 +20,7 @@ type Machines struct {
 // Machine is a host of a job.
 type Machine struct {
 	Name   string
-	Kind   string // of the devices that they compute on; "" = not known
+	Kind   string // of the devices that its workers compute on; "" = not known
 	Places int    // workers that it takes
 	// Memory is how many bytes a worker may have there; 0 = that is not known.
 	Memory float64
@@ -34,8 +34,9 @@ type Link struct {
 	Measured bool    // it follows from what the job has sent; else it is assumed
 }
 
-// Machines returns the hosts of the job and the links between them, on the head. It waits for the
-// engine's thread and fits a model: any goroutine but that thread may call it.
+// Machines returns the hosts of the job and the links between them, on the head; elsewhere it fails
+// with head.ErrNotHead. It waits for the engine's thread and fits a model: any goroutine but that
+// thread may call it.
 func (a *Agent) Machines() (m Machines, err error) {
 	err = a.askHead(func() error {
 		machine := a.driver.head.Machine()

@@ -13,8 +13,8 @@ import (
 // What the launcher, and people through it, want of an agent.
 
 // The methods of Agent in this file may be called from any goroutine but the engine's thread, for
-// which they wait; Host, Socket, Expect, TurnAway and CountGenerationsFrom do not wait, and may be
-// called there too. A worker is named by its number.
+// which they wait; Host, Socket, ExpectWorker, TurnAway, LimitSending, CountGenerationsFrom and
+// SuspectHost do not wait, and may be called there too. A worker is named by its number.
 
 // Host is the name of this host in the job.
 func (a *Agent) Host() string { return string(a.engine.name) }
@@ -92,8 +92,8 @@ func (a *Agent) LimitSending(bytesPerSecond float64) error {
 }
 
 // Drain releases the workers of a host when their step ends, without a replacement if there is no
-// room, and on a mesh when others have their parts of the state; on the head. who asks is part of
-// the reason that people read. After an error the host stays.
+// room, and on a mesh when others have their parts of the state; on the head, elsewhere it returns
+// head.ErrNotHead. who asks is part of the reason that people read. After an error the host stays.
 func (a *Agent) Drain(host, who string) error {
 	return a.askHead(func() error { return a.driver.head.Drain(host, who) })
 }
@@ -110,8 +110,9 @@ func (a *Agent) askHead(f func() error) (err error) {
 }
 
 // ReleaseWorkers lets every worker go when the step ends that is under way: its training loop ends
-// as at the end of the data. It returns false in a job that does not train in steps, whose workers
-// have no such moment. why is what people read.
+// as at the end of the data. It returns false, and does nothing, in a job that does not train in
+// steps, whose workers have no such moment, in one that has not begun, and where this agent does
+// not lead. why is what people read.
 func (a *Agent) ReleaseWorkers(why string) (ok bool) {
 	_ = a.askHead(func() error { ok = a.driver.head.ReleaseWorkers(why); return nil })
 	return ok

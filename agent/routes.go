@@ -254,7 +254,8 @@ func (d *driver) reroute(decided policy.RouteDecision) {
 	}
 }
 
-// hostAt returns the name of a host of the members, counted by the least rank of hosts. It is pure.
+// hostAt returns the name of host i of those that hostsOf lists, from 0; where there are fewer, a
+// text for people. It is pure.
 func hostAt(v topo.View, i int) string {
 	if hosts := hostsOf(v); i < len(hosts) {
 		return hosts[i]

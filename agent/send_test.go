@@ -54,7 +54,7 @@ func (s *sent) Drop(_ fabric.Host, why error)                      { s.dropped =
 func (s *sent) Seek(context.Context) map[fabric.Host][]fabric.Host { return nil }
 func (s *sent) Close() error                                       { return nil }
 
-// A frame may be longer than a message may be: it is cut between its bodies, which keep their
+// A frame may be longer than a message may be: it is cut between payloads, which keep their
 // numbers.
 func TestLongFramesAreCut(t *testing.T) {
 	network := &sent{t: t}

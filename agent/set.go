@@ -16,7 +16,7 @@ import (
 
 // Set asks for another setting, such as "batch=512", on the head; elsewhere it returns
 // head.ErrNotHead. The job has it when a step ends; Status tells. who asks is part of the reason
-// that people read. It waits for the engine's thread.
+// that people read. It waits for the engine's thread and for policies that decide.
 func (a *Agent) Set(text, who string) error {
 	next, err := a.Status().Setting.WithRequested(text)
 	if err != nil {

@@ -39,15 +39,15 @@ type Look struct {
 }
 
 // Job is the job as its agent lets a Loop see and change it. The Loop calls it from its own
-// goroutine and from those that call Predict. All methods but Tell may wait for the engine's
-// thread.
+// goroutine and from those that call Predict or WorkerFailed. All methods but ReportLine may wait
+// for the engine's thread.
 type Job interface {
 	// Look returns what the agent knows; false = the agent has ended, or nothing of the job's
 	// setting is open, and only OnMesh is known. What it returns is the Loop's.
 	Look() (Look, bool)
 	// Change does what head.Agent.Change says.
 	Change(next setting.Setting, c setting.Change) error
-	// Tell tells people what a policy would change, or what is wrong with one.
+	// ReportLine tells people what a policy would change, or what is wrong with one.
 	ReportLine(line string)
 }
 
@@ -61,7 +61,7 @@ type Loop struct {
 	mu    sync.Mutex // guards what follows; held while it looks at the job and policies decide
 	act   *act.Loop  // nil = it has not looked at the job yet
 	mode  act.Mode
-	users func(g *group.Group) []decide.Policy // starts the policies of users; nil = it has begun
+	users func(g *group.Group) []decide.Policy // starts those of users; nil = nothing is to start
 	waits bool                                 // those do not run yet, and nobody decides
 	own   []decide.Policy                      // those that run
 	past  []act.Entry                          // of changes, while waits; at most maxPast

@@ -357,7 +357,7 @@ func (s *Signals) SetLinkRates(r cables.Rates) {
 func (s *Signals) LinkRate(a, b string) float64 { return s.links.seen.Between(a, b) }
 
 // CableRates returns how many bytes per second the cable of each of some hosts carries at least, on
-// the head; nil = that is not known. It forgets what other hosts have told.
+// the head; nil = that is not known. It forgets what hosts beside these have told.
 func (s *Signals) CableRates(hosts []string) []float64 {
 	s.links.seen.KeepOnly(hosts)
 	return s.links.seen.Cables(hosts)
