@@ -95,8 +95,8 @@ func describeCluster(m agent.Machines, memory int64) *cluster.Cluster {
 	return c
 }
 
-// hostNames returns how hosts are called in a cluster, by their names. One that is called as a kind
-// of device is has another name there, since a link between such names could mean either.
+// hostNames returns how hosts are called in a cluster, by their names. A host that has the name of
+// a kind gets another one there, since a link between such names could mean either.
 func hostNames(c *cluster.Cluster) map[string]string {
 	names, taken := map[string]string{}, map[string]bool{}
 	for _, k := range c.Kinds {

@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// This file and control_reshape.go answer tools on the control socket of a job. The methods answerX
+// This file and some others answer tools on the control socket of a job. The methods answerX
 // are HTTP handlers: they send JSON, which is the job as it is now (api.Job) unless they say other,
 // or an api.Error. Each request has a goroutine of its own, which may wait for the engine's thread.
 
@@ -393,8 +393,8 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 	return j
 }
 
-// describeWorker returns a worker as it is in the status s, for tools; waits are, by worker, the
-// calls that wait.
+// describeWorker returns a worker as it is in the status s, for tools; waits says, by the number of
+// a worker, how others wait for it.
 func describeWorker(r workerRecord, s agent.Status, waits map[int]api.Wait) api.Worker {
 	w := api.Worker{Worker: r.worker, Host: r.host, Rank: slices.Index(s.Members, r.worker),
 		PID: r.pid, Running: r.exit == nil,

@@ -46,9 +46,9 @@ type position struct {
 	port       int // MASTER_PORT
 }
 
-// hostVariables returns what the environments of all workers of the host have: a worker that begins
-// with so many others on the host, at such an address and port. Of two entries for a key the later
-// one counts.
+// hostVariables returns what the environments of all workers of the host have: as many as here, or
+// e.here if that is more, share its cores, and torch's rank 0 listens at addr and port. Of two
+// entries for a key the later one counts.
 func (e environment) hostVariables(here int, addr string, port int) []string {
 	env := slices.Clone(e.base)
 	env = append(env, defaultVariables(e.base, e.cores, max(here, e.here))...)

@@ -16,8 +16,7 @@ import (
 )
 
 // What the launchers of the hosts of a job say to each other, and its bytes; hosts.go sends and
-// receives it. The functions of this file are pure, but for sanitize, which changes its message,
-// and exitOf, which asks for the time.
+// receives it. The functions of this file are pure, but for exitOf, which asks for the time.
 
 // message is what the launchers of two hosts say to each other, as docs/formats/hosts.md lists it.
 // Exactly one field is set. One side is the host that leads; a new head is told again what it must

@@ -14,8 +14,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
-// The policies that decide about the job of a launcher. run calls drive where the job begins here,
-// and a task where this host joins; the agent has the policies started when it comes to lead.
+// The policies that decide about the job of a launcher. run calls startPolicyLoop where the job
+// begins here, and a task where this host joins; the agent has the policies started when it comes
+// to lead.
 
 // startPolicyLoop has policies decide about the job while this host leads it, if the spec says so.
 // It is called once, and does not wait.

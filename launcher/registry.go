@@ -222,7 +222,7 @@ func (r *registry) addOrdered(n int) {
 
 // setRunning registers that the process of an ordered worker runs on this host; late says that the
 // worker is none of those with which the job began. It returns whether the launcher stops its
-// workers already: then this worker may have missed the signal.
+// workers already: then this worker may have missed the signal, and a late one counts as dismissed.
 func (r *registry) setRunning(worker, pid int, late bool) (stopping bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -374,8 +374,8 @@ func (r *registry) failureReport(v verdict, started time.Time, trial *setting.Ch
 	return f
 }
 
-// runResult is what the registry knows of the end of a run; Dir, OK, Error, Started and Seconds are
-// not filled in.
+// runResult is what the registry knows of the end of a run; Dir, OK, Error, Started, Seconds,
+// LostHost, Drained, Changes and LostSamples are not filled in.
 func (r *registry) runResult() *Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()

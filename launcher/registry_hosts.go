@@ -209,8 +209,8 @@ func (r *registry) offeringHosts() []string {
 	return slices.Collect(maps.Keys(r.offers))
 }
 
-// allHosts lists the hosts of the job, sorted: those of a generation, and those that have joined
-// since.
+// allHosts lists the hosts of the job, sorted: those of a generation, those that have joined since,
+// and this one.
 func (r *registry) allHosts(generation []string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -270,18 +270,18 @@ func (t *Template) reapEnded() {
 	t.ended = nil
 }
 
-// reapGroup reaps the processes of the process group of a worker that have ended and whose parent
-// this process has become, and those of earlier workers. It does not wait for any that still run:
-// they are reaped with a later worker. It locks endedMu. A nil Template leaves none to this
-// process.
-func (t *Template) reapGroup(worker int) {
+// reapGroup reaps the processes of the process group of a worker, whose number is pgid, that have
+// ended and whose parent this process has become, and those of earlier workers. It does not wait
+// for any that still run: they are reaped with a later worker. It locks endedMu. A nil Template
+// leaves none to this process.
+func (t *Template) reapGroup(pgid int) {
 	if t == nil {
 		return
 	}
 	t.endedMu.Lock()
 	defer t.endedMu.Unlock()
 	left := t.groups[:0]
-	for _, group := range append(t.groups, worker) {
+	for _, group := range append(t.groups, pgid) {
 		pid, err := 1, error(nil)
 		for pid > 0 && err == nil || err == syscall.EINTR {
 			pid, err = syscall.Wait4(-group, nil, syscall.WNOHANG, nil)
