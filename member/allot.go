@@ -207,7 +207,8 @@ func (m *Machine) isLeft(h *Host) bool {
 }
 
 // giveUpOnHost gives up n workers of a host that are not members yet: those that are not started
-// first, then those that have not asked, the youngest of each; none for an n of 0 or less.
+// first, then those that have not asked, then those that ask, of both the youngest first; none for
+// an n of 0 or less.
 func (m *Machine) giveUpOnHost(h *Host, n int) {
 	n -= m.ordered.cancel(h.Name, n)
 	for _, p := range []phase{starting, ready} {
@@ -221,7 +222,8 @@ func (m *Machine) giveUpOnHost(h *Host, n int) {
 
 // membersBeyondSlots lists the members beyond the slots that their hosts are allotted, host by
 // host; nil where nobody allots slots, or none is beyond them. On each host those stay who have the
-// state of the job, and of them the oldest.
+// state of the job, and of them the oldest. Members of drained hosts are not listed, nor those that
+// what is proposed releases.
 func (m *Machine) membersBeyondSlots() (list []topo.WorkerID) {
 	if m.cfg.Allotment == nil {
 		return nil

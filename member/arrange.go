@@ -19,8 +19,8 @@ func (m *Machine) JoinAllAtOnce(ranks int, kinds map[string]int) {
 }
 
 // Arrange says who are to be the members after the boundary that comes next, in the order of their
-// ranks; the others are released. All of them are members. The job is then asked to have as many.
-// The machine keeps order.
+// ranks; the others are released. All of them are members. The job is then asked to have as many,
+// or its minimum if that is more. The machine keeps order.
 func (m *Machine) Arrange(order []topo.WorkerID, why Because) {
 	m.arranged, m.because, m.ranks, m.cfg.Want = order, why, len(order), max(len(order), m.cfg.Min)
 }

@@ -78,7 +78,8 @@ func (m *Machine) stayingMembers() []topo.WorkerID {
 }
 
 // joiners are the ready workers that the wanted size has room for, when there is a member to give
-// them the state of the job. The first ones need none, and wait for each other.
+// them the state of the job. The first ones need none, and wait for each other. There are none
+// behind an Arrange, nor, where workers join all at once, before as many ask as are missing.
 func (m *Machine) joiners() []topo.WorkerID {
 	list := m.workers.inPhases(ready)
 	if len(list) == 0 {
@@ -177,8 +178,8 @@ func (m *Machine) isChangeDue() bool {
 			m.successor() != m.head)
 }
 
-// successor is the host that should lead when members may change: the head, or when that is being
-// drained another host with members.
+// successor is the host that should lead when members may change: the head, or when that is to be
+// left another host with members, if they have the state of the job.
 func (m *Machine) successor() string {
 	if h := m.findHost(m.head); h == nil || !m.isLeft(h) {
 		return m.head

@@ -267,8 +267,8 @@ func (m *Machine) DrainingHosts() (names []string) {
 	return names
 }
 
-// VacantHosts lists the draining hosts that have no worker to wait for. The shell lets them go with
-// HostLost.
+// VacantHosts lists the hosts that are to be left and have no worker to wait for, but not the head;
+// none while a generation is proposed. The shell lets them go with HostLost.
 func (m *Machine) VacantHosts() (names []string) {
 	for _, h := range m.hosts {
 		if m.isLeft(h) && h.Name != m.record.Head && m.proposed == nil &&
@@ -353,7 +353,7 @@ func (m *Machine) totalRoom() (n int) {
 	return n
 }
 
-// totalFree is how many more workers can start on all hosts now.
+// totalFree is how many more workers can start on all hosts now; 2³⁰ or more = any number.
 func (m *Machine) totalFree() (n int) {
 	if m.isAlone() {
 		return plenty

@@ -142,7 +142,7 @@ func (r Record) Equal(o Record) bool {
 		r.Allotment.Equal(o.Allotment) && r.Growth == o.Growth
 }
 
-// ListsHostTwice reports whether two hosts have the same name, which no member proposes.
+// ListsHostTwice reports whether two hosts have the same name, which no Machine proposes.
 func (r *Record) ListsHostTwice() bool {
 	names := map[string]bool{}
 	for _, h := range r.Hosts {
@@ -158,8 +158,8 @@ const (
 	maxWorkers    = 1 << 30
 )
 
-// Check returns what is wrong with a record, but for its view and each of its hosts; nil where
-// nothing is.
+// Check returns what is wrong with a record, but for its members, each of its hosts and its
+// allotment; nil where nothing is.
 func (r Record) Check() error {
 	g := r.View.Generation
 	switch {

@@ -35,7 +35,8 @@ func (m *Machine) WaitingWorkers() []topo.WorkerID { return m.workers.inPhases(r
 // Spares is how many workers the job is to have beyond its size.
 func (m *Machine) Spares() int { return m.cfg.Spares }
 
-// CountEntering counts the workers that become members at the next boundary.
+// CountEntering counts the workers that become members at the next boundary, or, where workers join
+// all at once, as soon as all that are missing ask.
 func (m *Machine) CountEntering() int { return min(m.workers.countIn(ready), m.countMissing()) }
 
 // countMissing is how many members are missing to the wanted size. A mesh has no use for more than
@@ -89,7 +90,8 @@ func (m *Machine) allTookPart() bool {
 }
 
 // countFailure counts the loss of a worker, which must be in the roster still, if it was not let in
-// yet, and makes the next one wait longer. In a job that grows the next one waits for a member too.
+// yet, and makes the next one wait longer. In a job that grows, a member is not replaced at once
+// either.
 func (m *Machine) countFailure(w topo.WorkerID) {
 	switch s := m.workers.find(w); {
 	case s.phase == starting || s.phase == ready:

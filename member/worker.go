@@ -37,8 +37,8 @@ func (m *Machine) WorkerStarted(w topo.WorkerID, host string) {
 	}
 }
 
-// StrayRuns tells whether a worker runs on a host that has the number of another worker, and is
-// being ended.
+// StrayRuns tells whether on a host a worker runs that has the number of another one, and is being
+// ended.
 func (m *Machine) StrayRuns(w topo.WorkerID, host string, runs bool) {
 	s := stray{w, host}
 	switch {
@@ -53,8 +53,8 @@ func (m *Machine) StrayRuns(w topo.WorkerID, host string, runs bool) {
 	}
 }
 
-// WorkerLeaves tells that a worker runs on a host that was a member, or was told that it will be
-// none, under the head before this one: it is about to end.
+// WorkerLeaves tells of a worker that runs on a host and is about to end: it was a member, or was
+// told that it will be none, under the head before this one.
 func (m *Machine) WorkerLeaves(w topo.WorkerID, host string) {
 	if m.next = max(m.next, w+1); m.findHost(host) != nil || len(m.hosts) == 0 {
 		m.workers.put(&worker{number: w, host: host, phase: leaving})
@@ -224,7 +224,8 @@ func (m *Machine) giveUpExcess() {
 }
 
 // giveUpNewcomers gives up n workers that are not members yet: those that are not started first,
-// then those that have not asked; none for an n of 0 or less.
+// then those that have not asked, then those that ask, of both the youngest first; none for an n of
+// 0 or less. Workers that run on hosts that are to be left are not among them.
 func (m *Machine) giveUpNewcomers(n int) {
 	k := max(min(n, m.unplaced), 0)
 	m.unplaced -= k
