@@ -141,7 +141,7 @@ type Start struct {
 	member.Because
 }
 
-// Stop orders the end of a worker of this host that never asked: it will be no member.
+// Stop orders the end of a worker of this host that is no member, and will be none.
 type Stop struct {
 	Worker topo.WorkerID
 	member.Because

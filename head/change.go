@@ -39,7 +39,7 @@ func (a *Agent) Change(next setting.Setting, c setting.Change) error {
 	return err
 }
 
-// CheckChange returns why Change would not enter a change to the setting next now; nil = it would.
+// CheckChange returns why no change to next can be entered now, but for a trial; nil where one can.
 func (a *Agent) CheckChange(next setting.Setting, c setting.Change) error {
 	if !a.Leads() {
 		return ErrNotHead

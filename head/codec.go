@@ -165,7 +165,7 @@ func appendCommit(b []byte, c *Commit) []byte {
 	b = binary.AppendUvarint(b, c.Stable)
 	if c.Data != nil {
 		from := len(b)
-		b, _ = c.Data.AppendBinary(append(b, 0, 0)) // it fits: the frame is steady
+		b, _ = c.Data.AppendBinary(append(b, 0, 0)) // it fits: fitsBinary has looked
 		binary.LittleEndian.PutUint16(b[from:], uint16(len(b)-from-2))
 	}
 	return b

@@ -55,8 +55,8 @@ func (r *leader) commitWithoutBatch() {
 }
 
 // readyToCommit reports whether a batch may be committed: all its hosts have it staged; and if a
-// step ends with it, the job has begun, the members have changed as they should and are enough. It
-// tells the membership, once, that the step is at its end.
+// step ends with it, and not all members are let go, the job has begun, the members have changed as
+// they should and are enough. It tells the membership, once, that the step is at its end.
 func (r *leader) readyToCommit(f *batch) bool {
 	if !f.isDone() || !f.step || r.releasing != "" {
 		return f.isDone()

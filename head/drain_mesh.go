@@ -81,7 +81,7 @@ func (r *leader) checkFallbackMesh(host string) error {
 }
 
 // reportBlockedDrains tells that hosts are not left for now, since those who had taken over their
-// state are lost. On a mesh leaving does.
+// state are lost. On a mesh settleLeavingHosts does.
 func (r *leader) reportBlockedDrains() {
 	hosts := r.machine.BlockedDrains()
 	if r.state.Shape != nil || r.releasing != "" || len(hosts) == 0 {

@@ -40,7 +40,7 @@ func (r *leader) chooseReshape(next topo.View) bool {
 // placeRanks has the members take other ranks of the mesh that the job begins with, where those of
 // its workers, which they have whatever they hold, are not the best in a redundant job, or not on
 // hosts of the kinds that the mesh names; a job that lacks workers there is broken. It plans that
-// once; every reshape places the ranks.
+// once; every reshape places the ranks. True = it has set r.state.Shape anew.
 func (r *leader) placeRanks(next topo.View) bool {
 	s := r.state.Shape.WithKinds(r.machine.Hosts(), "")
 	onOtherKinds := s.IsOnOtherKinds(next)

@@ -25,8 +25,8 @@ func (a *Agent) Resize(n int, who string) error {
 
 // Drain asks for a host to be left, on the head: its members are released at the end of a step and
 // replaced where there is room; on a mesh, when the others have their parts of the state. It is not
-// left with an *UnfitError or a *member.NeededError: the others could not hold the state. A head
-// that is drained hands over.
+// left with a *meshes.UnfitError or a *member.NeededError: the others could not hold the state. A
+// head that is drained hands over.
 func (a *Agent) Drain(host, who string) error {
 	if !a.Leads() {
 		return ErrNotHead
@@ -37,7 +37,7 @@ func (a *Agent) Drain(host, who string) error {
 }
 
 // ReleaseWorkers lets every member go when the step ends that is under way, on the head; false in a
-// job that has no steps.
+// job that has no steps or has not begun, and elsewhere.
 func (a *Agent) ReleaseWorkers(why string) bool {
 	ok := a.Leads() && a.leader.releaseWorkers(why)
 	a.finishInput()

@@ -40,7 +40,7 @@ func (a *Agent) ReportLayout(s Shaped) {
 }
 
 // Reshape asks for another mesh, of so many ranks, on the head. Workers that it takes more start at
-// once, those that it does not take are released when it is there.
+// once, those that it does not take are released when it is there. Elsewhere: ErrNotHead.
 func (a *Agent) Reshape(mesh string, ranks int, who string) error {
 	if !a.Leads() {
 		return ErrNotHead

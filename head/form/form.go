@@ -42,7 +42,8 @@ func New(check func(v any) error, interfaces ...Kinds) *Form {
 }
 
 // Encode returns a value of the interface as JSON. It panics where there is a part that JSON cannot
-// have. Memory ([]byte) and errors stay behind.
+// have, but for a float64 that is no finite number, which becomes -1. Memory ([]byte) and errors
+// stay behind.
 func (f *Form) Encode(v any) []byte {
 	w := reflect.New(f.top.wire)
 	f.top.pack(w.Elem(), reflect.ValueOf(v))

@@ -97,7 +97,7 @@ func (l *invariants) checkMeshEntry(h *host, a *head.Apply, run *execution, made
 	}
 }
 
-// checkReshape checks a reshape that counts on a host (R1, R2, K1); before is the host's shape
+// checkReshape checks a reshape that counts on a host (R1, R2, K1, K2); before is the host's shape
 // before the entry.
 func (l *invariants) checkReshape(h *host, a *head.Apply, run *execution, before *head.Shape,
 	made uint64) {

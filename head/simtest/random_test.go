@@ -34,8 +34,8 @@ func envNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// scheduleCount returns how many random schedules are tried: as the variable SCHEDULES says, else
-// 5000. SLICES says that this run tries one of so many parts of these.
+// scheduleCount returns how many random schedules this run tries: as many as the variable SCHEDULES
+// says, else 5000, or of these one of as many equal parts as SLICES says.
 func scheduleCount(t *testing.T) uint64 {
 	return envNumber(t, "SCHEDULES", 5000/max(envNumber(t, "SLICES", 1), 1))
 }

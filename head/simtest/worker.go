@@ -326,6 +326,6 @@ func (c *Cluster) allWorkers() (list []*worker) {
 // claim is what a worker trains on in a step.
 type claim struct {
 	epoch   uint64
-	setting string // the batch and the shares
+	setting string // the batch, the round and the shares
 	spans   []cursor.Span
 }
