@@ -109,7 +109,7 @@ func (c Cursor) WithBatch(n uint64) Cursor {
 
 // WithShares returns the same place with the next batches divided by other shares, which it keeps;
 // c stays as it is. The result of a step does not depend on them, but for rounding: each sample
-// counts as much. It panics where they cannot be.
+// counts as much. It panics where there are more than MaxShares, or all of them are 0.
 func (c Cursor) WithShares(shares []uint16) Cursor {
 	c.Shares = shares
 	if err := c.validateSetting(); err != nil {

@@ -68,7 +68,7 @@ func (c Cursor) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// hasSetting reports whether Round or Shares are not as the program says.
+// hasSetting reports whether Round or Shares are set: only then the encoding has them.
 func (c Cursor) hasSetting() bool { return c.Round != 0 || len(c.Shares) > 0 }
 
 // Parse reads an encoding, all of b, which it does not keep. It fails when b is not what
