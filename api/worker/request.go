@@ -202,8 +202,8 @@ func (*SavedRequest) TypeName() string { return "saved" }
 
 // The actions of a ResumeRequest.
 const (
-	// ResumeNewest asks for the newest sealed checkpoint but Tried. With Tried 0 the agent first
-	// completes or removes what earlier workers have left.
+	// ResumeNewest asks for the newest sealed checkpoint, where the Tried newest do not count. With
+	// Tried 0 the agent first completes or removes what earlier workers have left.
 	ResumeNewest = "newest"
 	// ResumeFetch asks for a checkpoint in a folder of this host.
 	ResumeFetch = "fetch"
