@@ -18,8 +18,9 @@ func CheckKind(name string) error {
 	return nil
 }
 
-// KindOf turns the name that a device has for people into the name of a kind of host: what such a
-// name cannot have becomes a hyphen, as in NVIDIA-H100-80GB-HBM3.
+// KindOf turns the name that a device has for people into the name of a kind of host: each run of
+// what such a name cannot have becomes a hyphen, as in NVIDIA-H100-80GB-HBM3. What goes beyond
+// MaxKind bytes is cut off; "" = no letter of the name can stand in one.
 func KindOf(device string) string {
 	name := strings.Join(strings.FieldsFunc(device, isOutsideKind), "-")
 	return name[:min(len(name), MaxKind)]

@@ -39,7 +39,7 @@ type View struct {
 // Size returns the number of ranks.
 func (v View) Size() int { return len(v.Members) }
 
-// Rank returns the rank of a worker; false if it is no member.
+// Rank returns the rank of a worker; -1 and false if it is no member.
 func (v View) Rank(w WorkerID) (Rank, bool) {
 	i := slices.IndexFunc(v.Members, func(m Member) bool { return m.Worker == w })
 	return Rank(i), i >= 0
