@@ -212,12 +212,13 @@ func (s *axisPlacement) positionsOn(m Mesh, numbers []int) ([]int, error) {
 	size := s.degree(m)
 	if s.kind == at {
 		var places []int
-		for _, p := range s.places {
+		for _, place := range s.places {
+			p := place
 			if p < 0 {
 				p += size
 			}
 			if p < 0 || p >= size {
-				return nil, fmt.Errorf("at(%d): the axis has %d places", p, size)
+				return nil, fmt.Errorf("at(%d): the axis has %d places", place, size)
 			}
 			places = append(places, p)
 		}

@@ -64,6 +64,7 @@ func TestRefusedSpecs(t *testing.T) {
 		{"unknown argument", place("tp=2", "tp=shard(0,size=3)"), `no argument "size"`},
 		{"flat is last", place("tp=2,dp=2", "dp=flat, tp=shard(0)"), "flat comes last"},
 		{"at outside", place("pp=2", "pp=at(2)"), "the axis has 2 places"},
+		{"at before the first", place("pp=2", "pp=at(-3)"), "at(-3): the axis has 2 places"},
 		{"at needs a place", place("pp=2", "pp=at"), "at needs a place"},
 		{"spread without a number", place("pp=2", "pp=spread(1,2)"), "the pattern has 0 #"},
 		{"spread needs a count", place("pp=2", "pp=spread(1)"), "how many numbers"},
