@@ -2,6 +2,7 @@ package snapshot_test
 
 import (
 	"encoding/json"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -47,6 +48,17 @@ func TestWrongCuts(t *testing.T) {
 				{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2, 3}, Cuts: cuts}}}
 		if text, err := s.AppendJSON(nil); err == nil {
 			t.Errorf("%v is taken: %s", cuts, text)
+		}
+	}
+}
+
+// TestWrongShapes checks that a tensor whose elements cannot be counted is refused.
+func TestWrongShapes(t *testing.T) {
+	for _, shape := range []tensor.Shape{{-1}, {2, -3}, {math.MaxInt, 2}} {
+		s := &snapshot.State{Workers: 1, Notes: json.RawMessage("{}"),
+			Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: shape}}}
+		if text, err := s.AppendJSON(nil); err == nil {
+			t.Errorf("%v is taken: %s", shape, text)
 		}
 	}
 }

@@ -72,6 +72,9 @@ func (s *State) AppendJSON(b []byte) ([]byte, error) {
 	j := stateJSON{Shoal: stateVersion, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor),
 		Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}, Mesh: s.Mesh, Items: s.Items}
 	for _, t := range s.Tensors {
+		if _, err := t.Shape.Elements(); err != nil {
+			return b, fmt.Errorf("the description of the state: tensor %.80q: %w", t.Name, err)
+		}
 		j.Tensors = append(j.Tensors,
 			tensorJSON{t.Name, strings.ToUpper(t.DType.String()),
 				append(tensor.Shape{}, t.Shape...), t.Bytes(), t.Cuts})
