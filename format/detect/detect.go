@@ -89,10 +89,11 @@ func singleFile(fsys fs.FS) string {
 
 // chooseMegatron returns the reader for the newest iteration in a folder of Megatron, which can be
 // of its own format or torch's, and the folder of that. It reads the file that names the
-// iteration.
+// iteration, and closes it.
 func chooseMegatron(fsys fs.FS) (reader, string, error) {
-	dir, err := megatron.Latest(format.NewFiles(fsys))
-	if err != nil {
+	files := format.NewFiles(fsys)
+	dir, err := megatron.Latest(files)
+	if err = errors.Join(err, files.Close()); err != nil {
 		return nil, "", err
 	}
 	if _, err := fs.Stat(fsys, dir+"/"+dcp.MetadataName); err == nil {

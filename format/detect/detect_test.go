@@ -2,6 +2,8 @@ package detect_test
 
 // This file tests that the format of a checkpoint is found, in samples of all formats.
 import (
+	"io"
+	"io/fs"
 	"maps"
 	"os"
 	gopath "path"
@@ -38,6 +40,60 @@ func TestOpen(t *testing.T) {
 		if err := files.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A countedFS counts the files that were opened in it and not closed.
+type countedFS struct {
+	fs.FS
+	left *int
+}
+
+// Open opens a file, which counts until it is closed.
+func (c countedFS) Open(name string) (fs.File, error) {
+	f, err := c.FS.Open(name)
+	if err == nil {
+		*c.left++
+	}
+	return countedFile{f, c.left}, err
+}
+
+// A countedFile is a file or folder of a countedFS.
+type countedFile struct {
+	fs.File
+	left *int
+}
+
+// Close closes the file, which counts no more.
+func (c countedFile) Close() error {
+	*c.left--
+	return c.File.Close()
+}
+
+// ReadAt implements io.ReaderAt.
+func (c countedFile) ReadAt(b []byte, at int64) (int, error) {
+	return c.File.(io.ReaderAt).ReadAt(b, at)
+}
+
+// ReadDir implements fs.ReadDirFile.
+func (c countedFile) ReadDir(n int) ([]fs.DirEntry, error) {
+	return c.File.(fs.ReadDirFile).ReadDir(n)
+}
+
+// TestNothingStaysOpen opens a Megatron folder, whose newest iteration another file names, and
+// closes what it was given: no file is open then.
+func TestNothingStaysOpen(t *testing.T) {
+	dir, _ := formattest.Load(t, "../megatron/testdata/tp2pp2.zip")
+	if dir["latest_checkpointed_iteration.txt"] == nil {
+		t.Fatal("the sample does not name its newest iteration")
+	}
+	left := 0
+	_, files, err := detect.Open(countedFS{dir, &left}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := files.Close(); err != nil || left != 0 {
+		t.Errorf("%d files are left open: %v", left, err)
 	}
 }
 
