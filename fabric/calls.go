@@ -67,7 +67,7 @@ func (c *Calls) QueuePayload() bool {
 func (c *Calls) PayloadsSent(n int) {
 	c.mu.Lock()
 	if c.over {
-		n = 0 // Down has told it of all
+		n = 0 // Down has counted all of them as sent
 	}
 	c.queued -= n
 	c.mu.Unlock()

@@ -27,7 +27,7 @@ type Piece struct {
 	Streams uint8
 }
 
-// Bounds of what one frame carries, and of how many streams a link has for pieces.
+// Bounds of what one frame carries, in bytes, and of how many streams a link has for pieces.
 const (
 	MaxPiece   = 1 << 20
 	MaxMessage = 4 << 20

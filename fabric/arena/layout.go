@@ -92,14 +92,14 @@ type Ref struct {
 
 // Descriptor is one call as a worker states it: raw numbers, not yet checked.
 type Descriptor struct {
-	Ticket    uint64 // number of the call, from 1 on
-	Kind      uint8
-	DType     uint8
-	Reduction uint8
-	NDim      uint8  // dimensions of Shape that count
-	Group     uint32 // id of the group; 0 = all ranks of the job
-	Peer      uint32 // rank in the group: root of a collective, or partner of send and recv
-	Tag       uint32
+	Ticket    uint64  // number of the call, from 1 on
+	Kind      uint8   // a collective.Kind, or KindEnter
+	DType     uint8   // a tensor.DType
+	Reduction uint8   // a collective.Reduction
+	NDim      uint8   // dimensions of Shape that count
+	Group     uint32  // id of the group; 0 = all ranks of the job
+	Peer      uint32  // rank in the group: root of a collective, or partner of send and recv
+	Tag       uint32  // of send and recv; of other kinds 0, or what docs/formats/arena.md says
 	Weight    float64 // weight of this rank in a mean
 	In, Out   Ref
 	Splits    Ref // for an all-to-all, i64 elements: how many elements go to each rank

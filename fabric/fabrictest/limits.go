@@ -28,10 +28,10 @@ func limited(t *testing.T, h *hosts) {
 			a.SendPiece(to.Self(), fabric.Piece{Transfer: transfer, Length: 1000}, payload)
 		}
 	}
-	// alone checks that a host has got one piece of those that were sent to it last, by a message
-	// that was sent later.
+	// checkArrived checks that a host has got so many pieces in all, and no more, before a message
+	// that was sent after them.
 	messages := map[*host]int{}
-	alone := func(to *host, arrived int) {
+	checkArrived := func(to *host, arrived int) {
 		to.WaitArrived(a.Self(), arrived)
 		a.Send(to.Self(), []byte("later"))
 		messages[to]++
@@ -42,7 +42,7 @@ func limited(t *testing.T, h *hosts) {
 	}
 	limiter.Limit(b.Self(), never)
 	send(b)
-	alone(b, 1)
+	checkArrived(b, 1)
 	send(c)
 	c.WaitArrived(a.Self(), held)
 	limiter.Limit(b.Self(), 0)
@@ -57,9 +57,9 @@ func limited(t *testing.T, h *hosts) {
 
 	limiter.Limit("", never)
 	send(b)
-	alone(b, held+1)
+	checkArrived(b, held+1)
 	send(c)
-	alone(c, held)
+	checkArrived(c, held) // b has got the one piece that the limit of all lets pass
 	limiter.Limit("", 1e12)
 	b.WaitArrived(a.Self(), 2*held)
 	c.WaitArrived(a.Self(), 2*held)
@@ -67,7 +67,7 @@ func limited(t *testing.T, h *hosts) {
 	limiter.Limit("nobody", never)
 	limiter.Limit("", never)
 	send(b)
-	alone(b, 2*held+1)
+	checkArrived(b, 2*held+1)
 	a.Drop(b.Self(), fabric.ErrClosed)
 	b.WaitDown(a.Self())
 	a.WaitDown(b.Self())

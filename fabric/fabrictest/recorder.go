@@ -141,8 +141,8 @@ func (r *Recorder) Arrived(from fabric.Host, p fabric.Piece) {
 	})
 }
 
-// Down implements fabric.Handler: it records the reason, and overwrites what OnPlace gave and has
-// not arrived, so that the race detector sees who still writes there.
+// Down implements fabric.Handler: it records the reason, and overwrites the memory that Place gave
+// for what has not arrived, so that the race detector sees who still writes there.
 func (r *Recorder) Down(peer fabric.Host, err error) {
 	r.update(peer, func(s *Seen) {
 		r.expect(s.Ups == 1 && s.Downs == 0, "Down(%s) after %d Ups and %d Downs", peer, s.Ups,

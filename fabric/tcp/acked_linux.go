@@ -23,8 +23,9 @@ func timeSinceAck(c *net.TCPConn) (ago time.Duration, ok bool) {
 	return time.Duration(info.Last_ack_recv) * time.Millisecond, true
 }
 
-// ackOwedFor returns for how long the kernel at the other end owes an acknowledgement of what has
-// left: 0 if it owes none.
+// ackOwedFor returns for how long at most the kernel at the other end owes an acknowledgement of
+// what has left: the time since its last one, which is longer after a while in which nothing was
+// sent. It is 0 if none is owed, or that is not known.
 func ackOwedFor(c *net.TCPConn) time.Duration {
 	info, ok := tcpInfo(c)
 	if !ok || info.Unacked == 0 {

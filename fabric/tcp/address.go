@@ -37,7 +37,7 @@ func advertisedAddress(told string, port int, ip net.IP) string {
 }
 
 // localIP returns the IP of one who listens: the one it listens at, or if that is all of them, the
-// first of this host that others can have a route to.
+// first of this host that others can have a route to, of IPv4 if there is one; else the loopback.
 func localIP(l *net.TCPListener) net.IP {
 	if ip := l.Addr().(*net.TCPAddr).IP; !ip.IsUnspecified() {
 		return ip

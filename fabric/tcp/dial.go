@@ -74,8 +74,9 @@ func (m *Network) newHello(want string) hello {
 	return hello{Protocol: Protocol, Version: m.config.Version, Job: m.config.Job, Want: want}
 }
 
-// dialLink makes a link with another agent, unless there is one or one is on its way, and starts
-// it. It waits for the other agent, and returns the agents that this one knows.
+// dialLink makes a link with another agent, unless there is or was one or one is on its way, and
+// starts it. It waits for the other agent, and returns the agents that the other one knows, also
+// where another link was quicker; none where it did not dial.
 func (m *Network) dialLink(ctx context.Context, a agent) (others []agent, err error) {
 	if !m.startDialling(a) {
 		return nil, nil

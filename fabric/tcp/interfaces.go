@@ -23,7 +23,7 @@ type nic struct {
 
 // ownInterfaces asks the kernel for the interfaces of this host that are up.
 func ownInterfaces() (nics []nic) {
-	interfaces, _ := net.Interfaces() // without any, there is one address as before
+	interfaces, _ := net.Interfaces() // without any, one address has to do
 	for _, i := range interfaces {
 		if i.Flags&net.FlagUp == 0 {
 			continue

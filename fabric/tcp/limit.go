@@ -53,8 +53,9 @@ func (b *bucket) set(rate float64) {
 // isSet reports whether there is a limit.
 func (b *bucket) isSet() bool { return b.limited.Load() }
 
-// spend takes n bytes at a time, if nothing is to be paid; else it takes nothing, and says after
-// how long that is so, and what is closed when the rate changes before.
+// spend takes n bytes at the time now, if nothing is to be paid or there is no limit: then wait is
+// 0. Else it takes nothing, and says how long to wait, and what is closed if the rate changes
+// before.
 func (b *bucket) spend(n int, now time.Duration) (wait time.Duration, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

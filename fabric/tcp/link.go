@@ -139,7 +139,7 @@ func (l *link) start() { l.network.group.Go("link with "+string(l.peer), l.run) 
 func (l *link) end(e ending) { l.once.Do(func() { l.ended <- e }) }
 
 // send writes a frame to the control stream, or queues a copy of it where that would have to wait.
-// Any goroutine may call it.
+// Where more than maxUnread bytes wait already, it ends the link. Any goroutine may call it.
 func (l *link) send(k kind, body []byte) {
 	if len(body) <= directBytes && l.outbox.tryClaim() {
 		l.writeDirect(k, body)

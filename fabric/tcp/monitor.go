@@ -100,7 +100,8 @@ func (l *link) judgeSilence(now, passed time.Duration) {
 // patience that a process gets, since packets that are lost are sent again after a while.
 type otherPath struct {
 	silence *accrual.Detector[time.Duration] // judges how long an acknowledgement is owed
-	// owed returns for how long the peer's kernel has owed an acknowledgement; 0 = it owes none.
+	// owed returns for how long at most the peer's kernel has owed an acknowledgement, as
+	// ackOwedFor does; 0 = it owes none.
 	owed func() time.Duration
 }
 

@@ -28,8 +28,8 @@ type outbox struct {
 // being made.
 func (o *outbox) init() { o.filled.L, o.claimed = &o.mu, true }
 
-// put adds a frame, which it copies; false: more than maxUnread bytes wait. After finish it does
-// nothing.
+// put adds a frame, which it copies; false: more than maxUnread bytes wait. After finish or close
+// it does nothing, and returns true.
 func (o *outbox) put(k kind, body []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,8 +67,8 @@ func (o *outbox) emptyChunk(n int) []byte {
 	return make([]byte, 0, max(n, chunkBytes))
 }
 
-// tryClaim lets its caller write to the stream at once, until release; false: something waits, or
-// is being written. It does not wait.
+// tryClaim lets its caller write to the stream at once, until releaseClaim; false: something waits
+// or is being written, or the link ends. It does not wait.
 func (o *outbox) tryClaim() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

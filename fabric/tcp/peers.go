@@ -116,7 +116,8 @@ func (m *Network) startAccepting(who identity, address string) error {
 	return nil
 }
 
-// startDialling records that this agent dials another one; false: there is no need to.
+// startDialling records that this agent dials another one; false: it must not, because there is or
+// was a link, or one is on its way, or the name is its own.
 func (m *Network) startDialling(a agent) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -240,7 +240,8 @@ func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 // Unused implements fabric.Network: it calls f when no payload is read any more.
 func (m *Network) Unused(f func()) { m.payloads.Unused(f) }
 
-// Sent implements fabric.Counter. It asks the kernel about each stream of data.
+// Sent implements fabric.Counter. It asks the kernel about each stream of data, and leaves out the
+// peers of which the kernel does not tell all.
 func (m *Network) Sent() map[fabric.Host][]fabric.Sent {
 	found := map[fabric.Host][]fabric.Sent{}
 	for _, l := range m.allLinks() {

@@ -176,7 +176,8 @@ var errOtherAuthority = errors.New("the agent there belongs to another job than 
 
 // identity is who a peer is, by its certificate.
 type identity struct {
-	host fabric.Host // name of the agent; "" = it has answered, or showed no certificate
+	// host is the name of the agent; "" = it is the one that was dialled, or showed no certificate.
+	host fabric.Host
 	// key is the agent's public key as in its certificate: tells it from another agent that goes by
 	// the same name.
 	key string
