@@ -69,7 +69,7 @@ func (k Kind) Pairwise() bool { return k == Send || k == Recv }
 type Reduction uint8
 
 // The reductions. Mean weighs every rank's input by its Call.Weight and divides by the sum of the
-// weights.
+// weights; where all weights are equal, also where all are 0, it is the plain mean.
 const (
 	None Reduction = iota
 	Sum
@@ -100,7 +100,7 @@ type Call struct {
 	Reduction Reduction // meaningful where Kind.Reduces
 	Group     topo.GroupID
 	Peer      int     // root, or partner of a send or receive, as an index into the group's members
-	Tag       uint32  // tag of a send or receive
+	Tag       uint32  // tag of a send or receive; of an all-reduce what package arena says
 	Weight    float64 // weight of the input in a Mean, from 0 to 1e300
 	In, Out   []byte  // input and output memory; nil where the rank gives or takes nothing
 	Splits    []int   // elements for each rank in an AllToAll; nil = the same for all

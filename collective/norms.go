@@ -65,7 +65,7 @@ func (r *Executor) Measure(every, turn int) { r.norms.prepare(r.Chunks(), r.call
 
 // Norms adds the squared norms of the inputs to `in`, by member, and returns that of the result and
 // over how many elements all of these are: 0 = none were taken. An input whose weight is 0 counts
-// as 0, whatever it is. No Chunk may be running.
+// as 0, whatever it is, unless all weights are 0. No Chunk may be running.
 func (r *Executor) Norms(in []float64) (result float64, elements int) { return r.norms.add(in) }
 
 // measureSources sets the norms of the sources of a move in the row of a chunk: those of n

@@ -19,7 +19,8 @@ type address struct {
 }
 
 // matchPair brings together a send and a receive: it appends p, posted by member self, with its
-// partner to out, or keeps p in its mailbox until the partner comes.
+// partner to out, or keeps p in its mailbox until the partner comes. If none can come any more, it
+// appends p alone, as failed.
 func (m *Matcher) matchPair(g *group, self int, p *Posted, out []Ready) []Ready {
 	key := address{p.Call.Peer, p.Call.Tag}
 	if p.Call.Kind == Recv {

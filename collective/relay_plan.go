@@ -12,7 +12,7 @@ import (
 
 // plan is the memory in which a schedule is turned into segments. Only Prepare uses it.
 type plan struct {
-	roles []role // by host: its role in the move at hand; empty between moves
+	roles []role // by host: its role in the move at hand; findHosts clears those of the last move
 
 	// hosts are those with a part in the move at hand: in ascending order, from the first one of
 	// the route on, unless it is a Chain. An index in it is what a Strategy calls a position.

@@ -106,7 +106,8 @@ type Turn struct{ To, N int }
 
 // Build makes s the schedule of a complete set of calls, one for each member in group order. The
 // Matcher has found that the calls agree. Build checks what can only be checked with all of them:
-// that lengths add up. Moves of the schedule before are overwritten.
+// that lengths add up, and that outputs overlap inputs in no wrong place. Else it returns a
+// *MemberError. Moves of the schedule before are overwritten; Turns and Fresh stay as they are.
 func (s *Schedule) Build(calls []*Call) error {
 	s.Moves, s.spans, s.Bytes = s.Moves[:0], s.spans[:0], 0
 	var err error

@@ -46,8 +46,8 @@ func (c *Call) checkShared() error {
 		c.Shared.Name)
 }
 
-// distinctOutputs drops outputs whose memory was listed before: the ranks of a host share one. It
-// does so in place.
+// distinctOutputs drops, in place, each output in the same memory as the last one before it that
+// has memory here: the ranks of this host share one, and those of others have none here.
 func distinctOutputs(dst []Span, calls []*Call) []Span {
 	var first *byte
 	n := 0
