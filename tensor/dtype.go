@@ -1,5 +1,5 @@
-// Package tensor holds the values that describe numbers in memory: element types, shapes, and the
-// two 16-bit floating-point formats that Go lacks. It imports nothing of shoal.
+// Package tensor holds the values that describe numbers in memory: element types, shapes, boxes and
+// views, and the two 16-bit floating-point formats that Go lacks. It imports nothing of shoal.
 package tensor
 
 import "fmt"

@@ -141,7 +141,8 @@ func (a *Axis) parseKinds(text string) (list []string, err error) {
 // maxShare bounds the numbers of attributes, so that sums and products do not overflow.
 const maxShare = 1 << 30
 
-// WithSize returns the axis with so many positions. Its attributes are for the number that it had.
+// WithSize returns the axis with so many positions. Unless it has so many already, that is without
+// its attributes, which are for the number that it has.
 func (a Axis) WithSize(n int) Axis {
 	if n == a.Size {
 		return a
@@ -207,7 +208,7 @@ func (a Axis) validate() error {
 }
 
 // positionOf returns on which position of the axis number n of count numbers lies, by the shares of
-// the axis, which must be as many in all.
+// the axis, which must add up to count; n is below that.
 func (a Axis) positionOf(n, count int) (int, error) {
 	sum, position := 0, -1
 	for i, share := range a.Shares {

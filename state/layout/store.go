@@ -278,8 +278,8 @@ func (j *join) pad() error {
 }
 
 // intersectPart returns the part of a box of the stored tensor that a chunk fills, as a box of the
-// logical tensor, and the view v of the stored tensor from there; nil = the chunk fills nothing of
-// it.
+// logical tensor, and v, a view of the stored tensor, as a view for indices of the logical one. A
+// nil box = the chunk fills nothing of it.
 func (c *chunk) intersectPart(box tensor.Box, v tensor.View) (tensor.Box, tensor.View) {
 	if c.lead >= 0 {
 		if c.lead < box[0].From || c.lead >= box[0].To {

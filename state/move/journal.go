@@ -88,8 +88,9 @@ func AppendRecord(b []byte, r Record) []byte {
 }
 
 // ParseJournal reads a journal up to a record that is cut off or damaged, where its writer was
-// stopped. It returns how many bytes are good, so that more can be appended after them. A journal
-// without a complete header is empty.
+// stopped. It returns how many bytes are good, so that more can be appended after them: 0 where the
+// journal ends within its header. The error is ErrOther where it begins otherwise than the journal
+// of this move.
 func ParseJournal(text []byte, id Identity) (records []Record, good int, err error) {
 	header := AppendHeader(nil, id)
 	if len(text) < len(header) && bytes.HasPrefix(header, text) {

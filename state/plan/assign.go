@@ -41,7 +41,8 @@ func assignColumns(cost []int, rows, cols int, home []int) (column, u, v []int) 
 	return a.column, a.u, a.v
 }
 
-// An assignment is an assign in progress. It does no I/O and is for the goroutine of that call.
+// An assignment is a call of assignColumns in progress, or what it has made. It does no I/O and is
+// for the goroutine of that call.
 type assignment struct {
 	cost   []int // cost of each pair, row by row; forbidden = not allowed
 	cols   int   // number of columns

@@ -9,8 +9,9 @@ import (
 )
 
 // Hash identifies a plan: hosts that planned independently compare hashes to see that they planned
-// the same. It covers the two layouts, the cluster, and all decisions; docs/formats/plan.md
-// describes the encoding. Any goroutine may call it.
+// the same. It covers the two layouts, the cluster, and all decisions; of the cluster not Allowed,
+// Fixed and Fresh, so hosts must agree on Fresh otherwise. docs/formats/plan.md describes the
+// encoding. Any goroutine may call it.
 func (p *Plan) Hash() [sha256.Size]byte {
 	e := encoder{hash: sha256.New()}
 	e.addText("shoal plan/1")

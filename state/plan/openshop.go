@@ -54,8 +54,9 @@ func newOpenShop(traffic []Transfer) *openShop {
 	return s
 }
 
-// matchPorts sets what ports work on: it matches as many ports as are free on both sides, and then
-// all whose load takes all the remaining time.
+// matchPorts sets what ports work on. It first takes every link of which both ports are free, one
+// after the other, and then sees to it that all ports whose load takes all the remaining time have
+// a link.
 func (s *openShop) matchPorts() {
 	for i := range s.links {
 		l := &s.links[i]

@@ -83,7 +83,8 @@ type Plan struct {
 type Stats struct {
 	State int // bytes of the state itself, each element once
 	Bytes int // bytes that cross from host to host
-	// Bound is the least Bytes of any placement of the groups, from the dual of the assignment.
+	// Bound is the least Bytes of any placement of the groups, from the dual of the assignment;
+	// where the cluster is Fixed, Bytes itself.
 	Bound int
 	// Device is the bytes that ranks receive from the memory of other ranks, on their host or
 	// beyond.

@@ -52,7 +52,7 @@ func (c *Change) spreadReplicas() error {
 }
 
 // clusterKeepingRanks returns the cluster in which every worker keeps its rank; false if the mesh
-// changes, or a worker is gone or on a host of another kind than the mesh says.
+// changes, or a worker is gone, is leaving, or is on a host of another kind than the mesh says.
 func (c *Change) clusterKeepingRanks() (plan.Cluster, bool) {
 	stay := c.Plan.Cluster
 	stay.New, stay.Fixed, stay.Allowed = stay.Old, true, nil
