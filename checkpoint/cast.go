@@ -204,7 +204,7 @@ func (f *castFolder) Stat(name string) (fs.FileInfo, error) {
 func (f *castFolder) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(f.FS, name) }
 
 // A castFile is a tensor, packed and rounded, and a fs.FileInfo of the file that it seems to be.
-// Nothing changes it after castFolder.add, so any goroutine may use it; its methods do no I/O.
+// Nothing changes it after addFile, so any goroutine may use it; its methods do no I/O.
 type castFile struct {
 	folder *castFolder
 	name   string        // name in the folder, which no other file has

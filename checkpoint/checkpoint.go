@@ -37,7 +37,7 @@ type Checkpoint struct {
 	file   string
 	fsys   fs.FS            // contents of dir
 	bucket *s3.Bucket       // bucket that holds dir; nil = a local folder
-	stamps map[string]stamp // size and time of each file when the checkpoint was opened
+	stamps map[string]stamp // size and time of each of tensorFiles when the checkpoint was opened
 
 	sealed *manifest.Manifest // manifest; nil = not sealed
 	// renamed maps the new name of each renamed tensor to its name in the manifest.
@@ -112,8 +112,8 @@ func (c *Checkpoint) diffManifest(m *manifest.Manifest) (strange map[string]bool
 	return strange, len(sealed) > 0
 }
 
-// hasUnlisted reports whether a selected tensor is not in the manifest, or the manifest lists a
-// tensor that the files lack.
+// hasUnlisted reports whether a tensor is not in the manifest, or, as long as Select has left none
+// out, the manifest lists a tensor that the files lack.
 func (c *Checkpoint) hasUnlisted() bool {
 	return c.missing && !c.selected || slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
 		if old, renamed := c.renamed[t.Name]; renamed {
@@ -201,8 +201,8 @@ func (c *Checkpoint) currentStamp(name string) (stamp, error) {
 	return stamp{info.Size(), info.ModTime()}, nil
 }
 
-// checkUnchanged asks the file system for the stamps of all files, and fails when one has changed
-// since the checkpoint was opened.
+// checkUnchanged asks the file system for the stamps of all tensorFiles, and fails when one has
+// changed since the checkpoint was opened.
 func (c *Checkpoint) checkUnchanged() error {
 	for _, name := range c.tensorFiles() {
 		now, err := c.currentStamp(name)

@@ -112,8 +112,9 @@ func compareTensors(ctx context.Context, a, b *Checkpoint, workers int) ([]Diffe
 // A pair is a tensor that both checkpoints have.
 type pair struct{ a, b *format.Tensor }
 
-// compareElements reads and compares the elements of pairs of tensors of a and b, and returns a
-// Difference for each pair that differs. Each pair is a row of boxes that both sides read packed.
+// compareElements reads and compares the elements of pairs of tensors of a and b, which have the
+// same type and shape, and returns a Difference for each pair that differs. It cuts each pair into
+// ranges of elements, and these into boxes, which both sides read packed.
 func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 	workers int) ([]Difference,
 	error) {

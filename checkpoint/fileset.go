@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-// maxOpenFiles bounds the files that are open at a time.
+// maxOpenFiles is with how many open files those that no call uses are closed before another is
+// opened.
 const maxOpenFiles = 256
 
 // A handle is an open file.

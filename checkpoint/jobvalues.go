@@ -173,9 +173,9 @@ func (n *notes) addArray(path string, note map[string]any) error {
 	return nil
 }
 
-// unwrapEncoded returns the kind of a value that JSON lacks ("item", "dict", "tuple", "bytes",
-// "float"), and what is in it; "unknown" for an object of another form, and "" for what is no
-// object.
+// unwrapEncoded returns the kind of a value that JSON lacks, and what is in it. Such a value is an
+// object with the kind as its only key, "dict", "tuple", "bytes" or "float", which the caller
+// checks, or one with a key "item". Of another object it is "unknown", and "" of what is none.
 func unwrapEncoded(note any) (kind string, inner any) {
 	m, ok := note.(map[string]any)
 	if !ok {

@@ -22,8 +22,9 @@ import (
 
 // Options say how Move works.
 type Options struct {
-	// Workers is the number of blocks in flight. Into a bucket it is at most what the memory for
-	// parts of uploads allows.
+	// Workers is the number of goroutines that check the source, and of blocks in flight after
+	// that; but into a bucket as many blocks are in flight as the memory for parts of uploads
+	// allows, whatever Workers is.
 	Workers int
 	Seal    bool // whether to write a manifest; a bucket always gets one
 
@@ -39,8 +40,9 @@ type Report struct {
 	Moved  int64 // bytes written
 	Reused int64 // bytes that an earlier run had written
 	// Unreadable lists the files that could not be read, and whose parts came from replicas.
-	Unreadable  []string
-	AlreadyDone bool // whether an earlier run had published everything
+	Unreadable []string
+	// AlreadyDone is whether an earlier run had published everything. Then all else is zero.
+	AlreadyDone bool
 }
 
 // Move writes the tensors of a checkpoint as out, which Output made, and publishes them as dst when
@@ -110,8 +112,8 @@ type transfer struct {
 	tensors []manifest.Tensor // fingerprints of the tensors moved
 }
 
-// run moves what is not there yet, from replicas where a file cannot be read, and publishes it. It
-// uses as many goroutines as the options say.
+// run moves what is not there yet, from replicas where a file cannot be read, and sets t.tensors.
+// It publishes nothing. It uses as many goroutines as the options say.
 func (t *transfer) run(ctx context.Context) (*Report, error) {
 	dead, tell := map[int]bool{}, progressOf(ctx)
 	var cause error

@@ -64,10 +64,10 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 	return faults, errors.Join(err, r.Close())
 }
 
-// checkContent checks everything except a seal that tells whether the tensors are as they were
-// written: checksums of records, equal replicas, and proofs of names. Whoever reads tensors to pass
-// them on or to describe them calls it first. It returns, by name, why each unreadable file could
-// not be read.
+// checkContent checks all that tells whether the tensors are as they were written, but for sealed
+// fingerprints: checksums of records, equal replicas, proofs of names, and the sealed hashes of
+// files where the fingerprints are of other tensors. Whoever reads tensors to pass them on or to
+// describe them calls it first. It returns, by name, why each unreadable file could not be read.
 func (c *Checkpoint) checkContent(ctx context.Context, workers int) (unread map[string]error,
 	err error) {
 	if unread, err = c.checkRecords(ctx, workers); err != nil {

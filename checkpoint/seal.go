@@ -122,8 +122,8 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	return m, err
 }
 
-// filesToSeal returns the names of the files that a manifest lists: all files of the folder but
-// those that macOS leaves beside others.
+// filesToSeal returns the names of the files that a manifest lists: all files of the folder but the
+// manifest itself and those that macOS leaves beside others.
 func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	if c.file != "" {
 		return []string{c.file}, nil

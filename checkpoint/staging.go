@@ -55,8 +55,8 @@ func (s *staging) stagedPath(name string) string {
 
 // newStaging makes the folder, or takes over the folder of an earlier run of the same move, locks
 // the journal, and makes the files. It fails when something stands where the checkpoint is to be
-// published, and returns errFinished when that is the work of such a run. The caller calls publish
-// or fail, which close the journal.
+// published, and returns errFinished when that is the work of such a run. The caller calls publish,
+// or where anything has failed cleanUpFailed; both close the journal.
 func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*staging, error) {
 	s := &staging{dst: filepath.Clean(dst), single: single, output: o}
 	if err := s.checkPlain(); err != nil {

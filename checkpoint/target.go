@@ -19,7 +19,7 @@ import (
 
 // A target is where a checkpoint is written: a folder or a bucket. The goroutine of Move alone
 // calls the methods, which wait for the disk or the store, but for plan, which computes; the last
-// is publish, or fail where anything has failed.
+// is publish, and where anything has failed, publish too, cleanUpFailed.
 type target interface {
 	// plan plans the move to the target, from replicas of the source files that are dead.
 	plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error)
@@ -29,8 +29,8 @@ type target interface {
 	close() error
 	// publish makes everything visible. The manifest is complete but for its files.
 	publish(ctx context.Context, m *manifest.Manifest, o Options) error
-	// cleanUpFailed leaves nothing that reads as a checkpoint. Void work is of no use to a later
-	// run.
+	// cleanUpFailed leaves nothing that reads as a checkpoint. void says that what was moved is of
+	// no use to a later run.
 	cleanUpFailed(ctx context.Context, void bool) error
 }
 

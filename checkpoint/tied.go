@@ -27,8 +27,8 @@ var (
 	embeddingLayer = regexp.MustCompile(`(?:^|\.)[^.]*(?:embed|wte|shared)[^.]*\.weight$`)
 )
 
-// ties looks for a tensor of x, which y lacks, under another name in y. It says how that is known.
-// One goroutine uses it; find compares names and does no I/O, tied may read tensors and wait.
+// ties looks for a tensor of x, which y lacks, under another name in y. One goroutine uses it;
+// findTied compares names and does no I/O, nameOfTied may read tensors and wait.
 type ties struct {
 	x, y  *Checkpoint
 	names map[string]*format.Tensor // tensors of y, by name

@@ -69,7 +69,7 @@ func (u *upload) ownFiles() []string {
 
 // newUpload writes the mark if nothing is there except the remains of an earlier run of the same
 // move, which are removed. It returns errFinished when that run had completed everything but
-// removing its mark. The caller calls publish or fail.
+// removing its mark. The caller calls publish, or where anything has failed cleanUpFailed.
 func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identity) (*upload,
 	error) {
 	u := &upload{dst: strings.TrimSuffix(dst, "/"), output: o, id: id}
@@ -167,7 +167,7 @@ func (u *upload) readMark(ctx context.Context) (m mark, err error) {
 	return m, nil
 }
 
-// checkMark reads the mark, and fails when it belongs to another run.
+// checkMark reads the mark, and fails when it belongs to another run, or is gone.
 func (u *upload) checkMark(ctx context.Context) error {
 	m, err := u.readMark(ctx)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -35,8 +35,8 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 
 // retry calls f, which makes a request, until the store answers: again after a transient failure,
-// after longer and longer pauses. It waits for all that, or until ctx ends. operation describes the
-// request in errors: "cannot read s3://…".
+// after longer and longer pauses, b.tries times at most. It waits for all that, or until ctx ends.
+// operation, such as "read s3://…", is in errors what cannot be done.
 func (b *Bucket) retry(ctx context.Context, operation string,
 	f func(ctx context.Context) error) error {
 	if err := b.checkCredentials(); err != nil {

@@ -11,8 +11,8 @@ import (
 // Objects by their names below the URL, for moves of checkpoints, which make files of their own
 // names. Each call waits for one or more requests; any goroutine may make it.
 
-// Has reports whether there is an object of a name. An object to which access is refused counts as
-// missing.
+// Has reports whether there is an object of a name. It counts as missing too where the store
+// refuses the request for good, for whatever reason.
 func (b *Bucket) Has(ctx context.Context, name string) (bool, error) {
 	_, err := b.stat(ctx, name)
 	var refused *refusal

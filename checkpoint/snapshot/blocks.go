@@ -24,10 +24,11 @@ type blockRead struct {
 }
 
 // blockReads are the ranges of a file that are copied into memory, by block. A block without ranges
-// is only compared with its hash. One goroutine fills them; readBlocks only reads them.
+// is read only to be compared with its hash. One goroutine fills them; readBlocks only reads them.
 type blockReads map[int][]blockRead
 
-// includeFirst has the first n blocks compared with their hashes.
+// includeFirst has the first n blocks read, also where no range of them is copied, so that
+// readBlocks can compare them with their hashes.
 func (p blockReads) includeFirst(n int) {
 	for i := range n {
 		p[i] = slices.Clip(p[i])

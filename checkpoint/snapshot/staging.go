@@ -62,9 +62,10 @@ func (s *staging) abandon() (bool, error) {
 }
 
 // seal seals and publishes the checkpoint if all its parts are there, and removes checkpoints that
-// are too old; it returns whether it has. Several callers may call it at once, and again after one
-// that was killed in the middle. It returns errStepTaken, and removes the attempt, when another one
-// at this step is sealed.
+// are too old. It returns whether this call has sealed it: false if parts are missing, or another
+// call was first. Several callers may call it at once, and again after one that was killed in the
+// middle. It returns errStepTaken, and removes the attempt, when another one at this step is
+// sealed.
 func (s *staging) seal() (bool, error) {
 	sealing.Lock()
 	defer sealing.Unlock()
