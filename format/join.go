@@ -28,9 +28,9 @@ type Cut struct {
 	Widths [][]int // for each block the width of each rank's part, in indices of Dim
 }
 
-// CutBlocks returns the cut along a dimension when every rank has an equal share of each of a
-// number of equal blocks. With one block, parts lie side by side, and may differ in size between
-// ranks. ranks is how many ranks there are. Of a rank without a part the width is 0.
+// CutBlocks returns the cut along a dimension when the part of every rank is made of so many blocks
+// of one size, that of the rank. Parts may differ in size between ranks; with one block they lie
+// side by side. ranks is how many ranks there are. Of a rank without a part the width is 0.
 func CutBlocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
 	c := Cut{Dim: dim, Widths: make([][]int, blocks)}
 	for b := range c.Widths {

@@ -90,7 +90,7 @@ func (c Content) Layout() (*format.Output, error) {
 	return l.Output, l.Finish()
 }
 
-// addShard lays out a shard at the end of a file, which is its name.
+// addShard lays out a shard at the end of the file of a name.
 func (l *layout) addShard(file string, s format.Shard) error {
 	if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
 		return fmt.Errorf("box %v lies outside shape %v", s.Box, s.Shape)

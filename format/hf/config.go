@@ -56,7 +56,8 @@ func ReadConfig(files *format.Files) (Config, error) {
 	return c, nil
 }
 
-// ParseConfig reads the text of a configuration.
+// ParseConfig reads the text of a configuration. What the text_config in it says counts more than
+// what stands outside of it; but of Tied less, and there is a bias where either says so.
 func ParseConfig(text []byte) (c Config, err error) {
 	type numbers struct {
 		KV int `json:"num_key_value_heads"`

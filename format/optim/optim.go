@@ -297,7 +297,7 @@ func (g *Group) value(key string) (any, bool) {
 }
 
 // ReplaceIn changes the values of a checkpoint, which the caller alone has, so that they state
-// these groups as DeepSpeed does, with names in order if the order is known.
+// these groups as DeepSpeed does; or no groups, if their order is not known.
 func (o *Optimizer) ReplaceIn(c *format.Checkpoint) error {
 	DropGroups(c)
 	for i, g := range o.Groups {

@@ -136,8 +136,8 @@ func hasParamList(values []format.Value) bool {
 }
 
 // readListed adds to o the groups that list their parameters: by name, or by numbers, in the order
-// of param_names if the program has given names to the optimizer. It sets the name of each number
-// in numbers.
+// of param_names if the program has given names to the optimizer, or else of the groups that the
+// user gave. It sets the name of each number in numbers.
 func (t *torchReader) readListed(o *Optimizer, numbers map[string]string) error {
 	for _, at := range t.order {
 		n, err := strconv.Atoi(at)

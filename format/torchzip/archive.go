@@ -47,8 +47,8 @@ func Open(files *format.Files, name string, more pickle.Globals) (*File, error) 
 	return OpenAt(files, name, 0, file.Size, more)
 }
 
-// OpenAt is Open for a zip archive of size bytes of a file, from an offset on. at and size are in
-// bytes.
+// OpenAt is Open for what torch.save wrote into size bytes of a file, from an offset on. at and
+// size are in bytes.
 func OpenAt(files *format.Files, name string, at, size int64, more pickle.Globals) (*File, error) {
 	file, err := files.Open(name)
 	if err != nil {
