@@ -44,7 +44,7 @@ func (m Model) AllReduceSeconds(r collective.Route, hosts, bytes int) float64 {
 }
 
 // AllReduceSecondsOver is AllReduceSeconds over cables that differ. cables has by host the seconds
-// for a byte, in place of Beta, and is not altered.
+// for a byte, in place of Beta and Slow, and is not altered.
 func (m Model) AllReduceSecondsOver(cables []float64, r collective.Route, bytes int) float64 {
 	return m.playAllReduce(r, len(cables), bytes, cables)
 }

@@ -25,7 +25,8 @@ func (m Model) AllReduceSecondsAtScale(cables []float64, r collective.Route, byt
 	return m.AllReduceSecondsOver(cables, r, bytes)
 }
 
-// ringSeconds returns about what AllReduceSeconds plays through for a ring over two hosts or more.
+// ringSeconds returns about what AllReduceSeconds plays through for a ring over two hosts or more,
+// on cables that all take Beta, whatever Slow says.
 // All hosts send at the same time: a segment to the next host, for as many hops as there are other
 // hosts, and then results for as many. A hop takes as long as the cable needs for the segment or,
 // if that is longer, as the first piece needs to be there, since the next hop can begin then.

@@ -26,9 +26,10 @@ type Sample struct {
 // log(predicted / measured), in which an error of a tenth counts the same for short all-reduces and
 // for long ones. The search starts at m and shrinks its step along each parameter in turn (a
 // pattern search: Hooke and Jeeves, JACM 1961). It changes all parameters but Gamma, which can be
-// measured without a network. A parameter that the samples say nothing about stays about where it
-// was, and so does Share unless some samples are of one stream and others of several. samples is
-// not empty, and is not altered.
+// measured without a network, and Slow. It multiplies them, so one that is 0 stays 0, but a Share
+// of 0 counts as 1. A parameter that the samples say nothing about stays about where it was, and so
+// does Share unless some samples are of one stream and others of several. The Cables of samples do
+// not count. samples is not empty, and is not altered.
 func (m Model) Fit(samples []Sample) Model {
 	if m.Share <= 0 {
 		m.Share = 1
