@@ -81,9 +81,9 @@ func (w *Works) Predict(r Run) float64 {
 	return portable.Exp(w.forest.Predict(w.features(r)))
 }
 
-// Left returns the work that is left of a job of which so much is done. Where that is more than
-// was predicted, it is thought to have as much as the mean of past jobs that had more; and where
-// there was none, as much again as is done.
+// Left returns the work that is left of a job of which so much is done. Where that is as much as
+// was predicted, or more, it is thought to have as much in all as the mean of past jobs that had
+// more; and where there was none, as much again as is done.
 func (w *Works) Left(r Run, done float64) float64 {
 	if left := w.Predict(r) - done; left > 0 {
 		return left

@@ -59,7 +59,7 @@ func (g *Grid) descend(bids []Bid, from *prices, best float64, steps int) float6
 
 // bound returns the bound of what bids can be worth, in money, by the prices `at`. Into slope it
 // writes the subgradient: the slot-seconds of each cell that nobody takes who gains most. It
-// returns the square of its length.
+// returns the square of its length; with a slope of nil neither is computed.
 func (g *Grid) bound(bids []Bid, at *prices, slope []float64) (bound, square float64) {
 	at.addUp(g, 0)
 	all := float64(g.Slots) * g.Cell

@@ -68,7 +68,8 @@ type roundups struct {
 	used  int              // which of them counts
 }
 
-// epsilon is ε of the step: how far below one replica a stage is still thought of as having some.
+// epsilon is ε of the step: what is added to the replicas of a stage in the logarithm, so that it
+// exists where the stage has none.
 const epsilon = 0.1
 
 // NewChain returns the scaling of a chain that has no replicas yet; capacity is as in Chain.
@@ -76,7 +77,7 @@ func NewChain(stages []Stage, capacity float64) (*Chain, error) {
 	for _, s := range stages {
 		if !(s.Each > 0 && s.Share >= 0 && s.Room > 0 && s.Run > 0 && s.Start > 0) {
 			return nil, fmt.Errorf("stage %q: what a replica takes, its room, and what it costs "+
-				"to run and to start one must be above 0", s.Name)
+				"to run and to start one must be above 0, and its share at least 0", s.Name)
 		}
 	}
 	return &Chain{Stages: stages, Capacity: capacity, parts: make([]float64, len(stages)),

@@ -24,8 +24,8 @@ type Epochs struct {
 	Ways    []Way // one of each epoch
 	Seconds float64
 	Cost    float64
-	// Bound is a time in which no choice of ways ends within the budget that is below Seconds, or
-	// Seconds itself. It is the dual of the budget's multiplier.
+	// Bound is a lower bound of the seconds of all choices of ways within the budget: the dual of
+	// the budget's multiplier. It is at most Seconds; 0 = nothing is known.
 	Bound float64
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/portable"
 )
 
-// window is by how many slots of time a forecast goes.
+// window is how many of the last slots of time the network of a forecast sees.
 const window = 12
 
 // A forecast says how many replicas a stage will need in the next slot of time, from what it needed
@@ -18,10 +18,12 @@ type forecast struct {
 	last         []float64 // up to window of the last needs, the newest last
 	level, trend float64   // of the smoothing
 	network      *learn.MLP
-	expected     [2]float64 // what smoothing and network have said of the next slot
-	off          [2]float64 // means of the squares by which they were off, of late
-	scale        float64    // a mean of needs, by which the network's numbers are divided
-	seen         int        // slots of time
+	// expected is what smoothing and network have said of the next slot. Until the network has seen
+	// a whole window, the smoothing without its trend stands in for it.
+	expected [2]float64
+	off      [2]float64 // means of the squares by which they were off, of late
+	scale    float64    // a mean of needs, by which the network's numbers are divided
+	seen     int        // slots of time
 }
 
 // newForecast returns a forecast that has seen nothing.

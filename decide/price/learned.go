@@ -37,7 +37,9 @@ func (l *Learned) ResetForecasts(seed uint64) {
 	}
 }
 
-// Train has the actor learn from needs, which it goes through a number of times.
+// Train has the actor learn from needs, which it goes through a number of times, in episodes of 256
+// slots of time: it learns nothing from what is left behind the last whole one. The forecasts have
+// seen the needs after that: see ResetForecasts.
 func (l *Learned) Train(needs [][]int, times int) {
 	const length = 256 // slots of an episode
 	for round := range times {
@@ -97,8 +99,9 @@ type Guard struct {
 	Stages   []Stage
 	Capacity float64 // of all hosts; 0 = no bound
 	Safe     Scaler
-	Bold     func(need, before []int) []int
-	Part     float64 // by how much it may cost more; 0.02 = 2 %
+	// Bold proposes replicas by stage, never fewer than are needed, as Learned.Propose does.
+	Bold func(need, before []int) []int
+	Part float64 // by how much it may cost more; 0.02 = 2 %
 
 	safe, has []int   // replicas of the safe one, and those that there are
 	safeCost  float64 // of the safe one so far

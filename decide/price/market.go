@@ -111,7 +111,7 @@ func FairSeconds(links []Link, buyers []Buyer) (seconds []float64, err error) {
 
 // fairLevel returns the part of a link that nobody gets more of, if the link, 1, is divided evenly
 // among those who can use so much of it each, and what one cannot use goes to the others; +Inf =
-// all get what they can use.
+// all get what they can use. It sorts uses.
 func fairLevel(uses []float64) float64 {
 	slices.Sort(uses)
 	left := 1.0
@@ -270,13 +270,13 @@ func (m *market) dual(prices []float64) (sum float64) {
 const (
 	mostSteps  = 20000
 	goodEnough = 1e-9 // a residual
-	remembered = 10   // values of the dual that a step may fall below all of
+	remembered = 10   // values of the dual, of which a step may not fall below all
 )
 
 // ascend looks for the prices of several links, from some prices on, whose memory it uses, by
 // projected gradient steps on the dual. Its gradient is the load of each link less what it carries.
 // A step is as long as the last two points say (Barzilai and Borwein), and shorter until the dual
-// is greater than it was some steps before. It returns the prices with the least residual.
+// is greater than the least of its last values. It returns the prices with the least residual.
 func (m *market) ascend(prices []float64) []float64 {
 	for l := range prices { // a price of 0 has no slope where nobody pays another
 		prices[l] = max(prices[l], 1e-6)

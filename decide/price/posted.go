@@ -84,8 +84,9 @@ func (p *Posted) Take(o Option) {
 	p.prices.addUp(&p.grid, first)
 }
 
-// FirstOption returns the option of a job that takes what it asks for as soon as that is free,
-// whatever it costs: what a queue without prices does. False: it would be worth nothing then.
+// FirstOption returns the option of a job that takes what it asks for, at the first speed, as soon
+// as that is free, whatever it costs: what a queue without prices does. False: it would be worth
+// nothing then, or asks for what is none of its rates.
 func (p *Posted) FirstOption(b *Bid, asked int) (first Option, ok bool) {
 	p.grid.options(b, func(o Option) bool {
 		if o.Slots == asked && o.Speed == 0 && p.fits(o) {

@@ -46,7 +46,7 @@ func (b *Bid) worth(end float64) float64 {
 type Option struct {
 	Start, End float64
 	Slots      int
-	Speed      int     // the index in Posted.Speeds
+	Speed      int     // the index in Grid.Speeds
 	Worth      float64 // what the job is worth with that end, less the money for energy
 }
 

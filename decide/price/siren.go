@@ -12,7 +12,7 @@ import (
 // methods only read it.
 type Budgeted struct {
 	Epochs [][]Way   // as predicted; all epochs have the same ways, in the same order
-	Noise  []float64 // of each epoch, the noise scale of the gradients over the first batch
+	Noise  []float64 // of each epoch, the noise scale of the gradients in times of the first batch
 	Budget float64
 	// Off and OffEpoch are the standard deviations of the logarithms of both factors.
 	Off, OffEpoch float64
