@@ -146,8 +146,8 @@ func describeNoise(n noise.Estimate) string {
 		formatSamples(n.Scale.Low), formatSamples(n.Scale.High))
 }
 
-// formatSamples writes a number of samples as people read it, with three digits or more and no
-// exponent.
+// formatSamples writes a number of samples as people read it: from 100 on as a whole one, and else
+// with up to three digits.
 func formatSamples(x float64) string {
 	if x < 100 {
 		return fmt.Sprintf("%.3g", x)

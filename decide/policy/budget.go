@@ -124,8 +124,9 @@ func epochOf(members int, seconds, price, left float64) epoch {
 	return epoch{seconds, money, money <= left}
 }
 
-// isBetter reports whether the epoch is better than another one: it fits and takes less time, or it
-// costs less where none fits. Less by what counts as the same is not.
+// isBetter reports whether the epoch is better than another one: it alone fits, or both do and it
+// takes less time, or the same and costs less, or none fits and it costs less. Less by no more than
+// decide.SameGain counts as the same.
 func (e epoch) isBetter(other epoch) bool {
 	switch {
 	case e.fits != other.fits:

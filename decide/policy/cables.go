@@ -88,7 +88,7 @@ func (x *sight) newlySlowHost() int {
 
 // awaitsCable reports whether all-reduces have become slower and are to go on as they do, since
 // links may soon show which cable it is. w is what the route took, and the newest one so many
-// seconds.
+// seconds, which it counts as waited for: it is called once for each.
 func (c *classState) awaitsCable(w *sense.Window, seconds float64) bool {
 	if c.driftDirection(w) <= 0 {
 		c.sight.waited, c.sight.late = 0, 0

@@ -73,8 +73,9 @@ type climbed struct {
 	Over    bool    `json:"over"`    // the search is
 }
 
-// climb decides by such a rule: it measures half of so many steps, and adds `each` workers as long
-// as the samples a second have grown by more than what a function of the members returns.
+// climb decides by such a rule: it waits for so many steps, measures the newer half of them, and
+// adds `each` workers as long as the samples a second have grown by at least the factor that a
+// function of the members returns.
 func climb(o sense.Observation, state []byte, steps uint64, each int,
 	enough func(members int) float64) (decide.Decision, []byte) {
 	var s climbed

@@ -24,9 +24,10 @@ type fit struct {
 }
 
 // fitOf returns what surely fits into memory, whatever part of what workers need depends on their
-// samples: where b samples need M bytes, no batch of b·0.9·room/M samples or less needs more than
-// 0.9 of the room, as long as what is needed is a + c·samples. What was measured with fewer samples
-// bounds more than is necessary; so a batch that grows comes nearer to what fits each time.
+// samples: where b samples need M bytes, at most 0.9 of the room, no batch of b·0.9·room/M samples
+// or less needs more than that, as long as what is needed is a + c·samples. What was measured with
+// fewer samples bounds more than is necessary; so a batch that grows comes nearer to what fits each
+// time.
 func fitOf(o sense.Observation) (least fit) {
 	least.most = math.MaxUint64
 	if len(o.Hosts) != o.Size || o.Size == 0 {
@@ -58,7 +59,7 @@ func fitOf(o sense.Observation) (least fit) {
 	return least
 }
 
-// toCount returns a number rounded down; MaxUint64 if it is larger.
+// toCount returns a number rounded down; MaxUint64 if it is none, or from 2^63 on.
 func toCount(x float64) uint64 {
 	if !(x < math.MaxInt64) {
 		return math.MaxUint64

@@ -26,7 +26,8 @@ const (
 )
 
 // beginChange has class c try the route `to`, and returns that change for the ledger. may is the
-// band of seconds that an all-reduce may take by it; the route before was measured.
+// band of seconds that an all-reduce may take by it. The route before is c.previous, which the
+// caller has set, and was measured.
 func (p *Routes) beginChange(c *classState, to collective.Route, may setting.Band) setting.Change {
 	p.number++
 	now, wide := c.seconds[c.previous].Median(), portable.Exp(p.predictionError())

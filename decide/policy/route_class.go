@@ -132,8 +132,8 @@ func (c *classState) driftDirection(w *sense.Window) int {
 	return 0
 }
 
-// restartDecisionTime begins the time to the next decision, where the route takes so many seconds
-// now.
+// restartDecisionTime ends a trial and begins the time to the next decision, where the route takes
+// so many seconds now.
 func (c *classState) restartDecisionTime(seconds float64) {
 	c.since, c.trial, c.settled, c.relieved = 0, false, seconds, 0
 	if c.slow != nil {

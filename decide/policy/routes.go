@@ -1,5 +1,5 @@
-// Package policy holds the policies of a job, one a file: the routes of its all-reduces, the sizes
-// of the buckets in which it averages gradients, and its batch.
+// Package policy holds the policies of a job, one a file: routes of all-reduces, sizes of buckets,
+// batch, shares, size, checkpoints, ways to synchronise; and published rules to compare them with.
 package policy
 
 import (
@@ -58,7 +58,8 @@ const (
 	// hopeless is by what factor the first all-reduce by a route that is tried takes longer if it
 	// is not worth another one.
 	hopeless = 1.4
-	// keepMargin is that part for a route that was tried, as measured, to be kept.
+	// keepMargin is the part of the time of the route before that a route which was tried may have
+	// taken to be kept.
 	keepMargin = 0.97
 
 	// maxProbeBytes is the longest all-reduce that is worth a probe of steps and pieces: longer
@@ -243,7 +244,8 @@ func (p *Routes) decideClass(c *classState) (d RouteDecision, decided bool) {
 }
 
 // nextTrial returns the route that should be tried in place of the present one of class c, and the
-// band of seconds that it may take; the present route if there is none. It sets d.Slow.
+// band of seconds that it may take; the present route if there is none. It sets d.Slow, and in c
+// how the search for a slow cable goes on and what explains the class when none is slow.
 func (p *Routes) nextTrial(c *classState, d *RouteDecision) (to collective.Route,
 	may setting.Band) {
 	if c.looking {
@@ -315,9 +317,10 @@ func (p *Routes) endFailedTrial(c *classState) RouteDecision {
 
 // routeToTry returns the route that should be tried in place of the present one, which takes so
 // many seconds now, and the seconds that it is expected to take; the present route if there is
-// none. It prefers the candidate that was measured to take less, then those that tell the model
-// much, and else the one that is expected to take least: as much more or less than the present
-// route as the model says. A route that was tried under another name is not tried again.
+// none, and then the seconds mean nothing. It prefers the candidate that was measured to take less,
+// then those that tell the model much, and else the one that is expected to take least: as much
+// more or less than the present route as the model says. A route that was tried under another name
+// is not tried again.
 func (c *classState) routeToTry(model cost.Model, now float64) (best collective.Route,
 	expected float64) {
 	best, expected = c.route, trialMargin*now

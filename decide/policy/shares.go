@@ -249,7 +249,8 @@ func nameOf(o sense.Observation, rank int) string {
 	return fmt.Sprintf("rank %d", rank)
 }
 
-// alternativeShares returns the other divisions of a sorted list, the best first.
+// alternativeShares returns up to three alternatives to the first division of a sorted list, each
+// of which divides the work otherwise, the best first.
 func alternativeShares(list []division) (others []decide.Scored) {
 	known := []decide.Scored{list[0].Scored}
 	for _, d := range list[1:] {
