@@ -113,8 +113,8 @@ func TestBatchSaysWhy(t *testing.T) {
 	}
 }
 
-// KungFu's rule doubles the batch after an epoch in which noise over batch has grown, up to the end
-// of the range, and begins anew with a state that it does not know.
+// KungFu's rule doubles the batch after an epoch in which noise over batch has grown, once the
+// noise is known, up to the end of the range, and begins anew with a state that it does not know.
 func TestKungFuBatch(t *testing.T) {
 	var state []byte
 	// tick lets the rule decide and returns the batch that it wants; 0 = it leaves it.
@@ -133,9 +133,9 @@ func TestKungFuBatch(t *testing.T) {
 		scale        float64
 		want         uint64
 	}{
-		{0, 64, 0, 0}, {0, 64, 640, 0}, {1, 64, 640, 0}, {1, 64, 6400, 0}, {2, 64, 6400, 128},
-		{2, 128, 128, 0}, {3, 128, 128, 0}, {3, 640, 1e6, 0}, {4, 640, 1e6, 1024},
-		{5, 1024, 1e9, 0},
+		{0, 64, 0, 0}, {0, 64, 640, 0}, {1, 64, 640, 0}, {1, 64, 6400, 0}, {2, 64, 0, 0},
+		{2, 64, 6400, 128}, {2, 128, 128, 0}, {3, 128, 128, 0}, {3, 640, 1e6, 0},
+		{4, 640, 1e6, 1024}, {5, 1024, 1e9, 0},
 	} {
 		if got := tick(c.epoch, c.batch, c.scale); got != c.want {
 			t.Errorf("%d: it wants %d, not %d; it remembers %s", i, got, c.want, state)

@@ -15,8 +15,9 @@ const kungfuWeight = 0.1
 
 // KungFuBatch is the rule by which KungFu chooses the batch (Mai et al., OSDI 2020; its branch
 // lg-policy, examples/policies/gns_policy): the batch doubles after an epoch in which the moving
-// average of noise scale over batch has grown. It never becomes smaller. It is here to be compared
-// with Batch, and predicts nothing. A job that names it follows KungFuRoutes too.
+// average of noise scale over batch has grown, as soon as the noise is known. It never becomes
+// smaller. It is here to be compared with Batch, and predicts nothing. A job that names it follows
+// KungFuRoutes too.
 type KungFuBatch struct{}
 
 // kungfuState is what the rule remembers. In the zero value nothing was seen.
@@ -64,6 +65,9 @@ func kungfuDecision(o sense.Observation, s *kungfuState) decide.Decision {
 	if o.Epoch == s.Epoch || !s.Seen {
 		s.Epoch = o.Epoch
 		return decide.NoChange("the epoch is not over, or its noise is unknown")
+	}
+	if !o.Noise.Known { // the rate of another batch goes by it
+		return decide.NoChange("the gradient noise scale is unknown: " + o.Noise.Why)
 	}
 	o, tooLarge := fitOf(o).boundBatches(o)
 	last := s.Last
