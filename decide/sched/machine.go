@@ -46,7 +46,7 @@ type Machine struct {
 	sorted  []*entry // those that run, by key, as they were sorted the last time
 
 	place   placement
-	lost    bool     // whether hosts have come, gone or changed since the last decision
+	lost    bool     // whether hosts have lost slots that jobs had since a Share decided last
 	short   bool     // whether a job may have lost slots that it is to get back
 	number  int      // jobs ever submitted
 	events  int      // events that have happened
@@ -112,7 +112,8 @@ func (m *Machine) markChanged() {
 }
 
 // Submit adds a job. If it has places it runs there already, and else it waits. Arrived, Started
-// and MovedAt are taken from the job where they are set.
+// and MovedAt are as the job has them, but one that waits and has had no slot-seconds has never
+// started, and one that runs and never did starts now.
 func (m *Machine) Submit(j Job) error {
 	if err := j.Check(); err != nil {
 		return err
@@ -149,7 +150,8 @@ func (m *Machine) Fit(j Job) error {
 	return nil
 }
 
-// Progress says what a job has left, and its speed; a nil speed is as it was.
+// Progress says what a job has left, and its speed; a nil speed is as it was. It changes nothing
+// where the job would not pass its Check.
 func (m *Machine) Progress(id JobID, left Estimate, speed Curve) error {
 	e, err := m.find(id)
 	if err != nil {
@@ -159,10 +161,12 @@ func (m *Machine) Progress(id JobID, left Estimate, speed Curve) error {
 	changed.Left = left
 	if speed != nil {
 		changed.Speed = speed
-		m.markChanged()
 	}
 	if err := changed.Check(); err != nil {
 		return err
+	}
+	if speed != nil {
+		m.markChanged()
 	}
 	e.rebase(m.now)
 	e.job.Left, e.job.Speed, e.left = changed.Left, changed.Speed, left.Mean

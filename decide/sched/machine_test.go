@@ -104,3 +104,47 @@ func TestElasticSaysWhy(t *testing.T) {
 		t.Errorf("an urgent job: %q", got)
 	}
 }
+
+// TestProgressRefused has a report of progress that is refused change nothing: no decision is due.
+func TestProgressRefused(t *testing.T) {
+	m := newMachine(t, "fifo", 4)
+	submit(t, m, rigid("a", 0, 2, 9))
+	m.Ready()
+	wrong := sched.Curve{{Slots: 0, Rate: 1}}
+	if err := m.Progress("a", sched.Estimate{Mean: 9}, wrong); err == nil {
+		t.Fatal("a curve of 0 slots was taken")
+	}
+	if next := m.Next(); next != sched.Never {
+		t.Errorf("a decision is due at %d", next)
+	}
+}
+
+// TestPackOnLeavingHosts has a job run on more hosts than stay, which have too few slots for it: it
+// goes on where it is.
+func TestPackOnLeavingHosts(t *testing.T) {
+	p, err := sched.Named("asrpt-tuned")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := sched.New(sched.Config{Policy: p})
+	host := func(name string, leaving bool) {
+		t.Helper()
+		if err := m.Host(sched.Host{Name: name, Slots: 4, Leaving: leaving}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		host(name, false)
+	}
+	j := rigid("x", 0, 12, 1e6)
+	j.Spread = 2
+	submit(t, m, j)
+	if got := m.Ready(); len(got) != 1 || got[0].Verb != sched.Start {
+		t.Fatalf("at first %+v", got)
+	}
+	host("a", true)
+	host("b", true)
+	if got := m.Ready(); len(got) != 0 {
+		t.Errorf("with two hosts leaving %+v", got)
+	}
+}

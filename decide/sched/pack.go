@@ -71,10 +71,12 @@ func (m *Machine) fewestMoves(e *entry, k, n int) (best []moving, found bool) {
 	for _, i := range order[:min(k, len(order))] {
 		together += room[i]
 	}
-	if together >= n {
+	switch {
+	case together >= n:
 		return nil, true
-	}
-	if k > 1 {
+	case k > len(order): // hosts are leaving, and the others have too few slots for the job
+		return nil, false
+	case k > 1:
 		return m.planEmptying(order[:k], room, n)
 	}
 	for _, i := range order {
