@@ -31,7 +31,7 @@ const (
 // belongs to one decision.
 type virtual struct {
 	Now  int64             // up to when the virtual machine was played
-	Left map[JobID]float64 // slot-seconds that it has to do of each job; 0 = it is done
+	Left map[JobID]float64 // slot-seconds that it has to do of each job that it is not done with
 	Done map[JobID]int64   // when it was done with a job, in milliseconds
 }
 
@@ -90,8 +90,9 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 	}}, mem
 }
 
-// playUntilNow plays the virtual machine up to now, forgets jobs that are gone, and returns when it
-// is done with the next one; 0 = it has none.
+// playUntilNow plays the virtual machine up to now, and returns when it is done with the next job;
+// 0 = it has none. Of jobs that are gone it forgets those that it is done with: it does the others
+// all the same.
 func (s *virtual) playUntilNow(v *View) (again int64) {
 	there := map[JobID]bool{}
 	var coming []*Job // that it does not know, in the order of arrival

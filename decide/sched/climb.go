@@ -44,7 +44,8 @@ func (c *climb) start() {
 }
 
 // shrinkLeast takes a step of its size from the job, other than one, that loses least by it for
-// each slot. It returns false, and does nothing, where all lose as much as a limit.
+// each slot. It returns false, and does nothing, where all lose at least as much as a limit, or
+// none can be made smaller.
 func (c *climb) shrinkLeast(except int, limit float64) bool {
 	best, to := -1, 0
 	for i, j := range c.view.Jobs {

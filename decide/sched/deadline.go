@@ -78,9 +78,9 @@ func latestStart(j *Job) float64 {
 	return float64(j.Deadline) - float64(1000*j.Left.Mean/best)
 }
 
-// leastNeed returns the fewest slot-seconds with which a job ends in time if it starts now, and
-// infinity where it cannot. Of jobs that come together, those are taken first that need the fewest:
-// so more of them are.
+// leastNeed returns the slot-seconds of the smallest size with which a job ends in time if it
+// starts now, and infinity where it cannot. Of jobs that come together, those are taken first that
+// need the fewest: so more of them are.
 func leastNeed(j *Job, now int64) float64 {
 	for n := j.Smallest(); n > 0; n = j.nextSize(n) {
 		if s := j.Seconds(n); float64(now)+float64(1000*s) <= float64(j.Deadline) {
@@ -91,7 +91,7 @@ func leastNeed(j *Job, now int64) float64 {
 }
 
 // check makes the timetable of all plans. It returns whether they fit, and all jobs that have one
-// end in time by it. A job without a plan is one that is late already.
+// end in time by it. A job without a plan was not admitted, or is late already.
 func (a *appointments) check() (fine bool) {
 	a.table, fine = newTimetable(a.view, a.slots), true
 	for i, j := range a.view.Jobs {
@@ -105,7 +105,7 @@ func (a *appointments) check() (fine bool) {
 
 // replan plans all jobs anew, by their latest start. With a job that is to be added it changes
 // nothing unless it and all others fit, and it is worth what that costs; with -1 those that do not
-// fit are late and have no plan any more.
+// fit are late and have no plan any more. It returns whether they are planned anew.
 func (a *appointments) replan(added int) bool {
 	table, plans := newTimetable(a.view, a.slots), make([]plan, len(a.plans))
 	for _, c := range a.list {

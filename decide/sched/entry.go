@@ -22,10 +22,10 @@ type entry struct {
 	least        int     // its smallest size
 	key          float64 // what the order says, less what ageing takes off; smaller is sooner
 	until        int64   // when the key jumps by itself
-	heap         int     // index in the queue of its size; -1 = it runs
-	direction    int     // of its last change of size: 1 = it grew, -1 = it shrank
+	heap         int     // index in the queue of its size; -1 = it is in none: see Machine.unkeyed
+	direction    int     // of its last change: 1 = it grew, -1 = it shrank, 0 = a start or a move
 	changedIn    int     // number of the event that was the last one before that change
-	placed       bool    // whether it is in the list of those that run
+	placed       bool    // whether it is in Machine.sorted
 	turn         uint64  // larger than that of all others when it got slots
 }
 

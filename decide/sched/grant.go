@@ -17,7 +17,7 @@ const (
 	Resize
 	// Move gives a job that runs as many slots on other hosts.
 	Move
-	// Park takes all slots of a job that runs, and which waits from then on.
+	// Park takes all slots of a job that runs, which waits from then on.
 	Park
 	// Refuse ends a job that waits, because it can never have what it needs.
 	Refuse

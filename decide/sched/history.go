@@ -21,7 +21,7 @@ type History struct {
 	Since    int64   `json:"since"`     // since when it waits; what it is while it runs has no use
 	Counted  int64   `json:"counted"`   // until when Attained is counted
 	Attained float64 `json:"attained"`  // slot-seconds that it had had then
-	Moves    int     `json:"moves"`     // how often it got another size or other hosts
+	Moves    int     `json:"moves"`     // as of Job
 	MovedAt  int64   `json:"moved_at"`  // when its slots last changed
 	RunsFrom int64   `json:"runs_from"` // when the last change is over, or was
 	Turn     uint64  `json:"turn"`      // larger than that of all others when it got slots
@@ -78,7 +78,8 @@ func (m *Machine) Restore(j Job, h History) error {
 
 // Update says what a job is by now. It keeps its history and its place among the others, and the
 // policy what it remembers of it. Where the places are others than it has, it has those from now
-// on, as with Undo. What the policy is asked for anew is all but what is left of a job that runs.
+// on, as with Undo. The policy is asked anew, unless nothing has changed, or, of a job that runs,
+// only how far it is.
 func (m *Machine) Update(j Job) error {
 	e, err := m.find(j.ID)
 	if err == nil {

@@ -38,7 +38,7 @@ type Job struct {
 	Done, Predicted float64
 
 	Has     []Place // where it runs now; nil = it waits
-	Moves   int     // how often it got another size or other hosts, starts not counted
+	Moves   int     // how often it was parked, or got another size or other hosts
 	MovedAt int64   // when its slots last changed
 	Park    ParkKind
 

@@ -6,8 +6,8 @@ import (
 )
 
 // placement knows which slots of which hosts are free. That of a Machine is for the goroutine that
-// uses it; View.placement makes one for a Share. Only set, remove, recount and take change what is
-// free.
+// uses it; View.placement makes one for a Share. Only set, remove, recount and changeTaken change
+// what is free.
 type placement struct {
 	hosts   []spot // by name
 	free    int    // slots that jobs can get
@@ -77,7 +77,8 @@ func (p *placement) changeTaken(places []Place, sign int) {
 	}
 }
 
-// fewestHosts returns on how many hosts n slots are at least, if all slots were free.
+// fewestHosts returns on how many hosts n slots are at least, if all slots were free; one more than
+// stay where these have fewer.
 func (p *placement) fewestHosts(n int) int {
 	if p.stale {
 		p.stale, p.sums = false, p.sums[:0]

@@ -37,7 +37,7 @@ func (m *Machine) decideByOrder() {
 	m.unkeyed = m.unkeyed[:0]
 	free := m.place.free
 	if !m.policy.Preempts || m.waiting.slotsAskedFor(free) <= free {
-		m.startWhatFits(free, nil)
+		m.startWhatFits(free)
 	} else {
 		m.preempt()
 	}
@@ -46,7 +46,7 @@ func (m *Machine) decideByOrder() {
 }
 
 // startWhatFits starts jobs that wait, who comes first, in some free slots.
-func (m *Machine) startWhatFits(free int, because func(e *entry) string) {
+func (m *Machine) startWhatFits(free int) {
 	for m.waiting.n > 0 {
 		limit := free
 		if m.policy.Blocks {
@@ -57,11 +57,7 @@ func (m *Machine) startWhatFits(free int, because func(e *entry) string) {
 			return
 		}
 		free -= e.job.Asked
-		text := "first by " + m.policy.Name
-		if because != nil {
-			text = because(e)
-		}
-		m.growTo(e, e.job.Asked, text)
+		m.growTo(e, e.job.Asked, "first by "+m.policy.Name)
 	}
 }
 

@@ -113,7 +113,7 @@ func checkDecision(v *View, d Decision) string {
 	return ""
 }
 
-// earlier returns the earlier one of two times, of which 0 stands for none.
+// earlier returns the earlier one of the times a, where 0 stands for none, and b.
 func earlier(a, b int64) int64 {
 	if a == 0 {
 		return b

@@ -112,8 +112,8 @@ func sizes(j *Job) (list []int) {
 	return list
 }
 
-// fit returns the plan by which a job has at most one of its sizes, and less where less is free,
-// and when it ends; Never if that is not until a time.
+// fit returns the plan by which a job has in each period the largest of the sizes of a list, in
+// order, that is free, and when it ends; Never if that is not until a time.
 func (t *timetable) fit(j *Job, list []int, until int64) (plan, int64) {
 	return t.planPeriods(j, 0, until, deadlineMargin, func(period int) int {
 		free := t.left(period)
