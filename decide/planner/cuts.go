@@ -18,7 +18,8 @@ func evenStarts(layers, stages int) []int {
 // fastestCuts returns the cuts that make the slowest of some stages, without transfers, as fast as
 // can be, of those that fit into memory. on has what layers take on the devices of each stage. fits
 // reports whether a stage fits that has the layers from one up to another, and whether one with
-// more can; nil = all fit. The cuts are nil where none fits whose stages take so long at most.
+// more can; nil = all fit. The cuts are nil where none fits whose stages take so long at most. One
+// layer alone counts as a stage that fits and does not take too long: whoever plays the cuts sees.
 func fastestCuts(on []*costs, most float64, fits func(s, from, to int) (fits, more bool)) []int {
 	n := len(on[0].forward) - 1
 	starts, best := make([]int, len(on)), make([]int, len(on))

@@ -152,8 +152,9 @@ func (p *problem) waiting(s *solved) float64 {
 	return max(part, 0) // rounding
 }
 
-// rejected lists the best plan of each other pair of degrees, and of the degrees of the best the
-// best with another micro-batch.
+// rejected lists the plan of the degrees of the best with even stages, and then the best plan of
+// each other number of replicas and, with as many replicas, of each other micro-batch; at most
+// maxRejected in all. found is as in result.
 func (p *problem) rejected(found []*solved) (list []Rejected) {
 	type key struct{ replicas, micro int }
 	best := found[0]

@@ -28,7 +28,7 @@ type combo struct {
 }
 
 // combos lists the degrees and micro-batches for several kinds of devices, where replicas of a
-// stage are alike. A number of workers above 0 is how many there must be in all.
+// stage are alike, for any number of workers.
 func (p *problem) combos() (list []combo) {
 	type key struct{ tp, sample int }
 	var keys []key
@@ -64,8 +64,8 @@ func (p *problem) combos() (list []combo) {
 	return list
 }
 
-// allGrids lists the grids of all plans on devices of several kinds, and reports whether these are
-// few enough to play all of them.
+// allGrids lists the grids of all plans on devices of several kinds for so many workers, 0 = any
+// number, and reports whether these are few enough to play all of them; if not, it lists none.
 func (p *problem) allGrids(combos []combo, workers int) (list []grid, few bool) {
 	plans := 0
 	add := func(g grid) bool {
@@ -140,9 +140,10 @@ func eachList(numbers, most int, allowed, yield func([]int) bool) bool {
 	return walk(nil)
 }
 
-// solveMixed returns the best plan on devices of several kinds that it finds. Where there are few
-// plans, all are played. Else a programme over layers and units of each kind lists those that are
-// best by an estimate, and the best of them by the timeline is changed as long as that helps.
+// solveMixed returns the best plan on devices of several kinds that it finds, for so many workers,
+// 0 = any number. Where there are few plans, all are played. Else a programme over layers and units
+// of each kind lists those that are best by an estimate, and the best of them by the timeline is
+// changed as long as that helps.
 func (p *problem) solveMixed(workers int) (*Result, error) {
 	if len(p.kinds) > maxKinds {
 		return nil, fmt.Errorf("the hosts have devices of %d kinds, %s; a plan is on up to %d: "+

@@ -98,8 +98,8 @@ func hostsOf(places []cluster.Place) (names []string) {
 	return slices.Compact(names)
 }
 
-// orOwn returns the best plan that it finds in SpaceAny, of the best mesh, or the error that there
-// is none, and plans whose stages have own numbers of replicas.
+// orOwn returns the better one of the best mesh, nil where noMesh says why there is none, and of
+// the best plan that it finds whose stages have own numbers of replicas: the answer in SpaceAny.
 func (p *problem) orOwn(workers int, mesh *Result, noMesh error) (*Result, error) {
 	best, least, err := p.solveOwn(workers)
 	switch {

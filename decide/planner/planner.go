@@ -56,8 +56,9 @@ type Result struct {
 	Memory   []Memory           // of a worker of each stage
 	Binds    string             // what the step waits for, for people
 	Helps    []Help             // what would let more samples through, the most first
-	// Rejected is even stages of the same degrees, and then the best of other kinds, the fastest
-	// first; in SpaceAny the best mesh before them, if it is not the plan.
+	// Rejected is even stages of the same degrees, and then the best of other degrees and
+	// micro-batches, the fastest first; in SpaceAny the best mesh before them, if that is not the
+	// plan.
 	Rejected []Rejected
 	// Guarantee is what SPP guarantees for the plan; nil = it is not one of SPP.
 	Guarantee *Guarantee

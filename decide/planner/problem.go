@@ -71,7 +71,7 @@ func (c *candidate) deal() {
 	}
 }
 
-// problem is a model, machines and a batch: the request of one call of Solve, Judge or Verify,
+// problem is a model, machines and a batch: the request of one call of Solve, Judge or Repair,
 // checked, with what is computed on the way. It is for the goroutine of that call; its methods do
 // no I/O, and change only what they cache in it, and what they count, or spare, of the search.
 type problem struct {

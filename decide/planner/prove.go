@@ -24,7 +24,7 @@ const (
 )
 
 // A bounded is a grid, what no plan of it can be faster than, and the begins of the stages of a cut
-// that the three terms let reach that.
+// that the terms of bound.Cuts let reach that.
 type bounded struct {
 	grid
 	bound  float64

@@ -119,8 +119,8 @@ func (p *problem) search(g grid, starts []int, known []*solved) (best *solved, l
 	return best, lacks, 0
 }
 
-// least returns the seconds that a plan takes at least: the terms of bound.Cuts for each of its
-// stages.
+// least returns the seconds that a plan takes at least: the first three terms of bound.Cuts for
+// each of its stages, without lags.
 func (p *problem) least(c *candidate) (seconds float64) {
 	for i := range c.laid.classes {
 		costs, micro := c.laid.classes[i].costs, float64(c.microOf(i))

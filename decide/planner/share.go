@@ -17,7 +17,7 @@ const mostExact = 12
 
 // share deals the micro-batches of a step among unlike replicas so that the one that ends last ends
 // as early as can be: one after the other to the replica that would end first with it. It reports
-// whether each has some.
+// whether each has some. A plan whose replicas are alike stays as it is, and counts as dealt.
 func (p *problem) share(c *candidate) bool {
 	total := p.batch / c.sample
 	if !c.byReplica || total < c.replicas {

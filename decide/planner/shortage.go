@@ -19,8 +19,9 @@ const mostCuts = 1 << 20
 
 // leanCuts looks for cuts of layers into up to so many stages by which the stage that lacks most
 // memory lacks as little as can be. lacks returns the bytes that a stage lacks which has the layers
-// from one up to another, less than 0 = they fit, and what of them is no transfer. Cuts returns the
-// first layer of each of so many stages, and rows has what is lacking by stages less one.
+// from one up to another, less than 0 = they fit, and what of them is no transfer. cuts returns the
+// first layer of each of so many stages, and rows has what is lacking by stages less one. Both are
+// nil where there are more stages than layers, or too many cuts.
 func leanCuts(layers, stages int, lacks func(s, from, to int) (all, sure int64)) (rows []int64,
 	cuts func(stages int) []int) {
 	if stages > layers || layers*stages > mostCuts {
@@ -71,7 +72,8 @@ func (p *problem) lacksOf(took []*costs, sample, from, to int) (all, sure int64)
 }
 
 // leanest returns the plan of a grid that lacks least memory, if each stage holds one micro-batch.
-// Where that fits, stages hold more. It is nil where there are too many cuts.
+// Where that fits, stages hold more. It is nil where there are too many cuts, or unlike replicas
+// cannot share the batch.
 func (p *problem) leanest(g *grid) *candidate {
 	rows, cuts := leanCuts(len(p.model.Layers), g.stages, func(s, from, to int) (all, sure int64) {
 		took := make([]*costs, 0, 4)
@@ -91,7 +93,8 @@ func (p *problem) leanest(g *grid) *candidate {
 	return c
 }
 
-// holdMore has the stages of a plan hold as many micro-batches as fit into memory, and 1F1B has.
+// holdMore has the stages of a plan hold as many micro-batches as fit into memory, and 1F1B has,
+// but one at least.
 func (p *problem) holdMore(c *candidate) {
 	most := c.mostHeld()
 	for s, held := range c.held(2) {

@@ -64,7 +64,8 @@ func (p *problem) newEstimate(c *combo) *estimate {
 	return e
 }
 
-// linkOf returns the link between hosts of two kinds, or inside a host where there is no other.
+// linkOf returns the link between hosts of two kinds, or inside a host where there is no other; nil
+// = there is one device alone.
 func (p *problem) linkOf(a, b int) *cluster.Link {
 	var from, to *cluster.Place
 	for i := range p.places {
@@ -374,7 +375,7 @@ func (e *estimate) past(behind *part, kind, from, to int, limit float64) bool {
 }
 
 // extend calls yield with a part that has one more stage before it, which takes tail behind its
-// passes, for each kind of the stage before that one.
+// passes, for each kind of the stage before that one; once, with 0, where none comes before it.
 func (e *estimate) extend(behind *part, kind, from int, tail float64,
 	yield func(before int, x part)) {
 	out, to := 0.0, behind.from

@@ -1,5 +1,5 @@
-// Package bound says what no plan can be faster than, whatever its order and its memory: so that
-// who plans can say how far from the best possible a plan is at most. It is pure. A value that
+// Package bound says what no plan can be faster than, in whatever order it makes its passes: so
+// that who plans can say how far from the best possible a plan is at most. It is pure. A value that
 // remembers something, as a Prover does, is for one goroutine at a time.
 package bound
 
@@ -96,8 +96,8 @@ func Cuts(c Chain, stages, micro int) (seconds float64, cuts []int) {
 	return low, cuts
 }
 
-// Count returns how many cuts of a chain into so many stages the three terms do not rule out for
-// steps shorter than some seconds.
+// Count returns how many cuts of a chain into so many stages the four terms of Cuts do not rule out
+// for steps shorter than some seconds.
 func Count(c Chain, stages, micro int, seconds float64) float64 {
 	n := len(c.Forward)
 	if stages < 1 || stages > n {

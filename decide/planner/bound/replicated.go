@@ -13,7 +13,8 @@ type ReplicatedChain struct {
 
 // Replicated returns a lower bound of the seconds of a step of so many micro-batches, over all ways
 // to cut a chain into stages, any number of them, to deal so many devices to the stages, and all
-// orders. The terms are those of Cuts, where r devices take the r-th part of the seconds of one.
+// orders. The terms are the first three of Cuts, where r devices take the r-th part of the seconds
+// of one.
 // The layers before a stage are on the d devices before it, and so the first micro-batch takes a
 // d-th part of their seconds at least until it comes; those behind it likewise.
 func Replicated(c ReplicatedChain, devices, micro int) float64 {

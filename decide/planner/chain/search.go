@@ -14,7 +14,7 @@ import (
 type Search struct {
 	player *player
 	random uint64
-	Best   Plan
+	Best   Plan // of all so far; its Seconds are +Inf as long as there is none that fits
 }
 
 // NewSearch returns a search, whose chance is drawn from a seed.

@@ -13,8 +13,9 @@ type Problem struct {
 	Seconds []float64 // by layer, forward and back, on one device
 	Devices int
 	Micro   int // micro-batches of a step
-	// Transfer returns the seconds on the way over the cut before a layer, forward and back, from a
-	// stage on the devices from a to b, without b, to one on those from b to c.
+	// Transfer returns the seconds in which a link carries a micro-batch over the cut before a
+	// layer, and its gradient back, at the same time where it can: from a stage on the devices from
+	// a to b, without b, to one on those from b to c.
 	Transfer func(layer, a, b, c int) float64
 	// Tail returns the seconds that a stage of the layers from i to j on the devices from a to b
 	// takes behind its last backward pass; +Inf = it does not fit into memory. More layers take no
@@ -50,8 +51,8 @@ func Cyclic(stages, micro int) []int {
 	return held
 }
 
-// Partition returns the plan of so many stages on all devices with the least Guarantee, of those
-// whose Slowest is below most; nil = there is none that fits.
+// Partition returns the plan of so many stages on all devices with the least Guarantee that it
+// finds with mostTails limits, of those whose Slowest is below most; nil = there is none that fits.
 func Partition(p *Problem, stages int, most float64) (best *Plan) {
 	n := len(p.Seconds)
 	if stages < 1 || stages > n || stages > p.Devices {
@@ -168,8 +169,8 @@ func (t *table) fill(most, limit float64) *Plan {
 }
 
 // extend fills in, for the first so many layers on the first devices, where the last of s + 1
-// stages begins best, if it has r replicas; what is above most seconds, or has a tail above limit,
-// is left out.
+// stages begins best, if it has r replicas; what is not below most seconds, or has a tail that is
+// not below limit, is left out.
 func (t *table) extend(s, layers, devices, r int, most, limit float64) {
 	at := t.index(layers, devices, r)
 	best := most

@@ -76,7 +76,7 @@ var known = []struct {
 }
 
 // deviceOf returns what a kind of device does: what the cluster states of it, and else what is
-// known of the device whose name has the word.
+// known of the device whose word its name has; of several, the last.
 func deviceOf(k cluster.Kind) (Device, error) {
 	words := strings.FieldsFunc(strings.ToLower(k.Name), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)

@@ -53,7 +53,7 @@ func (l layer) parameters(ranks int) int64 {
 }
 
 // Model returns the model with a point for each device, micro-batch, and degree of tensor
-// parallelism up to eight that divides the heads and fits into a host.
+// parallelism, 1, 2, 4 or 8, that divides the heads and fits into a host.
 func (s Shape) Model(devices []Device, micros []int) *model.Model {
 	m := &model.Model{Shoal: model.Version, Name: s.Name,
 		Source: fmt.Sprintf("%s, by formula, with samples of %d tokens", s.Title, s.Context)}
