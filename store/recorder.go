@@ -92,7 +92,8 @@ func (r *Recorder) AddGeneration(g member.Record) {
 }
 
 // Flush waits until everything added before is written, or was reported as impossible to write, or
-// until ctx ends, which is an error.
+// until ctx ends, which is an error. A host that has not led yet, or has no store yet, has nothing
+// to write: it does not wait there.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.mu.Lock()
 	if changes, end := r.writer.Unwritten(); r.store == nil || changes == 0 && !end {

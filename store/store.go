@@ -17,7 +17,7 @@ import (
 )
 
 // Store is a map from keys to values that several processes share. A write succeeds for one of
-// those who try at the same time. All methods may be called at once. Errors wrap one of those
+// those who try at the same time. Any goroutine may call the methods. Errors wrap one of those
 // below, or say that a key or a value is not allowed.
 type Store interface {
 	// Get returns what a key holds: ErrNotFound if nothing.

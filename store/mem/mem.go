@@ -54,7 +54,7 @@ func (s *Server) SetFaults(f func(op Op, key string) Fate) {
 	s.fail = f
 }
 
-// Open returns a client. Its methods may be called at once.
+// Open returns a client. Any goroutine may call its methods.
 func (s *Server) Open() store.Store {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &client{s, ctx, cancel}

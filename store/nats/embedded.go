@@ -61,7 +61,7 @@ func Open(folder string) (store.Store, error) {
 }
 
 // usableSession returns a session with the running server, or starts a new one if that has failed,
-// and waits until it is ready, with e.mu held. It is client.use.
+// and waits until it is ready. It takes e.mu, so other calls and Close wait too. It is client.use.
 func (e *embedded) usableSession() (*session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

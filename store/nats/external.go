@@ -37,7 +37,8 @@ type external struct {
 }
 
 // Connect connects to the store on NATS servers, which must have JetStream. It makes the bucket if
-// it is not there, with three replicas on a cluster. It fails if no server answers now.
+// it is not there, with three replicas on a cluster. It fails if no server answers now. ctx ends
+// the search for the bucket, and not the dialling before it, for which NATS has a limit of its own.
 func Connect(ctx context.Context, s Servers) (store.Store, error) {
 	e, err := connect(ctx, s)
 	if err != nil {

@@ -18,7 +18,8 @@ type Beginning struct {
 	Alone bool
 	// TakeOver gives the job the name even if the store says that somebody leads it.
 	TakeOver bool
-	// Resumed is the newest generation of a head that has ended; nil = the record is new.
+	// Resumed is the newest generation of a head that has ended, or its zero value where that has
+	// written none; nil = the record is new.
 	Resumed *member.Record
 }
 

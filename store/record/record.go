@@ -38,7 +38,7 @@ type Answer struct {
 	Value    []byte // what Get has read
 	Revision uint64 // the revision of Value
 	Keys     []string
-	Err      error // why the call was not done; nil = it was
+	Err      error // why Said is not Done; nil = it is
 }
 
 // Said is what an answer means.
