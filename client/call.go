@@ -28,15 +28,14 @@ type call struct {
 }
 
 // submit posts the call and sets up h, its handle. Buffers outside the arena are copied to staging
-// memory there. It blocks until the slot of an older call is free, and may ask the agent for
-// memory.
-func (c *call) submit(g *Group, h *Handle) error {
+// memory there, which an error gives back. It blocks until the slot of an older call is free, and
+// may ask the agent for memory.
+func (c *call) submit(g *Group, h *Handle) (err error) {
 	if g.freed.Load() {
 		return errFreed
 	}
 	k, m := g.job.calls, &g.job.mem
-	err := k.beginUse()
-	if err != nil {
+	if err = k.beginUse(); err != nil {
 		return err
 	}
 	defer k.endUse()
@@ -45,6 +44,13 @@ func (c *call) submit(g *Group, h *Handle) error {
 		Flags: arena.Flags{More: c.more, Step: c.step}, Told: c.told}
 	c.describeShape(&d)
 	var staged [3][]byte
+	defer func() {
+		for _, b := range staged {
+			if err != nil && b != nil {
+				m.returnStaging(b)
+			}
+		}
+	}()
 	var in, out arena.Ref
 	shared := m.sharedResultOf(c.out)
 	if shared != nil {

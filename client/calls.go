@@ -207,8 +207,8 @@ func (k *calls) waitAtBell(ctx context.Context, h *Handle) {
 	k.woken.Broadcast()
 }
 
-// changedSinceLastCall reports whether the view has changed since it was last called. The goroutine
-// of the loop calls it; it takes k.mu.
+// changedSinceLastCall reports whether a call that was completed has told of a new view since
+// changedSinceLastCall was called last. The goroutine of the loop calls it; it takes k.mu.
 func (k *calls) changedSinceLastCall() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -267,7 +267,8 @@ func (h *Handle) Done() bool {
 
 // Grouped submits all calls that f makes as one: the agent sees them together, for the price of one
 // wake-up. f must use the Async forms and must not wait. Any goroutine may call it; the calls of
-// others are held back meanwhile too.
+// others are held back meanwhile too. It returns the error of f, and what f has called before that
+// is submitted all the same.
 func (j *Job) Grouped(f func() error) error {
 	if j.aside.Load() {
 		return f()

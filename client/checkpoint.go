@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -82,7 +83,9 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 	case t.checkpoints != nil:
 		return fmt.Errorf("client: the checkpoints are written to %s already: a job has one folder",
 			t.checkpoints.folder.Root)
-	case c.Folder == "" || err != nil:
+	case c.Folder == "":
+		return errors.New("client: Checkpoint.Folder is empty: say where checkpoints are written")
+	case err != nil:
 		return fmt.Errorf("client: %q is no folder for checkpoints: %w", c.Folder, err)
 	case snapshot.IsURL(c.Folder) && t.job.solo:
 		return fmt.Errorf("client: %s is read and written by the agent, and there is none: "+

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -70,6 +71,25 @@ func TestNoMemoryForACheckpoint(t *testing.T) {
 			t.Errorf("without memory %d times: said %d times, and there are %v, %v", c.refusals,
 				refused, steps, err)
 		}
+	}
+}
+
+// An empty name of a folder is refused in words that say so.
+func TestNoFolderForCheckpoints(t *testing.T) {
+	job, err := Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	trainer, err := Train(job, Data{Samples: 1, Batch: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = trainer.Checkpoint(Checkpoint{})
+	if err == nil || !strings.Contains(err.Error(), "Folder is empty") {
+		t.Errorf("no folder: %v", err)
+	}
+	if err := job.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -87,6 +87,30 @@ func TestCloseWhileOthersWait(t *testing.T) {
 	}
 }
 
+// A call for whose output there is no memory gives the staging memory of its input back.
+func TestCallWithoutMemoryKeepsNone(t *testing.T) {
+	j, _ := newSilentJob(t, 0)
+	asked := 0
+	j.mem.segment = func(n int) (*arena.Segment, uint32, error) {
+		if asked++; asked > 1 {
+			return nil, 0, errors.New("no memory")
+		}
+		s, err := arena.NewSegment("memory", int64(n))
+		return s, 1, err
+	}
+	in, out := make([]uint8, 1<<10), make([]uint8, 2*growth)
+	h := startCall(j, collective.AllGather, collective.None, 0, in, out, nil)
+	if err := h.Wait(t.Context()); err == nil {
+		t.Error("a call has its output in memory that could not be had")
+	}
+	if free := j.mem.staging[stagingClass(len(in))]; len(free) != 1 {
+		t.Errorf("%d staging buffers are free, want that of the input", len(free))
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A context that ends when the job is closed rings no bell: the descriptor may be another file's.
 func TestALateContextRingsNoBell(t *testing.T) {
 	j, _ := newSilentJob(t, 0)

@@ -187,7 +187,7 @@ func (j *Job) tellFreed(id uint32) error {
 // Name returns the job's name.
 func (j *Job) Name() string { return j.name }
 
-// Host returns the name of the host that this worker runs on.
+// Host returns the name of the host that this worker runs on; "" without an agent.
 func (j *Job) Host() string { return j.host }
 
 // Generation returns the number of the membership that this worker belongs to.
@@ -261,8 +261,9 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 		ranks: list}, nil
 }
 
-// adoptView reads the view that the agent wrote, and sets the generation, rank, size and ranks of j
-// from it. Only the goroutine of the loop calls it, through Trainer.adoptView; it does not block.
+// adoptView reads the view that the agent wrote, and sets the generation, aside, and the rank, size
+// and ranks of j from it. Only the goroutine of the loop calls it, through Trainer.adoptView; it
+// does not block.
 func (j *Job) adoptView() (arena.View, error) {
 	v, err := j.calls.view()
 	if err != nil {

@@ -77,7 +77,8 @@ type mapped struct {
 	id uint32
 }
 
-// allocate returns n bytes of the arena, zero at first, for good. It may ask the agent for memory.
+// allocate returns n bytes of the arena, rounded up to a multiple of alignment, zero at first, for
+// good. It may ask the agent for memory.
 func (m *memory) allocate(n int) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -38,8 +38,8 @@ type sharing struct {
 // not once a rank. Ranks that give the same name get the same memory; the others' next call with it
 // waits until this rank has called too, so a result stays as it is until then. The program that
 // writes to the slice is ended by the kernel. It lives as long as the group. A worker that is
-// released keeps what is in it. It may ask the agent for memory, and waits for that; any goroutine
-// may call it.
+// released keeps what is in it. Without an agent each call returns memory of its own. It may ask
+// the agent for memory, and waits for that; any goroutine may call it.
 func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
 	g := r.group()
 	size := int(unsafe.Sizeof(*new(T)))

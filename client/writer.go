@@ -13,8 +13,8 @@ import (
 type writer interface {
 	// try fails where a part could not be written to a folder. It blocks for a small file there.
 	try(f snapshot.Folder) error
-	// room returns n bytes for a share, all of them touched, which are the caller's, and frees old,
-	// which was too small; nil = there is none.
+	// room returns n bytes for a share, all of them touched, which are the caller's. It frees old,
+	// which was too small; old is nil where there was none.
 	room(n int, old []byte) ([]byte, error)
 	// write begins to write a part, whose body must stay as it is until busy says no. What goes
 	// wrong with the part later is logged, not returned.

@@ -28,8 +28,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// The functions without a receiver keep nothing, so any goroutine may call them. List, Look and
-// Find wait for the answers of launchers, on goroutines of their own; the others do not wait.
+// The functions without a receiver keep nothing, so any goroutine may call them. List,
+// ListWithRefusals and Find wait for all launchers at once, ReportLostHost for one after the other;
+// the others do not wait.
 
 // patience is how long a launcher may take to answer. It is busy with nothing else; one that takes
 // longer is stopped.
@@ -224,8 +225,10 @@ func (j *Job) Park(ctx context.Context, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathPark, api.Park{Who: who})
 }
 
-// ReportLostHost tells the launcher on this host whose run has a directory that another host of its
-// job is gone, as who knows. It may be led from any host.
+// ReportLostHost tells the launcher on this host whose run has the directory dir that another host
+// of its job is gone, as who knows. The job may be led from any host. It asks one launcher after
+// the other until one takes it; the error is what the last one said, or ErrEnded where there is
+// none.
 func ReportLostHost(ctx context.Context, dir, host, who string) error {
 	place, err := rundir.Path()
 	if err != nil {
