@@ -92,7 +92,7 @@ const Routes = "routes"
 const MaxText = 160
 
 // Diff returns the parts in which two settings differ, in text form: as s has them, and as o has
-// them. A part that is as the program states is in neither text.
+// them. A part that one of them leaves as the program states is in the text of the other alone.
 func (s Setting) Diff(o Setting) (before, after string) {
 	a, b := s.parts(), o.parts()
 	// both reports whether both settings have a word.

@@ -55,10 +55,10 @@ func KeepsReplicas(sync string) bool {
 // lost, one of so many, after so many optimizer steps: what it has learned in earlier rounds and
 // has not given to the others. The setting says how workers synchronise, as after WithStated.
 //
-// By sma a replica gives a part α of its distance to the anchor once a round, so what it keeps of a
-// round is 1 − α after that, and (1 − α)² a round later: (1 − α)/α rounds in all. By pair half of
-// what it has goes to a partner in each step, so it keeps ½ + ¼ + … of a step. 0 = samples that are
-// dealt again at most.
+// By sma a replica gives a part α of its distance to the anchor once a round, where α is at most
+// 1/(workers + 1): so what it keeps of a round is 1 − α after that, and (1 − α)² a round later:
+// (1 − α)/α rounds in all. By pair half of what it has goes to a partner in each step, so it keeps
+// ½ + ¼ + … of a step. 0 = samples that are dealt again at most.
 func (s Setting) ReplicaSamples(workers int, steps uint64) float64 {
 	if !KeepsReplicas(s.Sync) || workers < 1 {
 		return 0
@@ -207,9 +207,9 @@ func (l Levers) Validate() error {
 }
 
 // WithStated returns the setting with what the program states where the setting says nothing of it:
-// the batch first, and by its levers how workers synchronise. The size stays.
-func (s Setting) WithStated(first uint64, l Levers) Setting {
-	s.Batch, s.Sync, s.Round = cmp.Or(s.Batch, first), cmp.Or(s.Sync, l.Sync),
+// its batch, and by its levers how workers synchronise. All other parts stay.
+func (s Setting) WithStated(batch uint64, l Levers) Setting {
+	s.Batch, s.Sync, s.Round = cmp.Or(s.Batch, batch), cmp.Or(s.Sync, l.Sync),
 		cmp.Or(s.Round, l.Round)
 	return s
 }
