@@ -43,9 +43,9 @@ const (
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; " +
 	"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Page serves the page of a run. OpenPage makes one, and Wait ends it. It only reads: who has
-// logged in can change nothing either. Each request runs its handler on a goroutine of its own;
-// what stands above mu does not change.
+// Page serves the page of a run. OpenPage makes one, which ends with its context; Wait waits for
+// that. It only reads: who has logged in can change nothing either. Each request runs its handler
+// on a goroutine of its own; what stands above mu does not change.
 type Page struct {
 	group  *group.Group
 	port   string

@@ -49,8 +49,8 @@ func openRun(t *testing.T, dir string) *follow.Follower {
 	return f
 }
 
-// startPage serves the page of a run, fast, until the test ends. It returns the page and a browser
-// that is not logged in.
+// startPage serves the page of a run, fast, until the test ends. It returns the page, a browser
+// that is not logged in, and the page's address without the token.
 func startPage(t *testing.T, dir string) (*Page, *http.Client, string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

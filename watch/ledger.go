@@ -119,7 +119,8 @@ func workersText(list []int) string {
 	return text
 }
 
-// measuredText says by which factor something has grown.
+// measuredText says by which factor something has grown, and what was predicted of that; "" = it
+// was not measured.
 func measuredText(c setting.Change) string {
 	if c.Measured == 0 {
 		return ""

@@ -40,7 +40,7 @@ type State struct {
 	Word string  `json:"word"`
 	Text string  `json:"text"` // the same as a sentence
 	Over bool    `json:"over"` // nothing more will come
-	At   float64 `json:"at"`   // since when, or how long ago it was heard last; 0 = not known
+	At   float64 `json:"at"`   // when it ended, or was heard of last; 0 = not known
 }
 
 // Ended says how a worker ended.
@@ -55,8 +55,8 @@ type Mark struct {
 	Step uint64  `json:"step"`
 	// OptimizerSteps is how many optimizer steps the training had made; 0 = as many.
 	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
-	// Kind is "loss", "join", "leave", "generation", "pause", "resume", "stop", "mesh", "wait",
-	// "change", "route", "policy" or "other".
+	// Kind is "loss", "join", "leave", "generation", "pause", "resume", "stop", "park", "mesh",
+	// "wait", "change", "route", "policy" or "other".
 	Kind  string `json:"kind"`
 	Title string `json:"title"`
 	Text  string `json:"text"` // the reason
