@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/durable"
 )
 
-// TestFolder checks that Open refuses a pipe without waiting.
+// TestFolder checks what is read of a folder, and that Open refuses a pipe without waiting.
 func TestFolder(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o777); err != nil {

@@ -14,7 +14,7 @@ import (
 
 // The rule about the width of lines. It only reads the tree, and so do the functions that it calls.
 
-// Columns is the width of a line of program text or prose. A tab counts as TabColumns.
+// Columns is the greatest width of a line of program text or prose. A tab counts as TabColumns.
 const (
 	Columns    = 100
 	TabColumns = 4

@@ -225,8 +225,8 @@ func buildTree(t *testing.T, changes map[string]string) *Tree {
 	return tree
 }
 
-// testRules returns the rules with the lattice and the words of the small house in place of the
-// real one.
+// testRules returns the rules with the layers, the words and the number of walks of the small house
+// in place of the real ones.
 func testRules() []Rule {
 	rs := slices.Clone(Rules)
 	i := slices.IndexFunc(rs, func(r Rule) bool { return r.Name == "layers" })
