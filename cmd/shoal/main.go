@@ -1,6 +1,6 @@
-// Command shoal runs distributed training jobs. Each sub-command has a file of its own; this one
-// wires them together and turns errors into exit codes: 0 ok, 1 failed, 2 usage, 128 + n when
-// stopped by signal n.
+// Command shoal runs distributed training jobs. The packages below internal have its sub-commands;
+// this file wires them together and turns errors into exit codes: 0 ok, 1 failed, 2 usage, 128 + n
+// when stopped by signal n.
 package main
 
 import (

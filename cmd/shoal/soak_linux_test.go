@@ -258,8 +258,8 @@ func (s *soak) anyWorker() api.Worker {
 	return running[s.rng.IntN(len(running))]
 }
 
-// killWorkers kills n workers at one moment. It spares the last one that holds the state and is not
-// about to be released: without it the job would be lost, and rightly so.
+// killWorkers kills up to n workers at one moment. It spares the last one that holds the state and
+// is not about to be released: without it the job would be lost, and rightly so.
 func (s *soak) killWorkers(n int) error {
 	for range n {
 		w := s.anyWorker()

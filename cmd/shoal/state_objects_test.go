@@ -14,7 +14,8 @@ import (
 
 // writeObjects writes files into dir as torch.save writes them: objects.pt with a tensor and values
 // of all kinds, one.pt with a tensor and one value, alone.pt with a tensor alone, and gathered.pt
-// with a tensor of no elements. What cannot be laid out ends the test; the rest is returned.
+// with a tensor of no elements. What WritePaddedOutput cannot do ends the test; other errors are
+// returned.
 func writeObjects(t testing.TB, dir string) error {
 	weight := format.Tensor{Name: "w", DType: tensor.U8, Shape: tensor.Shape{2}}
 	w, err := torchzip.Placeholder(0, weight)

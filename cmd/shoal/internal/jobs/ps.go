@@ -1,5 +1,5 @@
-// Package jobs has the commands about running jobs and their runs: ps, logs, resize, reshape, stop,
-// explain, drain, recover and token.
+// Package jobs has the commands about running jobs and their runs: ps, top, dash, report, logs,
+// explain, resize, set, reshape, limit, drain, stop, park, resume, recover and token.
 package jobs
 
 import (
@@ -233,8 +233,8 @@ func printHosts(out io.Writer, j api.Job) (err error) {
 	return err
 }
 
-// newestMetrics returns what the member with the lowest rank reported last, or as long as the job
-// has no members what any worker did; nil if nobody has reported.
+// newestMetrics returns what the member with the lowest rank of those that have reported did last,
+// or where no member has what another worker did; nil if nobody has reported.
 func newestMetrics(j api.Job) (m api.Metrics) {
 	lowest := -1
 	for _, w := range j.Workers {

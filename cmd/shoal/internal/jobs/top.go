@@ -51,8 +51,11 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 				text.SetEscapeHTML(false)
 				return text.Encode(f.Run.View(watch.Seconds(time.Now())))
 			}
-			screen := openTerminal(out, os.Stdin)
-			if once || screen == nil {
+			var screen *terminal
+			if !once {
+				screen = openTerminal(out, os.Stdin)
+			}
+			if screen == nil {
 				if err := f.Poll(cmd.Context(), time.Now()); err != nil {
 					return err
 				}

@@ -60,7 +60,7 @@ func fitColumns(line string, width int) string {
 	return string([]rune(line)[:max(width-1, 0)]) + "…"
 }
 
-// clock returns a time of day.
+// clock returns the time of day of seconds since 1970; "-" = it is not known.
 func clock(seconds float64) string {
 	if seconds <= 0 {
 		return "-"

@@ -19,7 +19,7 @@ import (
 )
 
 // shoal plan check. One goroutine runs what is here, that of the command, so nothing is locked.
-// judge works out plans, and compare asks the launcher of a job; both wait.
+// recheckPlan works out plans, and compare asks the launcher of a job; both wait.
 
 // leastSteps is of how many steps a median says something.
 const leastSteps = 10

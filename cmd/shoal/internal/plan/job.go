@@ -13,8 +13,8 @@ import (
 )
 
 // The machines of a running job, for which shoal plan makes plans. One goroutine runs what is here,
-// that of the command, so nothing is locked. machines asks the launcher of the job, and may set the
-// batch of the flags.
+// that of the command, so nothing is locked. readMachines asks the launcher of the job, and may set
+// the batch of the flags.
 
 // printAssumed says which links of a running job nothing has measured.
 func printAssumed(out io.Writer, c *cluster.Cluster) error {

@@ -25,7 +25,7 @@ import (
 
 // shoal pool join, and what the keepers of a pool of several hosts keep in the folder of the pool.
 // The goroutine of the command runs what is here; the keeper may call the functions that it is
-// given on others. machine, links and inviter read and write files in that folder.
+// given on others. machineID, keeperLinks and inviter read and write files in that folder.
 
 // Files in the folder of a pool.
 const (

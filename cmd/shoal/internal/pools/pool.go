@@ -33,7 +33,8 @@ import (
 
 // shoal pool with start, stop and ls, and what all commands about pools share. The goroutine of the
 // command runs what is here; the keeper may call the functions that it is given on others. call and
-// inSession wait for a keeper; folder, hostName and keeperConfig make and read files of the pool.
+// inSession wait for a keeper; makePoolFolder, hostName and keeperConfig make and read files of the
+// pool.
 
 // defaultName is the name of a pool that nobody has named.
 const defaultName = "main"

@@ -1,4 +1,5 @@
-// Package run has the commands that start a job or lend a host to one: run and agent.
+// Package run has the commands that start a job or lend a host to one, run and agent, and policy,
+// which tries a policy before that.
 package run
 
 import (

@@ -104,7 +104,7 @@ func (s *sourceFlags) diff(cmd *cobra.Command, first, second string, workers int
 	return err
 }
 
-// unwrap leaves the model alone of one of two checkpoints that has it beside others, where the
+// unwrap keeps only the model of the one of two checkpoints that has it beside others, where the
 // other one has a model only, and no flag says what to compare. It says so in notes. It fails where
 // --names finds nothing to do.
 func (s *sourceFlags) unwrap(notes io.Writer, a, b *checkpoint.Checkpoint) error {

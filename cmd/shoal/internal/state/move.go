@@ -196,7 +196,7 @@ func formatHelp() string {
 }
 
 // check fails for flags that are wrong whatever the checkpoint is. Where no layout is asked for it
-// sets that which the format has by default.
+// sets that which the format has by default, and for ZeRO takes tp, pp and ep out of the mesh.
 func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	preset := checkpoint.DefaultPreset(m.format)
 	switch {

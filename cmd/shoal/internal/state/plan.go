@@ -175,7 +175,7 @@ plan           %x
 }
 
 // linkSeconds returns how many seconds the links are busy with a plan, which is as long as its
-// busiest host is; nil if their rate is not given.
+// busiest host is; nil if their rate is not given, unless nothing moves, which takes 0.
 func linkSeconds(s *plan.Stats, links cli.Rate) *float64 {
 	seconds := 0.0
 	if links > 0 {
