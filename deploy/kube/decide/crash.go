@@ -13,7 +13,8 @@ const (
 	calm         = 600
 )
 
-// crash notes that a pod has ended by itself.
+// crash notes that a pod has ended by itself. While pods are delayed for that, others that do are
+// of the same moment, and are not counted.
 func (s *State) crash(now int64) {
 	if now-s.LastCrash > calm {
 		s.Crashes = 0

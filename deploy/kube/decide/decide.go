@@ -82,7 +82,7 @@ type Pod struct {
 // View is what is to be judged.
 type View struct {
 	Deleted  bool   // somebody has deleted the job
-	Suspend  bool   // it should have none
+	Suspend  bool   // it should have no pods
 	Because  string // why it should have none, or fewer than people want; "" = suspend is true
 	Replicas int    // pods that the job should have
 	Retries  int    // how often a job that has failed is begun again
@@ -151,7 +151,7 @@ func (v View) until() string {
 	return "suspend is false"
 }
 
-// Next returns what is to be done.
+// Next returns what is to be done. It sorts v.Pods in their place, and changes nothing else.
 func Next(v View) Decision {
 	d := Decision{State: v.State}
 	d.State.Members = slices.Clone(v.State.Members)
@@ -373,8 +373,9 @@ func (d *Decision) dropGone(v View) (over bool) {
 	return over
 }
 
-// setSize adds members that are missing and deletes pods of those that are too many: such as have
-// not started, and then the newest. live is how many pods have not ended.
+// setSize adds members that are missing and deletes pods of those that are too many: such as leave
+// first, then those that have not started, and then the newest. live is how many pods have not
+// ended.
 func (d *Decision) setSize(v View, live int) {
 	s := &d.State
 	unseen := 0

@@ -57,7 +57,7 @@ func (q *testQueue) admit() {
 	}
 }
 
-// decide carries out a decision, all of it.
+// decide carries out a decision, all of it, and reports whether there was anything to do.
 func (q *testQueue) decide() bool {
 	d := Queue(QueueView{Queue: "lab", Claims: q.claims, Replicas: q.replicas, Least: q.least,
 		Suspend: q.suspend, Live: q.live, Running: q.live})

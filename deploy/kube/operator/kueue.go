@@ -86,9 +86,11 @@ func readClaim(o *unstructured.Unstructured) (c claimed, err error) {
 	if err == nil {
 		err = json.Unmarshal(text, &w)
 	}
-	if err != nil || len(w.Spec.PodSets) != 1 {
-		return c, fmt.Errorf("Workload %s has %d pod sets and not 1 (%v); delete it", o.GetName(),
-			len(w.Spec.PodSets), err)
+	if err != nil {
+		return c, fmt.Errorf("Workload %s cannot be read (%w); delete it", o.GetName(), err)
+	}
+	if n := len(w.Spec.PodSets); n != 1 {
+		return c, fmt.Errorf("Workload %s has %d pod sets and not 1; delete it", o.GetName(), n)
 	}
 	c.Count, c.Least = w.Spec.PodSets[0].Count, w.Spec.PodSets[0].Count
 	if least := w.Spec.PodSets[0].MinCount; least != nil {
@@ -386,7 +388,7 @@ func (r *Reconciler) setPriority(ctx context.Context, j *v1alpha1.ShoalJob, w wi
 }
 
 // assign has a pod run by one of the claims of its job that has room for it: on the nodes that
-// Kueue has chosen.
+// Kueue has chosen. Where no claim has room, the pod stays as it is.
 func (r *Reconciler) assign(ctx context.Context, p *corev1.Pod, w wish) error {
 	for _, c := range w.claims {
 		if w.taken[c.Number] >= c.Usable() {

@@ -66,7 +66,8 @@ func newFlavor(name string) *unstructured.Unstructured {
 	return o
 }
 
-// run has the operator and the nodes do what is to be done.
+// runQueued has the operator and the nodes do what is to be done, a number of times, and ends the
+// test where more pods run than there is quota for.
 func (c *testCluster) runQueued(times int) {
 	c.t.Helper()
 	for range times {
@@ -434,6 +435,23 @@ func TestCallsOfChange(t *testing.T) {
 	c.want(v1alpha1.Running, "big-1-0* big-1-1 big-1-2 big-1-3")
 	if writes := 100 - c.writes; writes > 2+3 || reads > 2 {
 		t.Errorf("%d writes and %d reads beside the cache for two pods more", writes, reads)
+	}
+}
+
+// A Workload that the operator cannot use is refused in words that say why.
+func TestUselessWorkload(t *testing.T) {
+	for spec, want := range map[string]string{
+		`{"podSets": [{}, {}]}`: "Workload w has 2 pod sets and not 1; delete it",
+		`{"podSets": 3}`:        "Workload w cannot be read (json: "} {
+		o := new(unstructured.Unstructured)
+		if err := json.Unmarshal([]byte(`{"spec": `+spec+`}`), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		o.SetName("w")
+		o.SetLabels(map[string]string{labelClaim: "1"})
+		if _, err := readClaim(o); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", spec, err)
+		}
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 
 // What Prometheus is told of the operator, beside what every controller tells it.
 
-// Metrics counts what the operator does, and says how many jobs do what. NewMetrics makes one; nil
-// counts nothing.
+// Metrics counts what the operator does, and says how many jobs do what. NewMetrics makes one;
+// where a Reconciler or a Scheduler has nil, what happens to jobs is not counted.
 type Metrics struct{ changes, calls *prometheus.CounterVec }
 
 // NewMetrics returns metrics that nobody sees yet.

@@ -19,8 +19,9 @@ import (
 	"github.com/shoal-ml/shoal/deploy/kube/decide"
 )
 
-// Reconciler brings ShoalJobs to what people want, one after the other as the manager calls it. It
-// keeps nothing between two calls: what it must know later is in the status of the job.
+// Reconciler brings ShoalJobs to what people want, several at once, and never one by two
+// goroutines, as the manager calls it. It keeps nothing between two calls that it cannot do
+// without: what it must know later is in the status of the job.
 type Reconciler struct {
 	Client client.Client // its reads may be late
 	Fresh  client.Reader // its reads are not
@@ -120,8 +121,9 @@ func (r *Reconciler) refuse(ctx context.Context, j *v1alpha1.ShoalJob, wrong *in
 	return ctrl.Result{}, nil
 }
 
-// prepare makes what the pods of a job need, the Service and two Secrets, where pods are to be made
-// or have not started yet. What the cluster refuses becomes part of w.lack.
+// prepare makes what the pods of a job need: the Service where there are pods or some are to be
+// made, and two Secrets where pods are to be made or have not started yet. What the cluster refuses
+// becomes part of w.lack.
 func (r *Reconciler) prepare(ctx context.Context, j *v1alpha1.ShoalJob, w *wish,
 	d decide.Decision, pods []decide.Pod) error {
 	over := d.State.Phase == decide.Succeeded || d.State.Phase == decide.Failed

@@ -205,7 +205,7 @@ func (c *testCluster) Eventf(_, _ runtime.Object, _, reason, _, note string, arg
 	c.events = append(c.events, reason+": "+fmt.Sprintf(note, args...))
 }
 
-// WithLogger and the like are no part of events.EventRecorder.
+// A testCluster keeps the events of the operator.
 var _ events.EventRecorder = (*testCluster)(nil)
 
 // reconcile has the operator do what is to be done, and the nodes what pods do, a number of times.

@@ -155,7 +155,7 @@ func forbiddenTo(do string, o client.Object, name string, err error) error {
 		remedy(err)), true}
 }
 
-// hold notes why the cluster does not take a pod, and has it tried again later.
+// hold notes why the cluster does not take what a job needs, and has that tried again later.
 func (r *Reconciler) hold(ctx context.Context, j *v1alpha1.ShoalJob, no *refused) (ctrl.Result,
 	error) {
 	next := j.DeepCopy()

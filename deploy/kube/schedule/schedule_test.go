@@ -56,7 +56,8 @@ func (s *testSpace) tail() string {
 	return fmt.Sprintf("%s\ncapacity %d", text, s.capacity)
 }
 
-// move has the pods of a job come nearer to what it may have, by one.
+// move has the pods of a job come nearer to what it may have, by one, and reports whether they were
+// not there yet.
 func (s *testSpace) move(i int) bool {
 	j := &s.jobs[i]
 	want := j.Has
