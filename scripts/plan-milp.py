@@ -40,16 +40,16 @@ class Programme:
 
 
 def solve(x: dict) -> "float | None":
-    """Return the least objective of an instance, or None."""
+    """Return the least objective of an instance; None = there is no plan."""
     seconds, out, params = x["seconds"], x["out"], x["params"]
     layers, devices, stages = len(seconds), x["devices"], x["stages"]
 
     def on(layer: int, stage: int) -> int:
-        """Whether a layer is on a stage."""
+        """The number of the variable that is 1 where a layer is on a stage, else 0."""
         return layer * stages + stage
 
     def has(stage: int, count: int) -> int:
-        """Whether a stage has so many devices, from 1."""
+        """The number of the one that is 1 where a stage has `count` devices, from 1, else 0."""
         return layers * stages + stage * devices + count - 1
 
     slowest = (layers + devices) * stages

@@ -20,8 +20,8 @@ LOGS = ROOT / "build/test"
 # As bin/shoal is built, so that what was compiled for it and for one stage is there for the others.
 GO = {"CGO_ENABLED": "0", "GOFLAGS": os.environ.get("GOFLAGS", "") + " -trimpath"}
 # How long the tests of one Go package may take, on the wall: five times what the slowest takes on
-# two processors. What waits in a loop uses too little of a processor for usage.py to see that it
-# hangs, and too much to be idle.
+# two processors. What waits in a loop uses too much of a processor for usage.py to see that it
+# hangs, and too little to come to its limit soon.
 GO_TIMEOUT = "15m"
 # Where Python may not keep what it has compiled, each of some hundred processes compiles a current
 # PyTorch again: 2 of the 3 s that it takes to import.

@@ -95,7 +95,7 @@ def speed_beside_slow_worker(sync, flags):
 
 
 def kept_shares(running):
-    """The shares that policies have brought and kept; None = none yet."""
+    """The change of the shares that policies have made and kept; None = none yet."""
     for event in lines(running, "events.jsonl"):
         change = event.get("change", {})
         if change.get("policy") == "shares" and change.get("phase") == "kept":

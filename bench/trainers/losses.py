@@ -96,8 +96,8 @@ def repeated_steps(before: list[dict], after: list[dict], top: int) -> int:
 
 def steady_workers(lines, workers, before, since=0.0):
     """Returns the process ids that train, if there are exactly `workers` of them and each has made
-    CALM steps since the second `since` of the wall clock; else None. `before` are process ids of
-    which some must have another beside them; empty = no such condition. `lines` are notes.
+    STEADY_STEPS since the second `since` of the wall clock; else None. `before` are process ids,
+    and one at least that trains must be another; empty = any will do. `lines` are notes.
     """
     made: dict[int, int] = {}
     for line in lines:

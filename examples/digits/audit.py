@@ -43,7 +43,7 @@ class Audit:
         """
         for item in loop:
             step, size, rank = self.job.step, self.job.size, self.job.rank
-            most = step.count  # of a rank, as shares of work say
+            most = step.count  # a rank may have all samples, by its share of the work
             sheet, digest = np.zeros(size * (1 + most), "int64"), self.job.digest() + 1
             sheet[rank] = digest
             own = sheet[size + rank * most :][: step.weight]
@@ -71,8 +71,8 @@ class Audit:
         self._add_step(after.step)
 
     def _count_errors(self, should):
-        """Counts which of the samples that should have counted once in the epoch, so many, did not,
-        or did again.
+        """Adds to `found` how many of the `should` samples that are due in the epoch have not
+        counted, and how often samples counted again.
         """
         self.found[LOST] += max(should - np.count_nonzero(self.times), 0)
         self.found[REPEATED] += np.maximum(self.times - 1, 0).sum()

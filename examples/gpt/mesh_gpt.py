@@ -302,7 +302,7 @@ class MeshGPT:
         self.flight.append((x, y))
 
     def backward(self):
-        """Takes the gradient of the oldest micro-batch, whose gradient is not back, through this
+        """Takes the gradient of the oldest micro-batch whose gradient is not back through this
         stage. It waits for the stage after.
         """
         x, y = self.flight.popleft()
