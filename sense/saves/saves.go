@@ -28,8 +28,8 @@ type Newest struct {
 // One goroutine uses it at a time.
 type Meter struct {
 	newest  Newest
-	usual   sense.StepSample // a step without a checkpoint, of which it has the seconds
-	stall   float64          // seconds that the step with the copy took longer
+	usual   sense.StepSample // the step with the copy, but for the seconds of one without
+	stall   float64          // seconds that the step, or round, with the copy took longer
 	stalled bool             // usual and stall are known, and the cost of the newest is not yet
 	costs   []float64        // seconds of training, by checkpoint, the newest last; at most kept
 	writing []float64        // likewise, seconds for which it was written
@@ -71,7 +71,8 @@ func (m *Meter) begin(step uint64, s *sense.StepSeries) {
 		return
 	}
 	m.usual.Seconds = median(list)
-	m.stall, m.stalled = with[0].Seconds-m.usual.Seconds, true
+	m.stall = float64(with[0].Steps()) * (with[0].Seconds - m.usual.Seconds)
+	m.stalled = true
 }
 
 // end measures the steps while the newest checkpoint was written, and what it has cost in all, once
@@ -80,10 +81,10 @@ func (m *Meter) end(s *sense.StepSeries) {
 	first, slow := m.newest.Step+1, 0.0
 	newest, _ := s.Newest()
 	list := s.AllBetween(first, newest.Step)
-	if len(list) > 0 && list[0].Step == first+1 {
+	if len(list) > 0 && list[0].Step == first+list[0].Count() {
 		n, sum := 0, 0.0
 		for n < len(list) && sum < m.newest.Seconds {
-			sum += list[n].Seconds
+			sum += float64(float64(list[n].Steps()) * list[n].Seconds)
 			n++
 		}
 		if list = list[:n]; sum < m.newest.Seconds {
@@ -104,7 +105,7 @@ func (m *Meter) end(s *sense.StepSeries) {
 // isAlike reports whether two whole steps were made by the same members with the same work.
 func isAlike(a, b sense.StepSample) bool {
 	return a.Samples == a.Batch && a.Batch == b.Batch && a.Generation == b.Generation &&
-		a.Size == b.Size && a.Deal == b.Deal
+		a.Size == b.Size && a.Deal == b.Deal && a.IsInRounds(b.Round)
 }
 
 // median returns the median of the seconds of some steps, at least one.

@@ -11,7 +11,10 @@ import (
 
 // world is a job that makes checkpoints, whose Meter looks at it each 0.25 s.
 type world struct {
-	step, stall, slow float64 // seconds of a step and of the copy; by which factor it is slower
+	// step and stall are the seconds from commit to commit and of the copy, and slow is by which
+	// factor a step is slower while a checkpoint is written.
+	step, stall, slow float64
+	round             uint32  // optimizer steps from commit to commit; 0 = one
 	writing           float64 // seconds for which a checkpoint is written
 	spread            float64 // of the logarithms of the seconds
 	every             uint64  // steps from one checkpoint to the next
@@ -40,8 +43,8 @@ func (w *world) train(steps int) {
 			w.at, w.since = number-1, w.now+w.stall
 		}
 		w.now += took
-		w.series.Add(sense.StepSample{Step: number, Seconds: took, Samples: 8, Batch: 8,
-			Size: w.size, Generation: uint64(w.size)})
+		w.series.Add(sense.StepSample{Step: number, Seconds: took / float64(max(w.round, 1)),
+			Samples: 8, Batch: 8, Size: w.size, Generation: uint64(w.size), Round: w.round})
 		if w.now > w.looked+0.25 {
 			w.looked = w.now
 			w.look()
@@ -74,12 +77,14 @@ func TestCost(t *testing.T) {
 		world        world
 		cost, within float64
 	}{
-		"nothing":       {world{}, 0, 0.001},
-		"a copy":        {world{stall: 0.5}, 0.5, 0.01},
-		"slower":        {world{stall: 0.1, slow: 1.5, writing: 0.6}, 0.1 + 0.6/3, 0.05},
-		"chance":        {world{stall: 0.05, spread: 0.2, writing: 0.3}, 0.05, 0.03},
-		"short steps":   {world{step: 0.001, stall: 0.02, every: 2000}, 0.02, 0.002},
-		"long steps":    {world{step: 4, stall: 1, every: 20}, 1, 0.1},
+		"nothing":     {world{}, 0, 0.001},
+		"a copy":      {world{stall: 0.5}, 0.5, 0.01},
+		"slower":      {world{stall: 0.1, slow: 1.5, writing: 0.6}, 0.1 + 0.6/3, 0.05},
+		"chance":      {world{stall: 0.05, spread: 0.2, writing: 0.3}, 0.05, 0.03},
+		"short steps": {world{step: 0.001, stall: 0.02, every: 2000}, 0.02, 0.002},
+		"long steps":  {world{step: 4, stall: 1, every: 20}, 1, 0.1},
+		"rounds": {world{step: 0.16, round: 16, stall: 0.5, slow: 1.5, writing: 2}, 0.5 + 2/3.0,
+			0.01},
 		"long to write": {world{every: 3000, writing: 12, slow: 1.1}, 12 / 11.0, 0.1},
 	} {
 		w := newWorld(x.world)
