@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Pace is what the steps of a job take, by their quartiles, in seconds from commit to commit.
+// Pace is what the optimizer steps of a job take, by their quartiles, in seconds: the time from
+// commit to commit, divided by the steps of a round.
 type Pace struct {
 	Steps                uint64 // that were looked at; 0 = there were none, and nothing is known
 	Batch                uint64 // samples of each

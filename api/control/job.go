@@ -146,8 +146,9 @@ type Traffic struct {
 	Waits float64 `json:"waits,omitempty"`
 }
 
-// Pace is what the steps of a job take, in seconds from commit to commit: of the newest ones that
-// were made on its mesh, with as many members and the same setting, up to 512.
+// Pace is what the optimizer steps of a job take, in seconds: the time from commit to commit,
+// divided by the steps of a round. It is of the newest ones, up to 512, that were made on its mesh,
+// with as many members and the same setting.
 type Pace struct {
 	// Since is the number of steps that were committed when the job got its mesh; 0 = it began so.
 	Since uint64 `json:"since"`

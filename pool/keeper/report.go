@@ -100,7 +100,8 @@ func (p *part) end() *pool.End {
 	return x
 }
 
-// lastLine returns the last line of a text, without its newline.
+// lastLine returns the last line of a text, without its newline and the "shoal: " that it begins
+// with.
 func lastLine(text string) string {
 	text = strings.TrimRight(text, "\n")
 	return strings.TrimPrefix(text[strings.LastIndexByte(text, '\n')+1:], "shoal: ")
@@ -135,9 +136,6 @@ func led(j *control.Job) *pool.Led {
 	}
 	if j.Pace != nil && j.Size == j.Want {
 		l.Pace = j.Pace.Median
-		if j.Setting != nil && j.Setting.Round > 1 { // it was measured from commit to commit
-			l.Pace /= float64(j.Setting.Round)
-		}
 	}
 	l.Limit = j.Job.Limit
 	if t := j.Traffic; t != nil {

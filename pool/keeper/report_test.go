@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // A part that is gone when its keeper comes was lost with the keeper before. One that has lived
@@ -62,6 +63,15 @@ func TestNotStartedIsNotLost(t *testing.T) {
 	p.failed = os.ErrPermission
 	if x := p.report(true).End; x == nil || x.Final || x.Lost {
 		t.Errorf("%+v", x)
+	}
+}
+
+// The pool counts optimizer steps, and a launcher tells what one of these takes, also of rounds.
+func TestPaceIsOfAnOptimizerStep(t *testing.T) {
+	j := &control.Job{}
+	j.Elastic, j.Pace, j.Setting = true, &api.Pace{Median: 0.25}, &setting.Setting{Round: 16}
+	if got := led(j).Pace; got != 0.25 {
+		t.Errorf("a step takes %v s, want 0.25", got)
 	}
 }
 
