@@ -54,7 +54,7 @@ func runWorks(in *Input) (*Table, error) {
 	jobs = jobs[:min(len(jobs), worksJobs)]
 	arrivals := make([]int64, len(jobs))
 	for i, j := range jobs {
-		arrivals[i] = j.Arrived
+		arrivals[i] = j.Arrived / 1000
 	}
 	sigmas := []float64{0.1, 0.3, 1}
 	for i, sigma := range sigmas {
@@ -65,7 +65,7 @@ func runWorks(in *Input) (*Table, error) {
 }
 
 // predictionErrors returns a row of the table: how far off predictions are where the works of a
-// kind vary by a standard deviation of the logarithm, sigma.
+// kind vary by a standard deviation of the logarithm, sigma. arrivals are in seconds, in order.
 func predictionErrors(arrivals []int64, sigma float64, seed uint64) []string {
 	r := learn.NewRandom(seed)
 	kinds, weights := make([]recurring, worksKinds), 0.0
