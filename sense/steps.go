@@ -8,13 +8,13 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// MaxSteps is the number of steps that a StepSeries keeps.
+// MaxSteps is the number of samples that a StepSeries keeps.
 const MaxSteps = 512
 
 // StepSample is a committed step.
 type StepSample struct {
 	Step       uint64  // number of committed steps, with this one
-	Seconds    float64 // from the commit before to this one
+	Seconds    float64 // from the commit before to this one; a mean where Alike or Round is set
 	Samples    uint64  // samples that the step has trained on, over all workers
 	Batch      uint64  // samples of a whole step; the last step of an epoch can have fewer
 	Size       int     // members
@@ -40,9 +40,9 @@ func (x *StepSample) IsInRounds(n uint32) bool { return max(x.Round, 1) == max(n
 func (x *StepSample) Count() uint64 { return x.Alike + 1 }
 
 // StepSeries holds the newest committed steps of a job. It knows which of them were disturbed, and
-// say nothing of the next ones: those before and after a change of members, and the first one with
-// another setting. The zero value has no steps. Only Add changes it; one goroutine uses it at a
-// time.
+// say nothing of the next ones: the first of all, those before and after a change of members, the
+// first one with another setting, and one behind a gap in the numbers. The zero value has no steps.
+// Only Add changes it; one goroutine uses it at a time.
 type StepSeries struct {
 	steps [MaxSteps]step // a ring: step i lies at i % MaxSteps
 	n     int            // steps ever added
@@ -120,8 +120,9 @@ type Churn struct {
 	Left, Joined float64 // a second, all members together; 0 = nobody
 }
 
-// Churn returns how many members came and went in the newest steps, up to so many seconds of them;
-// steps of less than a minute count as a minute. A nil series has none.
+// Churn returns how many members came and went a second in the newest steps, up to so many seconds
+// of them; where these steps took less than a minute in all, as if they had taken one. A nil series
+// has none.
 func (s *StepSeries) Churn(seconds float64) (c Churn) {
 	if s == nil {
 		return c

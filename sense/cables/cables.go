@@ -40,7 +40,7 @@ type Sent struct {
 // the other end; nil = none is known.
 type Rates map[string]float64
 
-// Valid reports whether rates can be.
+// Valid reports whether rates that another host has told can be.
 func (r Rates) Valid() bool {
 	for _, x := range r {
 		if !(x > 0 && x < 1e15) {
@@ -58,8 +58,9 @@ type Meter struct {
 }
 
 // Read takes in what the streams of each link have carried so far, and returns the rates of those
-// on which enough was sent since the last Read to tell; news = one has changed much. The caller
-// owns the rates, and must not change now any more.
+// on which enough was sent to tell, since the rate of the link was returned last; news = one has
+// changed much since it was returned as news. The caller owns the rates, and must not change now
+// any more.
 func (m *Meter) Read(now map[string][]Sent) (rates Rates, news bool) {
 	if m.since == nil {
 		m.since = map[string][]Sent{}

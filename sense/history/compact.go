@@ -48,7 +48,8 @@ func Compact(text []byte, limit int) []byte {
 }
 
 // shorten returns rows as lines of at most limit bytes in all, without the oldest ones where all
-// are longer than that. What these say of hosts and data goes to the next row of the same members.
+// are longer than that; the newest row always stays. What the others say of data goes to the next
+// row, and what they say of hosts too if that is of the same members.
 func shorten(rows []Row, limit int) []byte {
 	lines, total := make([][]byte, len(rows)), 0
 	for i := range rows {
@@ -71,8 +72,8 @@ func shorten(rows []Row, limit int) []byte {
 	return bytes.Join(lines[min(first, len(lines)):], nil)
 }
 
-// isAlike reports whether the row after this one has the same members and setting, so that merge
-// can make one of both.
+// isAlike reports whether the row after this one has the same members and setting, so that
+// mergeRows can make one of both.
 func (r *Row) isAlike(next *Row) bool {
 	return r.Generation == next.Generation && r.Size == next.Size && r.Batch == next.Batch &&
 		r.Change == next.Change && next.Hosts == nil && next.Data == nil && next.Step > r.Step &&

@@ -93,15 +93,16 @@ func (r *Recorder) sampleSeconds(seconds float64) {
 // Describe tells of the job what the row that has just begun is to have.
 func (r *Recorder) Describe(hosts []Host, data *Data) { r.row.Hosts, r.row.Data = hosts, data }
 
-// SetGradientBytes sets how many bytes of gradients a worker has given to be averaged in the last
-// step.
+// SetGradientBytes takes in how many bytes of gradients a worker has given to be averaged in the
+// last step. A row has the most of all its steps.
 func (r *Recorder) SetGradientBytes(n uint64) { r.row.Gradients = max(r.row.Gradients, n) }
 
 // HasSteps reports whether a row has begun.
 func (r *Recorder) HasSteps() bool { return r.row.Steps > 0 }
 
 // AddSplit adds what is known of the steps since the last AddSplit, about once a second: where
-// their time goes, and their loss, if workers tell one. A row has the means over its steps.
+// their time goes, and their loss; told is whether workers tell one. A row has the means over its
+// steps.
 func (r *Recorder) AddSplit(s sense.Split, loss float64, told bool) {
 	n := float64(r.row.Steps - r.looked)
 	r.looked = r.row.Steps

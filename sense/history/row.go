@@ -73,8 +73,9 @@ type Split struct {
 // why it is not known.
 type Noise struct {
 	Scale *setting.Band `json:"scale,omitempty"` // nil = it is not known
-	Above bool          `json:"above,omitempty"` // it is only known to be Scale.High or more
-	Why   string        `json:"why,omitempty"`
+	// Above is whether the estimate was above Scale.High, beyond which a scale cannot be told.
+	Above bool   `json:"above,omitempty"`
+	Why   string `json:"why,omitempty"`
 }
 
 // Data is what the program has stated of its data.

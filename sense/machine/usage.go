@@ -212,7 +212,7 @@ func (u Usage) Describe(of predict.Resource) string {
 	return ""
 }
 
-// Mean returns the means of the numbers of usages, as far as they are known.
+// Mean returns the means of the numbers of usages, as far as they are known, with four digits.
 func Mean(list []Usage) Usage {
 	sum := Unknown()
 	for i, at := range sum.fields() {

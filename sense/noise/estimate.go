@@ -6,7 +6,8 @@ import "github.com/shoal-ml/shoal/setting"
 type Estimate struct {
 	// Scale is the gradient noise scale in samples, Variance / SquaredNorm; zero = it is not known.
 	Scale setting.Band
-	// Above is whether the scale is only known to be Scale.High or more, which is 8 batches.
+	// Above is whether the estimate was above 8 batches, beyond which a scale cannot be told: then
+	// Scale.Mid and Scale.High are 8 batches, and the scale is anything from Scale.Low on.
 	Above bool
 	// SquaredNorm is the squared norm of the true gradient, |G|². Estimates of it can be negative.
 	SquaredNorm float64

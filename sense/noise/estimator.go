@@ -33,12 +33,12 @@ const (
 )
 
 // Estimator estimates the noise scale from sums. A step counts half as much after 50 steps; where
-// more than 16 steps come at once, after three times that these come. The zero value has no steps.
-// One goroutine uses it at a time.
+// more than 16 steps come with each Add, after about three more of these. The zero value has no
+// steps. One goroutine uses it at a time.
 type Estimator struct {
-	blocks  []Sums // those that are full, the oldest first; at most maxBlocks
-	open    Sums   // the block that is being filled
-	steps   float64
+	blocks  []Sums  // those that are full, the oldest first; at most maxBlocks
+	open    Sums    // the block that is being filled
+	steps   float64 // how many fill a block; 0 = none came yet
 	wrong   float64 // steps without a finite gradient since the newest one with it
 	counter uint64  // numbers ever drawn, so that each draw is another one
 }
@@ -75,7 +75,7 @@ func (e *Estimator) Add(s Sums) {
 }
 
 // Clone returns an Estimator with the same sums, of which an estimate can be made while this one is
-// used. The draws of that are left out here.
+// used. This one skips the numbers that one estimate of the clone draws.
 func (e *Estimator) Clone() Estimator {
 	c := *e
 	c.blocks = slices.Clone(e.blocks)

@@ -71,7 +71,8 @@ func New(gone func(topo.WorkerID) bool) *Detector {
 
 // Observe records in d the waits of this moment, whether this agent leads the job, and how many
 // entries of the log it has applied. It returns the stalls that have become unusual, and the
-// unusual ones that are over, each in the order of the workers. The stalls stay the Detector's.
+// unusual ones that are over, each in the order of the workers; of those that are over, none where
+// this agent does not lead. The stalls stay the Detector's.
 func (d *Detector) Observe(now sense.Duration, leads bool, applied uint64,
 	waits []collective.Wait) (unusual, over []*Stall) {
 	if gap := now - d.now - Interval; gap > maxGap {

@@ -11,7 +11,7 @@ type Gradient struct {
 	measured int       // elements that were measured
 	elements int       // elements of all parts
 	here     int       // members of this host
-	unlike   bool      // a part has other members or weights than the first
+	unlike   bool      // a part has other members or weights than the first, or was unusable
 	samples  []float64 // memory of what NoiseStep returns
 	own      []float64 // likewise
 }
@@ -46,7 +46,7 @@ func (g *Gradient) AddMember(i int, weight float64, here bool) {
 }
 
 // Norms returns the norms by member, to which those of a part are to be added; nil = a part with so
-// many members has no place among the others.
+// many members has no place among the others, and the gradient of this step is unusable.
 func (g *Gradient) Norms(members int) []float64 {
 	if g.unlike || members != len(g.members) {
 		g.unlike = true

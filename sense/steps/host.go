@@ -76,8 +76,9 @@ type Host struct {
 	least   float64      // share of a gradient that is measured at least, where it has few chunks
 }
 
-// Add adds a committed step. What cannot be is left out: a worker is not believed that claims to
-// have taken longer than the step.
+// Add adds a committed step. A step of other members or shares of work than the one before drops
+// what the note has so far, but for the noise. What cannot be is left out: a worker is not believed
+// that claims to have taken longer than the step.
 func (h *Host) Add(s Step) {
 	if n := &h.note; n.Generation != s.Generation || n.Size != s.Size || n.Deal != s.Deal {
 		*n = Note{Generation: s.Generation, Size: s.Size, Deal: s.Deal, Noise: n.Noise}
@@ -97,7 +98,8 @@ func (h *Host) Add(s Step) {
 	}
 }
 
-// TakeNote returns what was added up since the last TakeNote, and begins anew.
+// TakeNote returns what was added up since the last TakeNote, as far as Add has not dropped it, and
+// begins anew.
 func (h *Host) TakeNote() Note {
 	n := h.note
 	h.note = Note{Generation: n.Generation, Size: n.Size, Deal: n.Deal}
@@ -146,8 +148,8 @@ func (h *Host) samplingRate() (every, skip int) {
 	return every, skip
 }
 
-// Sampling returns how the gradient of the next step is to be measured: one in `every` chunks, in
-// turns; 0 = not at all.
+// Sampling returns how the gradient of the next step is to be measured: one in `every` chunks; 0 =
+// not at all. turn counts the steps that are measured, so that each takes other chunks.
 func (h *Host) Sampling() (every, turn int) {
 	if h.steps&(h.steps-1) == 0 { // soon after the begin; later with each note
 		h.every, h.skip = h.samplingRate()

@@ -101,8 +101,8 @@ func Parse(b []byte) (n Note, err error) {
 	return n, nil
 }
 
-// numbers returns pointers to the sums of times in n, those of the workers last, for loops over
-// them.
+// numbers returns pointers to all sums in n but those of the noise: Loss first, and those by worker
+// last, for loops over them.
 func (n *Note) numbers() []*float64 {
 	list := []*float64{&n.Loss, &n.Steps, &n.Told, &n.Data, &n.Compute, &n.Optimizer, &n.Losses,
 		&n.Timed, &n.Seconds, &n.Exposed}
