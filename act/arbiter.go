@@ -52,14 +52,14 @@ type candidate struct {
 	learns bool    // the gain is only possible, and the change is made to learn about it
 	least  float64 // by which factor the progress a second must grow
 	gain   float64 // by which factor the progress a second grows, or may grow
-	score  float64 // seconds that the change saves within the horizon
+	score  float64 // seconds that the change saves within the horizon; +Inf = of the rate alone
 }
 
 // orderBestDecision asks the policies, and orders the best of what they want. It is time to decide,
 // and no change is under way.
 func (l *Loop) orderBestDecision() []Order {
 	l.twin.Observe(l.now)
-	if since := l.twin.FirstValidStep(); since != l.since || l.size != l.now.Size {
+	if since := l.twin.LastInvalidStep(); since != l.since || l.size != l.now.Size {
 		asOrdered := l.now.Size == int(l.now.Setting.Size)
 		if l.size == 0 || l.releaseLevers(asOrdered) {
 			l.pace = interval

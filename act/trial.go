@@ -80,7 +80,7 @@ func (l *Loop) measureTrial() []Order {
 		return l.orderUnseenEnd(t.change)
 	}
 	if !t.begun {
-		t.begin(l.now, newest.Generation, l.twin.FirstValidStep())
+		t.begin(l.now, newest.Generation, l.twin.LastInvalidStep())
 	}
 	c := t.change
 	if t.ended != "" {
@@ -246,8 +246,8 @@ func (t *trial) isWorse(factor float64, steps []sense.StepSample) bool {
 }
 
 // stepsToMeasure returns how many steps it takes to tell a predicted factor from none, where the
-// logarithms of the seconds of steps have a standard deviation; 0 = nothing is predicted. More than
-// maxMeasure are not measured.
+// logarithms of the seconds of steps have a standard deviation. A factor of 0 is none that was
+// predicted. More than maxMeasure are not measured.
 func stepsToMeasure(deviation, predicted float64) float64 {
 	gain := max(math.Abs(portable.Log(cmp.Or(predicted, 1))), portable.Log(minGain))
 	need := 2 * portable.Pow(deviation*max(certainty/gain, medianError/ratioError), 2)
@@ -287,7 +287,8 @@ func (l *Loop) efficiencyOf(t *trial) (float64, bool) {
 	return t.efficiency, t.efficiency > 0
 }
 
-// orderTrialEnd orders the end of the change under trial.
+// orderTrialEnd orders the end of the change under trial, in a phase; in place of Reverted it is
+// Void where the change cannot be taken back.
 func (l *Loop) orderTrialEnd(c setting.Change, phase setting.Phase) []Order {
 	l.trial.ordered = l.now.Step
 	next := l.entry.Setting

@@ -142,7 +142,8 @@ func (t *Twin) RecordDrift(step uint64, factor float64) {
 	t.appendDrift(Drift{Since: step, Factor: factor, until: step})
 }
 
-// appendDrift remembers a drift, and forgets the oldest of more than maxDrifts.
+// appendDrift remembers a drift, and forgets the oldest of more than maxDrifts. Steps before it do
+// not count any more, and what is known of sizes is scaled by it.
 func (t *Twin) appendDrift(d Drift) {
 	if len(t.drifts) == maxDrifts {
 		t.drifts = slices.Delete(t.drifts, 0, 1)

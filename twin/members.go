@@ -189,7 +189,7 @@ func (m *membersModel) covarianceWithPoints(members int, samples, took float64) 
 	return list
 }
 
-// divideByRoot returns the covariances with the first points, divided by root. It is their owner's.
+// divideByRoot divides the covariances with the first points by root, in place, and returns them.
 func (m *membersModel) divideByRoot(list []float64) []float64 {
 	for i := range list {
 		for j, x := range list[:i] {

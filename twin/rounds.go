@@ -63,7 +63,7 @@ func (w way) waitingShare() float64 {
 // exchange is what was learnt of how workers exchange something. The zero value has learnt nothing.
 type exchange struct {
 	way      way     // of the newest observation
-	since    uint64  // steps up to this one were made in another way, after as many steps
+	since    uint64  // steps up to this one were made in another way, in rounds that are as long
 	measured way     // of the newest observation that says how long the exchange takes
 	whole    float64 // seconds of the exchange then, as far as nothing hid it
 	hides    float64 // seconds of an all-reduce that a step of synchronous SGD can hide
@@ -209,7 +209,8 @@ func (t *Twin) roundEfficiency(to way, step float64) (b setting.Band, careful fl
 
 // lostProgressShare returns which part of the progress of a job is lost with workers that are lost,
 // and while workers that join wait for the end of a round, where a step takes so many seconds: of
-// each of them half of a round, on average, and where workers keep replicas, as much again.
+// each of them half of a round, on average, and of each that is lost as much again where workers
+// keep replicas.
 func (t *Twin) lostProgressShare(w way, step float64) float64 {
 	churn := t.now.Steps.Churn(churnSeconds)
 	left, joined := churn.Left, churn.Joined

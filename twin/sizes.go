@@ -79,7 +79,7 @@ func (t *Twin) rescaleForDivision(current []sense.StepSample) {
 }
 
 // rememberSizes takes in what steps of other sizes than that of now took, and forgets what does not
-// hold any more.
+// hold any more. It uses the list of steps up.
 func (t *Twin) rememberSizes(steps []sense.StepSample) {
 	for _, s := range sizesOf(slices.DeleteFunc(steps, t.isRemembered)) {
 		if i := t.findSize(s.members, s.samples); i < 0 {

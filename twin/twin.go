@@ -62,9 +62,9 @@ func (t *Twin) SamplesPerSecond() setting.Band {
 	return t.rate
 }
 
-// FirstValidStep returns the number of the step before which nothing counts any more, because the
+// LastInvalidStep returns the number of the step up to which nothing counts any more, because the
 // job has become much faster or slower since, by itself; 0 = that has not happened.
-func (t *Twin) FirstValidStep() uint64 {
+func (t *Twin) LastInvalidStep() uint64 {
 	t.refit()
 	return t.since
 }
@@ -123,7 +123,8 @@ func (t *Twin) currentSteps(steps []sense.StepSample) (list []sense.StepSample) 
 	return list
 }
 
-// samplesOfBusiestWorker returns how many samples of a step the worker has that has most.
+// samplesOfBusiestWorker returns how many samples of a step the worker has that has most, of some
+// workers with equal shares.
 func samplesOfBusiestWorker(samples uint64, size int) float64 {
 	return math.Ceil(float64(samples) / float64(max(size, 1)))
 }

@@ -227,16 +227,16 @@ func TestDrift(t *testing.T) {
 	w.train(128, 20)
 	var twin twin.Twin
 	twin.Observe(w.observe(128, 1000))
-	if twin.FirstValidStep() != 0 {
-		t.Errorf("steps up to %d do not count, and nothing has changed", twin.FirstValidStep())
+	if twin.LastInvalidStep() != 0 {
+		t.Errorf("steps up to %d do not count, and nothing has changed", twin.LastInvalidStep())
 	}
 	w.a, w.b = 3*w.a, 3*w.b
 	w.train(128, 8)
 	twin.Observe(w.observe(128, 1000))
 	p := twin.Predict(target(256))
-	if twin.FirstValidStep() != 40 || !strings.Contains(p.Guess, "measured before step 40") ||
+	if twin.LastInvalidStep() != 40 || !strings.Contains(p.Guess, "measured before step 40") ||
 		math.Abs(math.Log(p.StepSeconds.Mid/w.seconds(256))) > 0.1 {
-		t.Errorf("steps up to %d do not count; %+v", twin.FirstValidStep(), p)
+		t.Errorf("steps up to %d do not count; %+v", twin.LastInvalidStep(), p)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestDriftIsFoundLate(t *testing.T) {
 				continue // nothing of what was before is known
 			}
 			drifts, first := twin.Drifts(), max(60, 60+after-sense.MaxSteps)
-			since := twin.FirstValidStep()
+			since := twin.LastInvalidStep()
 			if len(drifts) != 1 || since > uint64(first+2) || since < 56 ||
 				drifts[0].Factor < 10 || drifts[0].Factor > 18 {
 				t.Errorf("asked %d steps later (and before: %v): %+v", after, asked, drifts)
