@@ -134,8 +134,8 @@ func (l *Loop) whyHeld(c setting.Change, learns bool) string {
 	return ""
 }
 
-// findTakenBack returns the newest change that was taken back and is about the same as another one;
-// nil = there is none.
+// findTakenBack returns the newest change of the lever that was taken back and is about the same as
+// change c; nil = there is none.
 func (v *lever) findTakenBack(c setting.Change) *way {
 	from, to := valueOf(c.From, v.name), valueOf(c.To, v.name)
 	factor := wayFactor
@@ -202,9 +202,9 @@ func appendBounded[T any](list []T, x T) []T {
 }
 
 // releaseLevers ends what levers wait for: the job has become another one, and what changes brought
-// before says nothing any more. Where that happens again and again, it is done ever more rarely,
-// and it returns false. AsOrdered is whether the members are as many as the setting says: then what
-// is known of their number still holds.
+// before says nothing any more. Where that happens again and again, it is done ever more rarely; it
+// returns whether it was done. AsOrdered is whether the members are as many as the setting says:
+// then what is known of their number still holds.
 func (l *Loop) releaseLevers(asOrdered bool) bool {
 	if l.now.Step < l.released+l.calm {
 		return false

@@ -90,9 +90,9 @@ type Loop struct {
 	changed  uint64     // step at which the newest change has begun or ended
 	tried    int        // members when the newest change was entered
 	tooLarge float64    // samples of a worker at which some have ended; 0 = none has
-	since    uint64     // what the twin said of it when it was asked last
+	since    uint64     // twin.LastInvalidStep when policies were asked last
 	size     int        // members when policies were asked last
-	released uint64     // step of the newest release; see release
+	released uint64     // step of the newest release; see releaseLevers
 	calm     uint64     // for how many steps after it there is no other one
 	spent    []spending // what changes have cost lately, the newest last
 	whyNots  []WhyNot   // the newest last; at most maxWhyNots

@@ -28,7 +28,7 @@ type memory struct {
 
 // restoreNoise replaces what an observation says of the noise: by nothing where that is no
 // estimate, and where nobody sees noise, since a worker is left alone or workers make local steps,
-// by what was known before.
+// by what was known before. It also remembers what is known now, and sets o.Measured.
 func (m *memory) restoreNoise(o *sense.Observation) {
 	if o.Noise.Known && !isSound(o.Noise) {
 		o.Noise = noise.Estimate{Why: "what was told of it is no estimate"}

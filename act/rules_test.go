@@ -38,7 +38,7 @@ func (p scripted) Decide(o sense.Observation, _ decide.Twin,
 	return decide.Decision{To: &to, Because: strings.Repeat("“it wants so” ", 20)}, state
 }
 
-// steps trains by so many steps.
+// train trains by so many steps.
 func (j *job) train(t testing.TB, steps int) {
 	for range steps {
 		j.step(t)

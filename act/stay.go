@@ -45,7 +45,7 @@ func (l *Loop) forgetStay(e Entry) {
 }
 
 // orderSyncOfWorkers orders that the setting names the way by which the workers synchronise; nil =
-// it does, or that was ordered.
+// it does, or that was ordered lately, or another change is measured, whose end comes first.
 func (l *Loop) orderSyncOfWorkers() []Order {
 	s, now := l.stay, l.entry.Setting
 	if s.Sync == "" || now.Number < s.Number || now.Sync == s.Sync {
