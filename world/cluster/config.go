@@ -37,7 +37,7 @@ type Config struct {
 	Progress func(ended, all int)
 }
 
-// Outage is the loss of a host.
+// Outage is the loss of a host. Times are in milliseconds since the first job arrived.
 type Outage struct {
 	Host int   // number of the host, from 0 on
 	From int64 // when it is lost

@@ -18,8 +18,8 @@ type demand struct {
 	need              float64 // slot-milliseconds
 }
 
-// boundStep is the time between two begins of groups of jobs that MostMet looks at, and boundSpans
-// are how many such times a group lasts.
+// boundStep is the milliseconds between two begins of groups of jobs that MostMet looks at, and
+// boundSpans are how many such times a group lasts.
 const boundStep = 600_000
 
 var boundSpans = []int{1, 2, 3, 4, 6, 9, 12, 18, 24, 36, 72}

@@ -10,7 +10,7 @@ import (
 )
 
 // How jobs of a trace become jobs that are played: their sizes and speeds by the curves of models,
-// and what is predicted of them. Play calls players once; a Config is only read here.
+// and what is predicted of them. Play and MostMet call newPlayers; a Config is only read here.
 
 // player is a job as it is played.
 type player struct {

@@ -34,7 +34,8 @@ type Job struct {
 // Done reports whether a job has done its work.
 func (j *Job) Done() bool { return j.Ended >= 0 && j.Refused == "" }
 
-// JCT returns the milliseconds from the arrival of a job to its end: its job completion time.
+// JCT returns the milliseconds from the arrival of a job that has ended to its end: its job
+// completion time.
 func (j *Job) JCT() int64 { return j.Ended - j.Arrived }
 
 // MetDeadline reports whether a job was done by its deadline, where it has one.

@@ -92,8 +92,8 @@ type Local struct {
 
 // Costs are the seconds for which all workers pause when something changes.
 type Costs struct {
-	Join    float64 // a host joins
-	Release float64 // a host leaves after a step
+	Join    float64 // a host joins, or workers do since the size grows
+	Release float64 // a host leaves after a step, or workers do since the size shrinks
 	Loss    float64 // a host is lost
 	Change  float64 // the setting changes
 	// Save is for a checkpoint, while workers copy their state. The copies are written for Write

@@ -13,7 +13,8 @@ import (
 )
 
 // What happens to a World between two steps, and what it shows of a step. The methods run within
-// World.Step, place also within New and forget within Change, on the goroutine of the World.
+// World.Step, placeMembers also within New and MeanSecondsOf, and forgetSplit within Change, on the
+// goroutine of the World.
 
 // runDueEvents lets all happen that is due before the next step.
 func (w *World) runDueEvents() {

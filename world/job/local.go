@@ -9,8 +9,9 @@ import (
 )
 
 // Ways to synchronise: what local steps bring, what is lost with a worker, and how workers wait for
-// each other where they meet in pairs. EfficiencyIn and As are for who asks what the job would do;
-// the other methods run within World.Step. All are for the goroutine that uses the World.
+// each other where they meet in pairs. EfficiencyIn and CopyWithSync are for who asks what the job
+// would do; the others run within World.Step, and within what asks. All are for the goroutine that
+// uses the World.
 
 // The ranges that Local is drawn from, evenly in the logarithm.
 const (

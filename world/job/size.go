@@ -6,9 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-// How many members a World has, where that changes by the setting. resize and fill run within
-// World.Step; Levers and MeanSecondsOf are for who decides or asks what would be. All are for the
-// goroutine that uses the World.
+// How many members a World has, where that changes by the setting. resize runs within World.Step;
+// Levers and MeanSecondsOf are for who decides or asks what would be. All are for the goroutine
+// that uses the World.
 
 // joining is that workers start which will join.
 type joining struct {

@@ -25,7 +25,7 @@ type Spot struct {
 const maxSpotEvents = 1 << 17
 
 // Events returns what happens until a time to so many hosts, whose cables take so many seconds a
-// byte else. The first host is lost with all others alone, so that the job goes on.
+// byte else. The first host is only lost together with all others, so that the job goes on.
 func (s Spot) Events(seed uint64, hosts int, cable, until float64) (list []Event) {
 	numbers, next := drawsOf(seed+3, 0), uint64(0)
 	if s.All > 0 {

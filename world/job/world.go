@@ -392,6 +392,6 @@ func (w *World) Observation() sense.Observation {
 		Hosts: w.names, Machines: w.memory.machines}
 }
 
-// Setting returns how the job trains; its batch is 0 as long as it is the one that the program
-// states.
+// Setting returns how the job trains; its batch is 0, for the one that the program states, until
+// the first Change.
 func (w *World) Setting() setting.Setting { return w.setting }

@@ -72,7 +72,8 @@ type Period struct {
 	Batch    uint64   `json:"batch"`
 	StepRate float64  `json:"steps_per_second"`
 	Rate     float64  `json:"samples_per_second"`
-	// Goodput is progress a second, and Best that of the best batch of the range in these steps.
+	// Goodput is progress a second, and Best that of the best that the levers allow in these steps:
+	// batch, size, way to synchronise and, where somebody decides about them, shares of work.
 	Goodput float64 `json:"goodput"`
 	Best    float64 `json:"best"`
 }

@@ -33,19 +33,19 @@ const (
 
 // model is a job in virtual time, as its lines say it. It is a value.
 type model struct {
-	hosts, workers int // workers of each host
-	local          bool
-	fixed, each    float64 // seconds of a worker's compute: a + b·samples
-	deviation      float64
-	wait           float64
-	gradients      uint64  // bytes; 0 = communication is part of fixed
-	cable          float64 // bytes a second
-	hidden         float64 // part of the compute
-	slow           []float64
-	samples, batch uint64
-	round          uint32  // optimizer steps from one exchange to the next
-	sync           string  // how a what-if has workers synchronise; "" = as they do
-	noise          float64 // samples; 0 = not known
+	hosts, workers int       // workers of each host
+	local          bool      // the job was on one host: all hosts here are on one machine
+	fixed, each    float64   // seconds of a worker's compute: a + b·samples
+	deviation      float64   // standard deviation of the logarithm of the compute
+	wait           float64   // seconds a step for which a worker waits for its samples
+	gradients      uint64    // bytes; 0 = communication is part of fixed
+	cable          float64   // bytes a second; 0 = not known
+	hidden         float64   // communication that a step hides at most, as a part of the compute
+	slow           []float64 // by host, how many times longer than usual it computes
+	samples, batch uint64    // of an epoch, and of a step; 0 = not known
+	round          uint32    // optimizer steps from one exchange to the next
+	sync           string    // how a what-if has workers synchronise; "" = as they do
+	noise          float64   // samples; 0 = not known
 }
 
 // calibration is what fits to a run. One goroutine uses it.
@@ -73,7 +73,7 @@ func calibrate(rows []history.Row) *calibration {
 	if len(periods) == 0 {
 		return nil
 	}
-	c := &calibration{base: periods[newest], periods: mostSteady(periods, newest)}
+	c := &calibration{base: periods[newest], periods: withMostSteps(periods, newest)}
 	m := &c.mid
 	m.batch, m.wait, m.round = c.base.batch, c.base.data, c.base.round
 	m.deviation, _ = c.base.stepDeviation()

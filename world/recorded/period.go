@@ -66,8 +66,9 @@ func periodsOf(rows []history.Row) (list []period, newest int) {
 	return list, newest
 }
 
-// mostSteady returns the periods with the most steps and the newest, in their order.
-func mostSteady(all []period, newest int) []period {
+// withMostSteps returns the periods with the most steps, mostPeriods of them, and the newest, in
+// their order.
+func withMostSteps(all []period, newest int) []period {
 	if len(all) <= mostPeriods {
 		return all
 	}

@@ -74,7 +74,7 @@ type unit struct {
 	value float64
 }
 
-// The units of quantities; each with an example.
+// The units of quantities: seconds, bytes, bytes a second, parts, factors and plain numbers.
 var (
 	times = []unit{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}}
 	sizes = []unit{{"B", 1}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 1 << 10},

@@ -266,8 +266,8 @@ func (p *parser) readData(l *line) {
 	}
 }
 
-// readSync reads how workers synchronise, and unless it is the last word of the line after how many
-// steps, behind a slash. what says what it is.
+// readSync reads, in one word, how workers synchronise, and after how many steps if that follows
+// behind a slash. what says what the word is.
 func (p *parser) readSync(l *line, what string) {
 	name, steps, is := strings.Cut(l.nextWord(what), "/")
 	levers := &p.Job.Levers
