@@ -248,7 +248,8 @@ func (e *Epochs) At(progress float64) Epoch {
 }
 
 // Gain returns how many steps with the first batch a step with a batch counts for, at an epoch that
-// was measured with the first batch: (var + sqr) / (var / scale + sqr).
+// was measured with the first batch: (var + sqr) / (var / scale + sqr). scale is the batch over the
+// first one.
 func (e Epoch) Gain(scale float64) float64 {
 	if e.Var+e.Sqr == 0 {
 		return 1

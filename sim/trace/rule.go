@@ -54,7 +54,7 @@ const (
 	// Generated: models, batches, iterations and deadlines of this kind of file were drawn at
 	// random by those who published it.
 	Generated Rule = "generated"
-	// EndWithJob: no job is shorter than 600 s; shorter ones are apparently cut at the source.
+	// CutShort: no job is shorter than 600 s; shorter ones are apparently cut at the source.
 	CutShort Rule = "cut at 600 s"
 	// TightDeadline: a job reaches its deadline with more GPUs than it asks for, or not at all.
 	TightDeadline Rule = "tight deadline"

@@ -145,7 +145,7 @@ func (t *table) traceColumns() (c columns, err error) {
 }
 
 // parseJob returns the job of a row, or the rule by which it is left out. Its times are on the
-// clock of the file, with NoDeadline where it has none.
+// clock of the file; a job without a deadline has the least int64 as its Deadline.
 func (c *columns) parseJob(row row) (job Job, rule Rule) {
 	job = Job{Line: row.line, Name: strconv.Itoa(row.line), Deadline: math.MinInt64}
 	// cell returns the text of a column; "" = there is none.
