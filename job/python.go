@@ -19,7 +19,7 @@ var (
 
 // SplitPython splits a command that runs a script or a module of Python, and tells whether it is
 // such a command. options are the words before the script or -m, the interpreter among them; words
-// are the others. Both are parts of command; nil where it is another command.
+// are the others. Both are parts of command, and say nothing where it is another command.
 func SplitPython(command []string) (options, words []string, is bool) {
 	if len(command) == 0 || !pythonProgram.MatchString(filepath.Base(command[0])) {
 		return nil, nil, false
