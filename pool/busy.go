@@ -11,8 +11,8 @@ import (
 // in a list of their own, so that an event takes no longer when more jobs wait. The methods run
 // within those of the Machine that take events, on the goroutine that uses it.
 
-// open returns the jobs that are not over, as they were submitted. Few events are worth a look at
-// all of them: TestCrowd bounds how many that are.
+// open returns the jobs that are not over, in the order in which they were submitted. Few events
+// are worth a look at all of them: TestCrowd bounds how many that are.
 func (m *Machine) open() iter.Seq[*entry] {
 	return func(yield func(*entry) bool) {
 		for _, id := range m.order {
@@ -33,7 +33,7 @@ func (e *entry) isBusy() bool {
 	return slices.ContainsFunc(e.stored, func(w Write) bool { return len(w.held) > 0 })
 }
 
-// bySubmission compares jobs as they were submitted.
+// bySubmission compares jobs by the order in which they were submitted.
 func bySubmission(a, b *entry) int {
 	return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.ID, b.ID))
 }

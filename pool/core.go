@@ -39,7 +39,7 @@ func meant(name string, names []string) string { return spelling.Meant(name, nam
 // assumed values of jobs of which nothing is known.
 const (
 	assumedSeconds = 600.0 // for how long a job goes on, with the workers that it asks for
-	assumedScaling = 0.85  // n workers are as fast as one to the power of this, times
+	assumedScaling = 0.85  // n workers are as fast as one, times n to the power of this
 )
 
 // toCore returns a job as the core has it.
@@ -90,7 +90,8 @@ func (m *Machine) toCore(e *entry) sched.Job {
 }
 
 // curve returns the speed of a job that can have from least to most workers, by what was measured
-// of it or of its kind. Beyond that, n workers are assumed to be as fast as assumedScaling says.
+// of it, or else of its kind with as many workers. Beyond that, n workers are assumed to be as fast
+// as assumedScaling says.
 func (m *Machine) curve(e *entry, least, most int) sched.Curve {
 	speeds := map[int]float64{}
 	if p := m.past[e.Submission.Kind]; p != nil {

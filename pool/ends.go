@@ -70,7 +70,7 @@ type look struct{ at, end, low, high int64 }
 type foreseen struct {
 	look         // when its slots were last decided
 	last  int64  // the end that was expected by its last report
-	looks []look // some of what was expected in the later half of the time since then, in order
+	looks []look // some of what was expected in the later half of the time since at, in order
 }
 
 // dropEarly leaves the looks of the later half of the time until now.

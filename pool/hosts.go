@@ -86,7 +86,8 @@ func (m *Machine) HostDown(now int64, name string) {
 	}
 }
 
-// Leave takes a host out of the pool: its jobs go elsewhere, as far as they can.
+// Leave takes a host out of the pool, where leaving is set: its jobs go elsewhere, as far as they
+// can. Otherwise it takes that back.
 func (m *Machine) Leave(now int64, name string, leaving bool) error {
 	m.at(now)
 	h, err := m.findHost(name)

@@ -44,8 +44,8 @@ type Machine struct {
 	past   map[string]*Past // by kind
 	recent [moments][]recentEnd
 	writes map[string]Write // by key, what is to be written
-	orders []Order          // what Take returns next
-	notes  []string         // what Notes returns next
+	orders []Order          // what TakeOrders returns next
+	notes  []string         // what TakeNotes returns next
 	memory []byte           // what the policy remembered when that was written last
 	shares bool             // whether any job may have a limit of what it sends
 }
@@ -117,7 +117,7 @@ type sent struct {
 	verb  Verb
 	text  string // what it says, without its number
 	slots Slots  // of allot, by host
-	done  bool   // of recover: the host is stuck after it has carried it out
+	done  bool   // of recover: the host was stuck in a report after it had taken the order
 }
 
 // Write is a value that is to be written into the store. It replaces what the key held.
@@ -142,7 +142,7 @@ func New(cfg Config, now int64) (*Machine, error) {
 // at brings the time of the machine forward; time never goes back.
 func (m *Machine) at(now int64) { m.now = max(m.now, now) }
 
-// UsageError is a submission or a request that cannot be meant.
+// UsageError is a submission or a request that makes no sense as it was put, and what to change.
 type UsageError struct{ Msg string }
 
 // Error implements error.
@@ -351,7 +351,7 @@ func (m *Machine) TakeWrites() (list []Write) {
 	return list
 }
 
-// Rewrite has a value written again that the store did not take.
+// Rewrite has a value written again that the store did not take, unless the key has a newer one.
 func (m *Machine) Rewrite(w Write) {
 	if _, newer := m.writes[w.Key]; !newer {
 		m.writes[w.Key] = w

@@ -254,8 +254,10 @@ type Order struct {
 
 // Report is what a keeper says of its host.
 type Report struct {
-	Host  string `json:"host"`
-	Acked uint64 `json:"acked"` // the last order of this head that was carried out
+	Host string `json:"host"`
+	// Acked is the last order of this head that the keeper has taken. What it has to begin is among
+	// Jobs from then on; another order may still be under way.
+	Acked uint64 `json:"acked"`
 	// Jobs are those of which a process is here, and those that have ended here and that the head
 	// has not acknowledged.
 	Jobs []JobReport `json:"jobs"`

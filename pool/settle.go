@@ -389,7 +389,7 @@ func (m *Machine) instructSize(e *entry, o Order) {
 	m.send(e, toLead, o)
 }
 
-// send makes an order, unless the host has got the same one last of its stream.
+// send makes an order that its host can get now, unless that got the same last of its stream.
 func (m *Machine) send(e *entry, stream stream, o Order) {
 	h := m.hosts[o.Host]
 	if h == nil || !h.Up || h.Forgot || !h.heard {

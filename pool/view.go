@@ -146,7 +146,7 @@ func (m *Machine) Jobs(all bool) (list []JobView) {
 	return list
 }
 
-// Hosts returns the hosts of the pool, by name.
+// Hosts returns the hosts of the pool, by name; head is the one that leads it.
 func (m *Machine) Hosts(head string) (list []HostView) {
 	for _, name := range slices.Sorted(maps.Keys(m.hosts)) {
 		h := m.hosts[name]

@@ -64,7 +64,7 @@ type Ask struct {
 	Job     string `json:"job,omitempty"`
 	Host    string `json:"host,omitempty"` // of drain and forget
 	Who     string `json:"who"`
-	Now     bool   `json:"now,omitempty"`
+	Now     bool   `json:"now,omitempty"`     // of stop: at once, and not when its step ends
 	Workers int    `json:"workers,omitempty"` // of resize; 0 = as the policy decides
 	Undo    bool   `json:"undo,omitempty"`    // of drain: the host gets jobs again
 }
@@ -191,7 +191,7 @@ func read(r *http.Request, into any) error {
 // Refusal is the body of an answer to a request that is not carried out.
 type Refusal struct {
 	Error string `json:"error"`
-	Usage bool   `json:"usage"` // whether it could not be meant
+	Usage bool   `json:"usage"` // whether the request makes no sense as it was put
 }
 
 // refusalText returns the body of an answer that says why a request is not carried out.
@@ -213,7 +213,7 @@ func answer(w http.ResponseWriter, v any, err error) {
 }
 
 // Call asks the keeper of a pool on this host, and reads its answer into into; a nil body makes it
-// a GET. A request that cannot be meant is a *pool.UsageError.
+// a GET. The error for a request that makes no sense as it was put is a *pool.UsageError.
 func Call(ctx context.Context, name, path string, body, into any) error {
 	socket, err := Socket(name)
 	if err != nil {

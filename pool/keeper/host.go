@@ -21,11 +21,11 @@ type host struct {
 	Config
 	group   *group.Group
 	changed chan struct{} // has room for one: there is something new to report
-	jobsAt  string        // address at which jobs listen for other hosts; "" = they do not
 
-	mu    sync.Mutex
-	acked uint64
-	parts map[string]*part // by job
+	mu     sync.Mutex
+	jobsAt string           // address at which jobs listen for other hosts; "" = they do not
+	acked  uint64           // number of the newest order that was taken on this link; 0 = none was
+	parts  map[string]*part // by job
 }
 
 // newHost returns a host on which no job is known. Its goroutines are those of g.

@@ -43,7 +43,7 @@ type asking struct {
 }
 
 // Join keeps this host in a pool that another host leads, until ctx ends or somebody asks for the
-// keeper's end; its jobs go on. started is called when the head has welcomed this host first.
+// keeper's end; its jobs go on. started is called once, when the head has welcomed this host.
 func Join(ctx context.Context, c Config, started func()) error {
 	socket, err := Socket(c.Name)
 	if err != nil {
@@ -98,7 +98,8 @@ func (e refusedError) Error() string { return string(e) }
 // rejoinPause is how long a keeper waits that could not join again.
 const rejoinPause = 2 * time.Second
 
-// keep links this host with the head, again and again, until ctx ends or the head refuses it.
+// keep links this host with the head, again and again, until ctx ends or the head refuses it. It
+// fails where the first link ends before the head has welcomed this host.
 func (g *guest) keep(ctx context.Context, started func()) error {
 	first := true
 	for {

@@ -140,7 +140,7 @@ func Live() (live []string, err error) {
 	return live, err
 }
 
-// CheckFree fails if a pool is kept on this host already.
+// CheckFree fails if the pool of a name is kept on this host already.
 func CheckFree(name string) error {
 	if !answers(name) {
 		return nil

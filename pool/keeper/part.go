@@ -267,8 +267,9 @@ func (p *part) save() error {
 	return err
 }
 
-// start starts a job. That it may run is on the disk before, and the lock of the file that its
-// processes inherit tells whether any of them is left, whoever is killed meanwhile.
+// start starts a job, or the agent with which this host joins one. That it may run is on the disk
+// before, and the lock of the file that its processes inherit tells whether any of them is left,
+// whoever is killed meanwhile.
 func (p *part) start(o pool.Order) error {
 	h := p.host
 	_ = os.Remove(h.path(p.name, lockSuffix)) // of an attempt that is over
@@ -353,7 +354,8 @@ func (p *part) isLauncher(j *control.Job) bool {
 	return j.Name == p.name || j.RequestedName == p.name
 }
 
-// look asks the launcher how the job is, and reports whether all of its processes are gone.
+// look asks the launcher how the job is, and reports whether all of its processes are gone. It also
+// kills an agent that has not joined in time, and once more what is to end and still lives.
 func (p *part) look(ctx context.Context) (gone bool) {
 	if p.failed != nil && p.saved.PID == 0 {
 		return true
@@ -384,8 +386,9 @@ func (p *part) hasJoined() bool {
 	return p.saved.Run != ""
 }
 
-// findLauncher asks the launcher how the job is, which it looks for as long as it does not know it.
-// Where another host leads, this one is asked now and then whether it has come to lead.
+// findLauncher asks the launcher how the job is, which it looks for as long as it does not know it,
+// and gives the job the slots that it does not have yet. Where another host leads, this one is
+// asked now and then whether it has come to lead.
 func (p *part) findLauncher(ctx context.Context) {
 	if p.leads {
 		err := p.job.Refresh(ctx)
