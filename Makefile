@@ -121,8 +121,11 @@ else
 	scripts/setup kube
 	cd deploy/kube && CGO_ENABLED=0 go build -trimpath -o ../../build/tools/shoal-operator .
 	cd deploy/kube && KUBE=server go test -count=$(or $(TIMES),1) -timeout 0 -v -run '^TestSession$$' ./kubelet
-	cd deploy/kube && KUBE=server ROUNDS=$(or $(ROUNDS),20) go test -count=1 -timeout 0 -v -skip '^TestSession$$' ./kubelet
-	cd deploy/kube && KUBE=server go test -count=1 -timeout 0 -run '^TestServer' ./operator
+	cd deploy/kube && export KUBE=server && \
+	{ ROUNDS=$(or $(ROUNDS),20) go test -count=1 -timeout 0 -v -run '^TestNodesLost$$' ./kubelet & } && lost=$$!; \
+	go test -count=1 -timeout 0 -v -run '^TestServer' ./kubelet ./operator && \
+	go test -count=1 -timeout 0 -v -skip '^Test(Session|Server.*|NodesLost)$$' ./kubelet; \
+	others=$$?; wait $$lost && exit $$others
 endif
 
 kube-scale: ## the operator for Kubernetes with 200 jobs on 2,000 nodes without processes, and a real API server: how long 200 pods take to come and go, memory, requests; about 2 minutes once the server is built
