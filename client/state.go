@@ -187,9 +187,10 @@ func (t *Trainer) giveState(ctx context.Context) error {
 }
 
 // shareHeader broadcasts the header from rank 0 to all, and returns it. All old members have the
-// same, so that the loss of rank 0 changes nothing. It blocks until rank 0 has called it. mine is
-// nil on a new member, and else it is the memory of the result. A result that is empty, or zero
-// throughout, is of a lost rank 0 whose part fell to a member that has no header.
+// same, so that the loss of rank 0 changes nothing where one of them takes its part. It blocks
+// until rank 0 has called it. mine is nil on a new member, and else it is the memory of the
+// result. A result that is empty, or zero throughout, is of a lost rank 0 whose part fell to a
+// member that has no header.
 func (t *Trainer) shareHeader(ctx context.Context, mine []byte) ([]byte, error) {
 	length := []int64{int64(len(mine))}
 	if err := Broadcast(ctx, t.job, length, 0); err != nil {

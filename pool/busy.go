@@ -38,15 +38,16 @@ func bySubmission(a, b *entry) int {
 	return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.ID, b.ID))
 }
 
-// engage has a job that is not over among the busy ones.
-func (m *Machine) engage(e *entry) {
+// addBusy puts a job among the busy ones, unless it is there or is over. Who makes a job busy, as
+// isBusy says, calls it.
+func (m *Machine) addBusy(e *entry) {
 	if i, there := slices.BinarySearchFunc(m.busy, e, bySubmission); !there && !e.State.Over() {
 		m.busy = slices.Insert(m.busy, i, e)
 	}
 }
 
-// disengage drops a job from the busy ones.
-func (m *Machine) disengage(e *entry) {
+// dropBusy drops a job from the busy ones.
+func (m *Machine) dropBusy(e *entry) {
 	if i, there := slices.BinarySearchFunc(m.busy, e, bySubmission); there {
 		m.busy = slices.Delete(m.busy, i, i+1)
 	}

@@ -398,7 +398,7 @@ func (m *Machine) restoreJob(e *entry) error {
 	e.Over = 0
 	m.order = append(m.order, e.ID)
 	if e.isBusy() {
-		m.engage(e)
+		m.addBusy(e)
 	}
 	if err := m.coreRestore(e); err != nil {
 		return err

@@ -87,7 +87,7 @@ func (m *Machine) takeGrants() {
 		m.recordChange(e, want.total(), g.Because, x)
 		e.Want, e.Because, e.Expect = want.clone(), g.Because, x
 		e.intent = e.version
-		m.engage(e)
+		m.addBusy(e)
 	}
 	for _, g := range grants { // after all, since a job may be parked and get slots elsewhere
 		if e := m.jobs[string(g.Job)]; e != nil && !e.State.Over() && e.Want.total() == 0 {
@@ -419,7 +419,7 @@ func (m *Machine) send(e *entry, stream stream, o Order) {
 		s.slots = e.Target.clone()
 	}
 	e.sent[key] = s
-	m.engage(e)
+	m.addBusy(e)
 	o.Seq = m.seq
 	m.orders = append(m.orders, o)
 }
@@ -439,7 +439,7 @@ func (m *Machine) end(e *entry, state State, why string) {
 	if i, there := m.indexOf(e); there {
 		m.order = slices.Delete(m.order, i, i+1)
 	}
-	m.disengage(e)
+	m.dropBusy(e)
 	m.learn(e)
 	m.over = append(m.over, e.ID)
 	m.ending[e.ID] = true

@@ -229,9 +229,10 @@ func faster(a, b *own) *own {
 	return a
 }
 
-// fastestRing returns how long a message takes over the slowest link of the fastest ring that so
-// many workers at such places may have: where they are more than on a host, one between hosts.
-func (p *problem) fastestRing(places []cluster.Place) func(n int, bytes float64) float64 {
+// leastRingSeconds returns a function that bounds from below the seconds that a message takes over
+// the slowest link of a ring of n workers at some of these places. A ring of more workers than any
+// host has here uses a link between hosts. It is infinite where there is no such link.
+func (p *problem) leastRingSeconds(places []cluster.Place) func(n int, bytes float64) float64 {
 	var inside, between []*cluster.Link
 	most, count := 0, map[string]int{} // workers on a host
 	for b := range places {
@@ -264,7 +265,7 @@ func (p *problem) fastestRing(places []cluster.Place) func(n int, bytes float64)
 // ownGrids lists the micro-batches that plans for workers at such places can have, those with the
 // least bound first.
 func (p *problem) ownGrids(places []cluster.Place) (list []ownGrid) {
-	workers, fastest := len(places), p.fastestRing(places)
+	workers, least := len(places), p.leastRingSeconds(places)
 	for _, samples := range p.model.Micros(p.kinds[0].Name, 1) {
 		for parts := 1; parts <= workers; parts++ {
 			if p.batch%(samples*parts) != 0 || p.batch/(samples*parts) > mostMicro/workers {
@@ -282,7 +283,7 @@ func (p *problem) ownGrids(places []cluster.Place) (list []ownGrid) {
 			}
 			c.Tail = func(i, j, n int) float64 {
 				return update[j] - update[i] + cost.RingSecondsOf(n, params[j]-params[i],
-					func(bytes float64) float64 { return fastest(n, bytes) })
+					func(bytes float64) float64 { return least(n, bytes) })
 			}
 			g.bound = bound.Replicated(c, workers, g.micro)
 			list = append(list, g)

@@ -3,7 +3,8 @@
 A child (a DataLoader worker, say) inherits the arena as shared memory and the control socket as an
 open descriptor. Left alone it could write into its parent's gradients, and its copy of the socket
 would hide the parent's death from the agent. So right after the fork, before any other Python code
-of the child, its mappings turn private and its descriptors close.
+of the child, its mappings turn private and its descriptors close. `Mapping`, the shared mapping of
+the arena, is here because it can turn private.
 """
 
 from __future__ import annotations
