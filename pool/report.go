@@ -92,8 +92,8 @@ func (m *Machine) takeStuck(e *entry, r Report, stuck bool) {
 		if told {
 			e.alone = m.now // it is soon to say that it leads
 		}
-	case told && r.Acked >= s.seq:
-		s.done = true
+	case told && r.Acked >= s.seq && !s.done:
+		s.done, e.alone = true, m.now // it has taken the order, and has time now to lead
 		e.sent[key] = s
 		fallthrough
 	default:
