@@ -42,6 +42,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Cluster) {
 		{"PlaceBlocksUntilClose", placeBlocksUntilClose},
 		{"Drop", dropTellsBoth},
 		{"DropFromMessage", dropFromMessage},
+		{"Suspect", suspectEndsNothing},
 		{"Seek", seekFindsLostPeers},
 		{"NobodyThere", sendToNobody},
 		{"ManyHosts", manyHosts},

@@ -171,6 +171,17 @@ func dropTellsBoth(t *testing.T, h *hosts) {
 	}
 }
 
+// suspectEndsNothing suspects a peer that lives, and one that is not there: the links stay.
+func suspectEndsNothing(t *testing.T, h *hosts) {
+	a, b := h.add("a"), h.add("b")
+	a.Suspect(b.Self())
+	a.Suspect("nobody")
+	a.Send(b.Self(), []byte("are you there"))
+	b.WaitMessages(a.Self(), 1)
+	b.Send(a.Self(), []byte("yes"))
+	a.WaitMessages(b.Self(), 1)
+}
+
 // seekFindsLostPeers has hosts that have lost their link find out whether the other one lives, and
 // whom it is linked with.
 func seekFindsLostPeers(t *testing.T, h *hosts) {
