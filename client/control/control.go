@@ -65,13 +65,9 @@ func List(ctx context.Context) ([]*Job, error) {
 // ListWithRefusals is List, and returns also in refused what launchers say that answer for no job:
 // it ends, or is led from another host.
 func ListWithRefusals(ctx context.Context) (jobs []*Job, refused []string, err error) {
-	dir, err := rundir.Path()
+	sockets, err := listSockets()
 	if err != nil {
 		return nil, nil, err
-	}
-	sockets, err := filepath.Glob(filepath.Join(dir, "*"+rundir.ControlSuffix))
-	if err != nil {
-		return nil, nil, fmt.Errorf("control: %w", err)
 	}
 	asked, answers := make([]*Job, len(sockets)), make([]error, len(sockets))
 	g := group.New(ctx) // all at once, since one that does not answer takes the patience
@@ -100,6 +96,19 @@ func ListWithRefusals(ctx context.Context) (jobs []*Job, refused []string, err e
 	}
 	slices.SortFunc(jobs, func(a, b *Job) int { return a.Started.Compare(b.Started) })
 	return jobs, refused, errors.Join(silent...)
+}
+
+// listSockets returns the control sockets of this user's launchers on this host.
+func listSockets() ([]string, error) {
+	dir, err := rundir.Path()
+	if err != nil {
+		return nil, err
+	}
+	sockets, err := filepath.Glob(filepath.Join(dir, "*"+rundir.ControlSuffix))
+	if err != nil {
+		return nil, fmt.Errorf("control: %w", err)
+	}
+	return sockets, nil
 }
 
 // Unknown is the error of Find for a name that no running job has, or several have.
@@ -230,13 +239,9 @@ func (j *Job) Park(ctx context.Context, who string) error {
 // the other until one takes it; the error is what the last one said, or ErrEnded where there is
 // none.
 func ReportLostHost(ctx context.Context, dir, host, who string) error {
-	place, err := rundir.Path()
+	sockets, err := listSockets()
 	if err != nil {
 		return err
-	}
-	sockets, err := filepath.Glob(filepath.Join(place, "*"+rundir.ControlSuffix))
-	if err != nil {
-		return fmt.Errorf("control: %w", err)
 	}
 	last := ErrEnded
 	for _, socket := range sockets {
