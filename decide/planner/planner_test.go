@@ -278,8 +278,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestGaps plans chains that are too large to play all plans of: the gap that is proved is small,
-// and Check finds nothing wrong with the timeline.
+// TestGaps plans chains that are too large to play all plans of, with transfers that take up to a
+// tenth of what layers do: the gap that is proved is small.
 func TestGaps(t *testing.T) {
 	random, sum, worst := rand.New(rand.NewPCG(5, 6)), 0.0, 0.0
 	const cases = 20
@@ -289,7 +289,7 @@ func TestGaps(t *testing.T) {
 		for len(c.layers) < 24+random.IntN(24) {
 			c.layers = append(c.layers, model.Cost{Forward: 0.02 + 0.1*random.Float64(),
 				Backward: 0.02 + 0.2*random.Float64()})
-			c.params, c.out = append(c.params, 200_000), append(c.out, 100)
+			c.params, c.out = append(c.params, 200_000), append(c.out, random.Int64N(200_000))
 		}
 		r, err := planner.Solve(c.request(t, 4*c.places))
 		if err != nil {
@@ -299,7 +299,7 @@ func TestGaps(t *testing.T) {
 		sum, worst = sum+gap, max(worst, gap)
 	}
 	t.Logf("gap %.2f %% in the mean, %.2f %% at most", 100*sum/cases, 100*worst)
-	if sum/cases > 0.05 {
+	if sum/cases > 0.002 {
 		t.Errorf("the gap is %.2f %% in the mean", 100*sum/cases)
 	}
 }

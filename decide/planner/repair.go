@@ -83,8 +83,8 @@ type repair struct {
 	seconds float64    // of it, about
 }
 
-// improved moves a cut, or what a stage holds, as long as that helps, and returns the plan; nil =
-// none was found.
+// improved moves a cut by one layer as long as that helps, and returns the plan; nil = none was
+// found.
 func (x *repair) improved() *solved {
 	for moved := x.best.starts != nil; moved; {
 		moved = slices.ContainsFunc(x.neighbours(x.best), x.try)

@@ -12,9 +12,6 @@ import (
 // belongs to one call of Solve, and change nothing but its counts.
 
 const (
-	// farthestCut and farthestAhead are by how much the search moves a cut, and how many
-	// micro-batches a stage holds, at once.
-	farthestCut, farthestAhead = 4, 2
 	// mostPlayed bounds the timelines that are played for one grid, whatever the machine. So many
 	// plans or fewer are all played.
 	mostPlayed = 4000
@@ -45,9 +42,9 @@ type shortage struct {
 
 // search returns the best plan of a grid that it finds. Where there are few it plays all of them,
 // and returns how many; else 0. It begins at several cuts, such as those of the bound, looks near
-// them by chance, and then moves one cut, or the micro-batches of one stage, as long as that helps.
-// Those of the grid that are known are tried too. Where no plan fits into memory it returns what is
-// missing of the one that lacks least.
+// them by chance, and then moves one cut by one layer as long as that helps. Those of the grid that
+// are known are tried too. Where no plan fits into memory it returns what is missing of the one
+// that lacks least.
 func (p *problem) search(g grid, starts []int, known []*solved) (best *solved, lacks *shortage,
 	all float64) {
 	played, passes := 0, 0
@@ -222,30 +219,18 @@ func (p *problem) eachPlan(g grid, yield func(candidate)) {
 	walk(nil, nil)
 }
 
-// neighbours lists the plans that differ in one cut, or in what one stage holds.
+// neighbours lists the plans that differ in one cut by one layer. How many micro-batches a stage
+// holds changes by annealing alone: more neighbours have brought no better plan.
 func (p *problem) neighbours(c candidate) (list []candidate) {
 	for s := 1; s < c.stages; s++ {
-		for d := -farthestCut; d <= farthestCut; d++ {
+		for _, d := range []int{-1, 1} {
 			next := c
 			next.starts = slices.Clone(c.starts)
 			next.starts[s] += d
 			from, to := p.layersOf(&next, s)
-			if d != 0 && next.starts[s-1] < from && from < to {
+			if next.starts[s-1] < from && from < to {
 				list = append(list, next)
 			}
-		}
-	}
-	for s := range c.stages {
-		for d := -farthestAhead; d <= farthestAhead; d++ {
-			held := c.ahead[s] + d
-			if d == 0 || held < 1 || held > c.mostHeld() || s > 0 && held > c.ahead[s-1] ||
-				s+1 < c.stages && held < c.ahead[s+1] {
-				continue
-			}
-			next := c
-			next.ahead = slices.Clone(c.ahead)
-			next.ahead[s] = held
-			list = append(list, next)
 		}
 	}
 	return list
