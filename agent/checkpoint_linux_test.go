@@ -134,11 +134,11 @@ func TestStepsBetweenCheckpoints(t *testing.T) {
 	}
 	f := newElasticJob(t, 2, client.Data{})
 	kept := make(chan setting.Change, 1)
-	f.onEvent = func(e agent.Event) {
+	f.onEachEvent(func(e agent.Event) {
 		if c := e.Change; c != nil && c.Phase.IsEnd() {
 			kept <- *c
 		}
-	}
+	})
 	train(f, "save=4", 2)
 	if err := f.group.Wait(); err != nil {
 		t.Fatal(err)

@@ -33,8 +33,6 @@ type elasticJob struct {
 	handsOver func(j *client.Job, number int) error
 
 	started chan int // numbers of workers that the membership ordered; nil on several hosts
-	// onEvent is called with each event, on the engine's thread with mu held; nil = it is not.
-	onEvent func(e agent.Event)
 	// onPark is called with what workers tell when the job is to be parked; nil = it is not.
 	onPark func(worker int, step uint64, problem string)
 
@@ -43,10 +41,11 @@ type elasticJob struct {
 	finals   map[int][]float64 // by worker: the parameters with which it has ended
 	steps    map[int]int       // by worker: the step in which it has ended
 	events   []agent.Event
-	released []int // ranks of workers that were released
-	free     []int // numbers of these
-	ended    bool  // the job is over
-	endedOK  bool  // and has ended well
+	onEvent  func(e agent.Event) // onEachEvent sets it; nil = nobody is told
+	released []int               // ranks of workers that were released
+	free     []int               // numbers of these
+	ended    bool                // the job is over
+	endedOK  bool                // and has ended well
 }
 
 // Errors with which a script has its worker die: alone, or with its host, which the script has
@@ -93,6 +92,14 @@ func newElasticJobWithSpares(t *testing.T, size, spares int, data client.Data) *
 			},
 		}})
 	return f
+}
+
+// onEachEvent has a function called with each event from now on, on the engine's thread with mu
+// held.
+func (f *elasticJob) onEachEvent(tell func(e agent.Event)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onEvent = tell
 }
 
 // tellPark calls f.onPark, if that is set. It is for agent.Config.

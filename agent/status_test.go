@@ -21,7 +21,7 @@ func TestStatusIsNeverBehind(t *testing.T) {
 	var changes atomic.Int64
 	f := newElasticJob(t, 3, client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
 	a.Store(f.agent)
-	f.onEvent = func(e agent.Event) {
+	f.onEachEvent(func(e agent.Event) {
 		s := a.Load().Status()
 		if e.What == "generation" {
 			changes.Add(1)
@@ -30,7 +30,7 @@ func TestStatusIsNeverBehind(t *testing.T) {
 			s.Generation == e.Generation && s.Size != e.Size {
 			t.Errorf("told %+v, and the status is %+v", e, s)
 		}
-	}
+	})
 	does := func(f *elasticJob, number, step int) error {
 		s := f.agent.Status()
 		if s.Steps < uint64(step) {
@@ -80,11 +80,11 @@ func TestRatesAreInTheStatus(t *testing.T) {
 	var stale atomic.Int64
 	f := newElasticJob(t, 2, client.Data{Samples: 400, Batch: 20, Epochs: 1, Seed: 3})
 	a.Store(f.agent)
-	f.onEvent = func(e agent.Event) { // on the engine's thread
+	f.onEachEvent(func(e agent.Event) { // on the engine's thread
 		if s := a.Load().Status(); e.What == "generation" && s.Pace.Steps > 0 {
 			stale.Add(1)
 		}
-	}
+	})
 	does := func(f *elasticJob, number, step int) error {
 		switch {
 		case number == 0 && step == 6:
