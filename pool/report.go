@@ -199,7 +199,7 @@ func (m *Machine) takeLed(e *entry, r Report, l *Led) {
 	}
 	// What the lead said before it was asked may be of a time when all were there soon after.
 	if s, told := e.sent[sentKey{r.Host, toAsk}]; e.State == Starting && l.Size == 0 && e.Hurt &&
-		told && r.Acked >= s.seq {
+		told && l.Invited >= s.seq {
 		m.giveUp(e, "a host of it was lost before all were there")
 		return
 	}

@@ -166,7 +166,8 @@ func (p *player) runCommand(words []string) error {
 
 // report gives the machine the report of a keeper who has carried out all orders, or with the word
 // "late" none: what it says of one part after another, each of which begins with the job. A job
-// that is led from the host says so with led=WORKERS.
+// that is led from the host says so with led=WORKERS, and with the word "before" that this was so
+// before an order to invite was carried out.
 func (p *player) report(host string, words []string) error {
 	r := Report{Host: host, Acked: p.m.seq}
 	var j *JobReport
@@ -185,6 +186,8 @@ func (p *player) report(host string, words []string) error {
 			return fmt.Errorf("%q is said of no job", word)
 		case key == "led":
 			j.Led = p.led(j.Job, host, value)
+		case key == "before": // an order to invite was carried out
+			j.Led.Invited = 0
 		case key == "steps":
 			j.Led.Steps, _ = strconv.ParseUint(value, 10, 64)
 		case key == "stuck":
@@ -199,6 +202,11 @@ func (p *player) report(host string, words []string) error {
 			j.Live, j.End = false, &End{Final: true, OK: true}
 		default:
 			return fmt.Errorf("nothing is known of %q", word)
+		}
+	}
+	for i := range r.Jobs {
+		if l := r.Jobs[i].Led; l != nil {
+			l.Invited = min(l.Invited, r.Acked)
 		}
 	}
 	p.m.Reported(p.now, r)
@@ -224,6 +232,9 @@ func (p *player) led(job, host, workers string) *Led {
 	}
 	if s, told := e.sent[sentKey{host, toLead}]; told && s.verb == AllotRun {
 		l.Allotted = s.seq
+	}
+	if s, told := e.sent[sentKey{host, toAsk}]; told {
+		l.Invited = s.seq
 	}
 	return l
 }

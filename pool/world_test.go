@@ -54,7 +54,8 @@ type part struct {
 	allotted uint64
 	end      *End
 	refused  string
-	invited  bool
+	token    bool
+	invited  uint64 // the last order to invite on this link
 }
 
 // worldRun is one attempt of a job, in truth.
@@ -139,6 +140,9 @@ func (w *world) pick(f func(*worldHost) bool) *worldHost {
 // link links a keeper with the head.
 func (w *world) link(h *worldHost) {
 	h.linked, h.in, h.out, h.acked = true, nil, nil, 0
+	for _, p := range h.parts {
+		p.invited = 0
+	}
 	w.m.HostUp(w.now, h.name, h.slots, h.name+":1")
 	w.m.SetLink(w.now, h.name, float64(w.now%4)*1e6)
 }
@@ -261,7 +265,7 @@ func (w *world) carryOut(h *worldHost) {
 		}
 	case InviteRun:
 		if p != nil {
-			p.invited = true
+			p.token, p.invited = true, o.Seq
 		}
 	case RecoverRun:
 		if p == nil || !p.live || !mine || run.over {
@@ -395,7 +399,7 @@ func (w *world) say(h *worldHost) Report {
 			if l.Want = run.total; !run.began {
 				l.Size = 0
 			}
-			if p.invited {
+			if l.Invited = p.invited; p.token {
 				l.Token = "token"
 			}
 			if run.steps > 0 {

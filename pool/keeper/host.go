@@ -129,7 +129,7 @@ func forgetOrders(r pool.JobReport) pool.JobReport {
 	r.Refused = ""
 	if r.Led != nil {
 		l := *r.Led
-		l.Allotted, r.Led = 0, &l
+		l.Allotted, l.Invited, r.Led = 0, 0, &l
 	}
 	return r
 }

@@ -37,13 +37,14 @@ type part struct {
 	over   bool // whether it is gone
 
 	saved   saved
-	heard   int          // number of the link that allot and refused are of
+	heard   int          // number of the link that allot, invited and refused are of
 	job     *control.Job // nil = its launcher has not been found yet
 	leads   bool         // whether job answers for the job, which is led from here
 	asked   time.Time    // when it was last looked for among all launchers
 	begun   time.Time    // when this keeper started it or found it
 	killing time.Time    // when it was last told to end at once; zero = never
 	token   string       // lets hosts join; "" = nobody has asked for one
+	invited uint64       // the last order to invite that was carried out; 0 = there was none
 	allot   pool.Order   // the last one to allot; without a verb there was none
 	refused string       // why the last order was not carried out; "" = it was
 	parking bool         // whether the last order is to park, and the job has not said why not
@@ -153,7 +154,7 @@ func (p *part) next() (o pool.Order, link int, any bool) {
 	p.host.mu.Lock()
 	defer p.host.mu.Unlock()
 	if p.link != p.heard {
-		p.heard, p.allot, p.refused = p.link, pool.Order{}, ""
+		p.heard, p.allot, p.invited, p.refused = p.link, pool.Order{}, 0, ""
 	}
 	if len(p.orders) == 0 {
 		return o, p.link, false
@@ -219,7 +220,7 @@ func (p *part) do(ctx context.Context, o pool.Order) error {
 	case pool.InviteRun:
 		i, err := p.job.Invite(ctx, inviteLife, by)
 		if err == nil {
-			p.token = i.Token
+			p.token, p.invited = i.Token, o.Seq
 		}
 		return err
 	}

@@ -37,7 +37,7 @@ func (p *part) report(gone bool) pool.JobReport {
 		if r.Led = led(p.job); p.hasSlots() {
 			r.Led.Allotted = p.allot.Seq
 		}
-		r.Led.Token = p.token
+		r.Led.Token, r.Led.Invited = p.token, p.invited
 	}
 	return r
 }
