@@ -147,16 +147,3 @@ func (r *leader) reachableMesh(next topo.View, leaving []string) string {
 	}
 	return r.requested.mesh
 }
-
-// dropUnfitRequest cancels the request of a mesh for which all workers are there, and not on hosts
-// of the kinds that it names.
-func (r *leader) dropUnfitRequest(next topo.View) {
-	if r.requested == nil {
-		return
-	}
-	n, have := meshes.CountByKind(r.machine.Hosts(), next, nil)
-	if err := meshes.Parse(r.requested.mesh).CheckKinds(have); n >= r.requested.workers &&
-		err != nil {
-		r.cancelRequest(err.Error())
-	}
-}

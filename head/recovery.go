@@ -141,7 +141,8 @@ func (r *leader) removeRejoining(reports map[string]Report) (rejoining map[strin
 }
 
 // continueBatches adds to r.batches those of the reports, by host, that every host of theirs that
-// is left has executed, and returns their numbers. Those that the log has are left out.
+// is left has executed, and returns their numbers. Left out are those that the log has, and those
+// without a host that belongs to the job: its loss was not decided, so that they did not count.
 func (r *leader) continueBatches(reports map[string]Report) (keep []BatchID) {
 	batches, executed := map[BatchID]Exec{}, map[BatchID]map[string]bool{}
 	for host, rep := range reports {

@@ -188,6 +188,19 @@ func (r *leader) cancelUnreachableRequest() {
 	}
 }
 
+// dropUnfitRequest cancels the request of a mesh if the generation that comes has as many members
+// as it waits for, on whatever hosts, and they are not on hosts of the kinds that it names.
+func (r *leader) dropUnfitRequest(next topo.View) {
+	if r.requested == nil {
+		return
+	}
+	n, have := meshes.CountByKind(r.machine.Hosts(), next, nil)
+	if err := meshes.Parse(r.requested.mesh).CheckKinds(have); n >= r.requested.workers &&
+		err != nil {
+		r.cancelRequest(err.Error())
+	}
+}
+
 // cancelRequest cancels r.requested, which is not nil, and lets the workers go that were started
 // for it. People are told why.
 func (r *leader) cancelRequest(why string) {

@@ -74,8 +74,8 @@ const (
 // paceSteps is how many of the newest steps have a part in the pace.
 const paceSteps = 64
 
-// state returns the part of the audit that a worker that joins receives, for a set of so many
-// samples; nil for no audit.
+// state makes the counts of the audit, all 0, for a set of so many samples, and returns them as the
+// state that a worker that joins receives; nil for no audit. It is called once, before training.
 func (a *Audit) state(samples int) []client.State {
 	if a == nil {
 		return nil

@@ -430,9 +430,10 @@ def join() -> Job:
     agent is not there or refuses.
     """
     global _current
-    if _current is not None:
-        _current._backend.check()
-        return _current
+    job = _current  # which another thread may leave meanwhile
+    if job is not None:
+        job._backend.check()
+        return job
     with _joining:
         if _current is None:
             _current = Job(_connect(os.environ))

@@ -63,7 +63,9 @@ class Copier:
         tensor.copy_(mean)
 
     def order_after_copies_out(self) -> None:
-        """Have what this thread computes from now on wait for the copies out of the arena."""
+        """Have what this thread computes from now on wait for the copies out of the arena so far.
+        Tasks that make such copies must have run before.
+        """
 
     def new_future(self) -> "torch.futures.Future[Tensor]":
         """A future for `complete_futures`."""
