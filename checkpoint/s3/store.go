@@ -166,7 +166,7 @@ func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
 		return false, err
 	}
 	names := namesWithin(a, objects)
-	sealed, err := b.isComplete(ctx, a, objects)
+	sealed, err := b.wasSealed(ctx, a, objects)
 	if err != nil {
 		return false, err
 	}
@@ -233,9 +233,11 @@ func isReceipt(name string) bool { return strings.HasPrefix(name, ".part-") }
 // isManifest reports whether a file of an attempt is its manifest.
 func isManifest(name string) bool { return name == manifest.Name }
 
-// isComplete reports whether, among the objects of an attempt, there is a manifest, which it reads,
-// and all files that it lists, with their sizes.
-func (b *Bucket) isComplete(ctx context.Context, a snapshot.Attempt, objects []object) (bool,
+// wasSealed reports whether an attempt that has voidMark now was sealed before: whether, among its
+// objects, there is a manifest, which it reads, and all files that it lists, with their sizes. A
+// manifest that does not parse counts with any other file, as in List: a newer shoal may have
+// written it, and it is not removed.
+func (b *Bucket) wasSealed(ctx context.Context, a snapshot.Attempt, objects []object) (bool,
 	error) {
 	sizes := map[string]int64{}
 	for _, o := range objects {
@@ -250,7 +252,8 @@ func (b *Bucket) isComplete(ctx context.Context, a snapshot.Attempt, objects []o
 	}
 	m, err := manifest.Parse(text)
 	if err != nil {
-		return false, nil
+		delete(sizes, voidMark)
+		return len(sizes) > 1, nil
 	}
 	for _, f := range m.Files {
 		if n, ok := sizes[f.Name]; !ok || n != f.Size {

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
+	"github.com/shoal-ml/shoal/state/manifest"
 )
 
 // openBucket opens a bucket of a store in memory, until the test ends, whose requests go to what
@@ -102,5 +103,28 @@ func TestAnotherJobInTheBucket(t *testing.T) {
 		!strings.Contains(second.String(), "another checkpoint of step 5 is in "+f.Root+
 			", so another job writes into the folder: give each job a folder of its own") {
 		t.Errorf("the first job says %q, the second %q", &first, &second)
+	}
+}
+
+// A sealed attempt whose manifest cannot be parsed, as that of a newer shoal, is not abandoned: it
+// stays as it is.
+func TestAbandonUnknownManifest(t *testing.T) {
+	f, store := openBucket(t, nil)
+	s, memory := snapshottest.SmallState(5, 2)
+	snapshottest.Write(t, f, s, memory, 55, 0, 1)
+	sealed, err := f.Sealed()
+	if err != nil || len(sealed) != 1 {
+		t.Fatal(sealed, err)
+	}
+	if err := f.Store.Put(t.Context(), sealed[0], manifest.Name, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	before := store.Keys()
+	gone, err := f.Store.Abandon(t.Context(), sealed[0], func([]string) bool { return false })
+	if gone || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("abandoned: %v, %v", gone, err)
+	}
+	if after := store.Keys(); !slices.Equal(before, after) {
+		t.Errorf("%q became %q", before, after)
 	}
 }

@@ -80,8 +80,8 @@ func (a checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w, nil
 }
 
-// expectedRoots returns the XML roots that the answer to a request can have; nil if the answer is
-// not XML.
+// expectedRoots returns the XML roots that an answer with status 200 to a request can have; nil if
+// that is not XML.
 func expectedRoots(r *http.Request) []string {
 	q := r.URL.Query()
 	switch {
