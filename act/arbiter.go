@@ -128,7 +128,7 @@ func (l *Loop) evaluateDecision(m *member, d decide.Decision) *candidate {
 
 // whyNotWorthIt returns why a candidate is not worth a change, in words; "" = it is.
 func (l *Loop) whyNotWorthIt(c *candidate) string {
-	held, measured := l.whyHeld(c.change, c.learns), l.twin.MeasuredSteps()
+	held, measured := l.whyLeftAlone(c.change, c.learns), l.twin.MeasuredSteps()
 	now := samplesOfBusiestWorker(l.now.Setting, l.now.Size)
 	then := samplesOfBusiestWorker(c.To.Setting, c.To.Members(l.now))
 	deviation, cost := sense.Deviation(measured), c.CostSeconds.Mid

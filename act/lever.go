@@ -112,9 +112,14 @@ func mainPart(c setting.Change) string {
 	return ""
 }
 
-// whyHeld returns why the parts that a change is about are left alone; "" = they are not. Learns is
-// whether the change is only made to learn something.
-func (l *Loop) whyHeld(c setting.Change, learns bool) string {
+// whyLeftAlone returns why the parts that a change is about are left alone; "" = they are not, or
+// it has none. Parts that are new get their levers. That the rate waits holds up only a change of
+// the rate alone: with others it goes. learns is whether the change is only made to learn
+// something.
+func (l *Loop) whyLeftAlone(c setting.Change, learns bool) string {
+	if len(c.Parts()) == 0 {
+		return ""
+	}
 	for _, part := range c.Parts() {
 		if v := l.findOrAddLever(part); v.person != "" {
 			return v.person

@@ -19,9 +19,9 @@ func TestTakenBackWaits(t *testing.T) {
 		l.entry.Step = begin
 		l.learnChange(way)
 		other := setting.Change{From: "batch=128", To: "batch=96"}
-		for ; l.whyHeld(way, false) != ""; l.now.Step++ {
+		for ; l.whyLeftAlone(way, false) != ""; l.now.Step++ {
 			l.now.Now += sense.Second
-			if free := l.whyHeld(other, false) == ""; free && i == 0 && l.now.Step < begin+60 {
+			if free := l.whyLeftAlone(other, false) == ""; free && i == 0 && l.now.Step < begin+60 {
 				t.Fatalf("the lever is free %d steps after a change was taken back",
 					l.now.Step-begin)
 			}
@@ -32,7 +32,7 @@ func TestTakenBackWaits(t *testing.T) {
 	}
 	l.learnChange(way)
 	l.now.Step += 1 << 20 // of 25 µs
-	if why := l.whyHeld(way, false); !strings.Contains(why, "waits") {
+	if why := l.whyLeftAlone(way, false); !strings.Contains(why, "waits") {
 		t.Errorf("it is made again in the same moment: %q", why)
 	}
 }
@@ -49,7 +49,8 @@ func TestBackAndForthFreezes(t *testing.T) {
 			l.learnChange(c)
 		}
 		next := setting.Change{From: "batch=54", To: "batch=128"}
-		if frozen := l.whyHeld(next, false) != ""; frozen != (between <= frozenFor*leastFrozen) {
+		if frozen := l.whyLeftAlone(next, false) != ""; frozen !=
+			(between <= frozenFor*leastFrozen) {
 			t.Errorf("back after %d steps: frozen %v", between, frozen)
 		}
 	}
@@ -70,5 +71,13 @@ func TestReleasesAreRare(t *testing.T) {
 	l.now.Step += 20_000
 	if !l.releaseLevers(false) || l.calm != minCalm {
 		t.Errorf("after a calm time there is none for %d steps", l.calm)
+	}
+}
+
+// A change without parts is not held up, and makes no lever.
+func TestNoPartsNoLever(t *testing.T) {
+	l := &Loop{}
+	if why := l.whyLeftAlone(setting.Change{}, true); why != "" || len(l.levers) > 0 {
+		t.Errorf("%q, and %d levers", why, len(l.levers))
 	}
 }
