@@ -35,8 +35,8 @@ type Metrics struct {
 	at   time.Time
 }
 
-// OpenMetrics listens at HOST:PORT, and answers from now on that the run has not begun. flag is how
-// the user has named the address, for the error.
+// OpenMetrics listens at HOST:PORT, and answers from now on, until ShowRun is called, that the run
+// has not begun. flag is how the user has named the address, for the error.
 func OpenMetrics(flag, address string) (*Metrics, error) {
 	l, err := listen(flag, address)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // The links of the head of a pool with the keepers of other hosts. They are those of the agents of
-// a job, with the same tokens. Run calls listen before other goroutines know the keeper. unlink,
+// a job, with the same tokens. open calls listen before other goroutines know the keeper. unlink,
 // admit and order run on the goroutine of keeper.loop; the other functions may be called on any
 // goroutine.
 
@@ -72,7 +72,7 @@ func (k *keeper) closeNetwork() {
 	}
 }
 
-// renew makes a new token now and then, until ctx ends. Run starts it on a goroutine of its own.
+// renew makes a new token now and then, until ctx ends. open starts it on a goroutine of its own.
 func (k *keeper) renew(ctx context.Context) error {
 	ticker := time.NewTicker(renewToken)
 	defer ticker.Stop()
@@ -100,15 +100,6 @@ func (k *keeper) address() string {
 func hostOf(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	return host
-}
-
-// post has the goroutine of loop call f soon, or never where the keeper ends. It waits for room
-// while much is to be done, so it is not for that goroutine.
-func (k *keeper) post(f func()) {
-	select {
-	case k.events <- f:
-	case <-k.group.Context().Done():
-	}
 }
 
 // send sends a message to a peer. One that is too long is not sent.

@@ -372,8 +372,9 @@ func (g *guest) forward(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ask sends a request to the head, and returns the channel that gets its answer, or that of leave.
-// It does not wait; an error where no head is linked, or the request is too long for a link.
+// ask gives a request its ID, sends it to the head, and returns the channel that gets the answer:
+// the head's, or that of leave where the link ends first. It does not wait. It fails if no head is
+// linked, or if the request is too long for a link.
 func (g *guest) ask(f forwarded) (<-chan answered, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -26,9 +26,9 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// The functions without a receiver in this file find the pools of this host by their sockets. They
-// keep nothing, and wait for nobody but a keeper that is connected to; commands and keepers call
-// them on any goroutine.
+// Socket, Names, Live and CheckFree find the pools of this host by their sockets. They keep
+// nothing, and wait for nobody but a keeper that is connected to; commands and keepers call them on
+// any goroutine.
 
 // Config is what a keeper needs.
 type Config struct {
@@ -145,11 +145,11 @@ func CheckFree(name string) error {
 	if !answers(name) {
 		return nil
 	}
-	return errKept(name)
+	return keptError(name)
 }
 
-// errKept returns the error that a pool is kept on this host by another process.
-func errKept(name string) error {
+// keptError returns the error that a pool is kept on this host by another process.
+func keptError(name string) error {
 	return fmt.Errorf("the pool %s is kept already on this host: shoal queue shows its jobs, and "+
 		"shoal pool stop %[1]s ends it", name)
 }
@@ -165,7 +165,7 @@ func lockFolder(c Config) (io.Closer, error) {
 	if err == nil {
 		err = CheckFree(c.Name) // one with another folder
 	} else if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = errKept(c.Name)
+		err = keptError(c.Name)
 	}
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
@@ -421,5 +421,14 @@ func (k *keeper) do(ctx context.Context, f func()) bool {
 		return true
 	case <-k.group.Context().Done():
 		return false
+	}
+}
+
+// post has the goroutine of loop call f soon, or never where the keeper ends. It waits for room
+// while much is to be done, so it is not for that goroutine.
+func (k *keeper) post(f func()) {
+	select {
+	case k.events <- f:
+	case <-k.group.Context().Done():
 	}
 }

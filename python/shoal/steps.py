@@ -152,7 +152,7 @@ class Progress:
             whole = (
                 f"{end.statistical} statistical epochs"
                 if end.is_worth_reached(self.cursor, self.effective)
-                else f"{end.step_count(self.cursor)} steps"
+                else f"{end.loop_step_count(self.cursor)} steps"
             )
             raise ShoalError(
                 f"all {whole} of this loop are over, and the job has made {self.cursor.step} steps:"
@@ -174,7 +174,9 @@ class Progress:
         end = self._stated_goal or end
         if end is None:
             return
-        goal = end.goal_steps(self.cursor, self.epochs.loop_count, self.effective, self.efficiency)
+        goal = end.training_step_count(
+            self.cursor, self.epochs.loop_count, self.effective, self.efficiency
+        )
         if goal is not None and goal != self._goal and goal < 1 << 53:
             self._goal = goal
             self.job._backend.tell_goal(goal)

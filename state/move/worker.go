@@ -184,14 +184,14 @@ func (w *worker) overlapping(i int) (group []piece, end int64) {
 	return w.pieces[i:k], end
 }
 
-// targetSum computes the fingerprint of a piece under a key, if there is one, from the bytes of the
-// block, at the positions of the new layout.
+// targetSum computes the fingerprint of a piece under a key, if there is one, from the worker's
+// bytes, which hold the block at the positions of the new layout.
 func (w *worker) targetSum(b *block, p *piece, key *digest.Key) (sum digest.Sum) {
 	if key == nil {
 		return sum
 	}
-	shape := w.Plan.Dst.Tensors[p.Tensor].Shape.View()
-	for run, at := range p.runs(b, shape) {
+	whole := w.Plan.Dst.Tensors[p.Tensor].Shape.View()
+	for run, at := range p.runs(b, whole) {
 		sum = sum.Plus(key.RunSum(run.A*p.size, w.bytes[at:at+run.N*p.size]))
 	}
 	return sum

@@ -97,7 +97,9 @@ func Hash(text []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Parse reads a deployment. An error says what is wrong.
+// Parse reads a deployment. An error says what is wrong. It checks the fields that this package can
+// judge alone, as the prediction and the mesh: not that the stages or the hosts fit these, nor that
+// the proof holds, nor that there is such a model or cluster.
 func Parse(text []byte) (*Deployment, error) {
 	if len(text) > MaxBytes {
 		return nil, fmt.Errorf("deployment: %d bytes; it takes up to %d", len(text), MaxBytes)

@@ -15,7 +15,8 @@ from ..world import World
 from .transfer import State
 
 
-FOREVER = 1 << 40  # epochs of a loop whose end somebody else says
+# The epochs of a loop that only a trainer ends: more than any training has, and so no goal.
+FOREVER = 1 << 40
 
 
 class End:
@@ -72,7 +73,7 @@ class End:
         """Whether an epoch lies beyond the end."""
         return self.epochs is not None and epoch >= self.epochs
 
-    def goal_steps(
+    def training_step_count(
         self, cursor: Cursor, loops: Optional[int], effective: float, efficiency: float
     ) -> Optional[int]:
         """The number of optimizer steps of the training, which is at `cursor`, as long as no worker
@@ -93,8 +94,8 @@ class End:
             ends.append(cursor.step + math.ceil(steps_left))
         return min(ends, default=None)
 
-    def step_count(self, cursor: Cursor, efficiency: float = 1.0) -> int:
-        """The number of steps of the training, or of one epoch where each loop is one, as long as
+    def loop_step_count(self, cursor: Cursor, efficiency: float = 1.0) -> int:
+        """The number of steps of a loop, which is one epoch or the whole training, as long as
         no worker is lost and the batch is that of now from the beginning to the end, of which a
         sample is worth `efficiency` samples of the stated one.
         """

@@ -133,7 +133,9 @@ class Arena:
         return block
 
     def extent(self, memory: memoryview) -> Dict[str, int]:
-        """The segment, offset and length of arena memory, as messages to the agent name it."""
+        """The segment, offset and length of arena memory, as messages to the agent name it; zeros
+        for memory of no bytes.
+        """
         if not memory.nbytes:
             return {"id": 0, "offset": 0, "bytes": 0}
         place = self.locate(ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)), memory.nbytes)

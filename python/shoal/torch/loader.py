@@ -214,7 +214,7 @@ class Loader:
         """The number of steps of a loop from the beginning to the end, as long as no worker is
         lost and the batch is that of now.
         """
-        return self._end.step_count(self._progress.cursor, self._progress.efficiency)
+        return self._end.loop_step_count(self._progress.cursor, self._progress.efficiency)
 
     def epochs(self, count: int, statistical: bool = False) -> Iterator[int]:
         """The epochs of a training of `count` epochs, each with one loop over the loader in it.

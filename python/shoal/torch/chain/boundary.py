@@ -63,8 +63,10 @@ class Boundary:
         """Note that the step is committed."""
         self._known.update(self._new)
 
-    def finish(self) -> None:
-        """Wait until the neighbour has all that was sent."""
+    def wait_sent(self) -> None:
+        """Wait until the neighbour has all that was sent, at the end of a step. Raises what the
+        sends raise: the job's errors, as when the neighbour is lost.
+        """
         while self._sends:
             self._sends.popleft().wait()
 

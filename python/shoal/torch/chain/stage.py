@@ -139,7 +139,7 @@ class Stage:
             if turn >= held - 1:
                 self._backward()
         for boundary in self._boundaries:
-            boundary.finish()
+            boundary.wait_sent()
         self._check_buffers()
         for flat in self._gradients:
             self._dp.allreduce(flat)
