@@ -8,7 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
-// What a follower does with the calls of its workers: they are told to the head, executed with
+// What a follower does with the calls of its workers: they are told to the leader, executed with
 // others in batches, and completed. The methods run on the thread of the Agent and do no I/O.
 
 // reportCall keeps a copy of a call of this host as open, and tells the head of it.

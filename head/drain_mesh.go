@@ -77,7 +77,7 @@ func (r *leader) checkFallbackMesh(host string) error {
 		}
 	}
 	to, err := r.arrange(s, "", view)
-	return r.checkFit(host, to.Order, err)
+	return r.checkMeshWithout(host, to.Order, err)
 }
 
 // reportBlockedDrains tells that hosts are not left for now, since those who had taken over their
@@ -93,9 +93,9 @@ func (r *leader) reportBlockedDrains() {
 			strings.Join(hosts, ", ")))})
 }
 
-// checkFit returns why a host cannot be left when Arrange has returned order and err; nil where it
-// can.
-func (r *leader) checkFit(host string, order []topo.WorkerID, err error) error {
+// checkMeshWithout returns why a host cannot be left, by what Arrange gave without it: the workers
+// by rank, and err, of which a *StateLost is no reason, for the job can go on; nil = it can.
+func (r *leader) checkMeshWithout(host string, order []topo.WorkerID, err error) error {
 	lost := new(meshes.StateLost)
 	switch least := r.machine.Record().Min; {
 	case err != nil && !errors.As(err, &lost):
@@ -126,7 +126,7 @@ func (r *leader) settleLeavingHosts(next topo.View) []string {
 		s.Leaving = hosts
 		to, err := r.arrange(s, r.reachableMesh(next, hosts), next)
 		newest := hosts[len(hosts)-1]
-		if err = r.checkFit(newest, to.Order, err); err == nil {
+		if err = r.checkMeshWithout(newest, to.Order, err); err == nil {
 			break
 		}
 		r.machine.Undrain(newest)

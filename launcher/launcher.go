@@ -81,7 +81,7 @@ type hostAgent interface {
 	FixRoutes()
 	FollowKungFu()
 	LearnMeshes(redundant bool, meshes map[int]string)
-	Drive(mode act.Mode, users func(g *group.Group) []decide.Policy)
+	DecideBy(mode act.Mode, startUsers func(g *group.Group) []decide.Policy)
 	WhyNot() []act.WhyNot
 	SlowHosts() []string
 	BytesSent() uint64

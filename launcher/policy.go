@@ -34,7 +34,7 @@ func (l *launcher) startPolicyLoop(spec job.Spec) {
 	if len(spec.Policies) > 0 || spec.Budget > 0 {
 		users = func(g *group.Group) []decide.Policy { return l.startPolicies(g, spec) }
 	}
-	l.agent.Drive(mode, users)
+	l.agent.DecideBy(mode, users)
 }
 
 // startPolicies starts the policies that a job names, those of users as goroutines of g, whose end

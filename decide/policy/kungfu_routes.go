@@ -45,8 +45,9 @@ func NewKungFuRoutes(start cost.Model) *KungFuRoutes {
 	return &KungFuRoutes{Routes: NewRoutes(start), classes: map[cost.Class]*kungfuClass{}}
 }
 
-// Decide learns what an all-reduce took, as Routes does. On the agent that leads it has the
-// all-reduces of the class go another way if this one has taken too long.
+// Decide learns what an all-reduce took, as Routes does. On the agent that leads it decides that
+// the all-reduces of the class go another way if this one has taken too long. It names no slow
+// cable, since the rule looks for none.
 func (p *KungFuRoutes) Decide(o decide.Measurement[cost.Sample]) (d RouteDecision, decided bool) {
 	s, leads := o.Sample, o.Leads
 	o.Leads = false

@@ -46,8 +46,8 @@ func newPending(descriptors uint64) *pending {
 }
 
 // enter begins to count a connection. Where there is no room it closes the oldest one, and waits
-// until a connection has left; false: the context has ended before, and c is not counted. A later
-// call may close it; whoever serves it calls leave.
+// until a connection has left. A later call may close c; whoever serves it calls leave. false: the
+// context has ended before; c is not counted, and is open, for the caller to close.
 func (p *pending) enter(ctx context.Context, c net.Conn) (*pendingConn, bool) {
 	select {
 	case p.slots <- struct{}{}:

@@ -1,6 +1,6 @@
 package megatron
 
-// This file converts optimizers between degrees of expert parallelism. It does no I/O.
+// Optimizers by expert parallelism: one, or a chain of several (ChainedOptimizer). It does no I/O.
 import (
 	"cmp"
 	"fmt"

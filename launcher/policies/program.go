@@ -96,8 +96,8 @@ func CheckFile(path string) error {
 	return nil
 }
 
-// Start starts a program, by the words that run it, in the environment env without what belongs to
-// workers, and waits until it has said what it decides about. A decision may take up to within.
+// Start starts a program, by the words that run it, in the environment env without the variables of
+// shoal, and waits until it has said what it decides about. A decision may take up to within.
 // Errors of the program go to stderr. A goroutine of g reads what it writes; the end of g's context
 // ends the program with all that it has started, and so does its own end. By proc.RunVariable in
 // env, a sweep of the run finds it when the launcher is killed.
@@ -109,7 +109,7 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 	}
 	ctx, cancel := context.WithCancel(g.Context())
 	c := exec.CommandContext(ctx, command[0], command[1:]...)
-	c.Env = withoutWorkerVariables(env)
+	c.Env = withoutShoalVariables(env)
 	c.Stderr = stderr
 	c.WaitDelay = time.Second
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -155,9 +155,9 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 	return p, nil
 }
 
-// withoutWorkerVariables returns the variables of an environment that do not tell a worker who it
-// is: but for the mark of the run none of shoal.
-func withoutWorkerVariables(env []string) (list []string) {
+// withoutShoalVariables returns the variables of an environment but those of shoal, SHOAL_*, of
+// which it keeps only the mark of the run.
+func withoutShoalVariables(env []string) (list []string) {
 	for _, pair := range env {
 		if !strings.HasPrefix(pair, "SHOAL_") || strings.HasPrefix(pair, proc.RunVariable+"=") {
 			list = append(list, pair)

@@ -104,8 +104,9 @@ type Stats struct {
 
 // Build plans the move from one layout to another. The tensors of dst are among those of src, with
 // the same element types and shapes; other tensors of src are dropped. It fails with a *LostError
-// when a needed element was on lost ranks only. It does no I/O; the plan keeps src, dst and what
-// c refers to, which nobody may change then.
+// when a needed element was on lost ranks only, and with another error when src lacks a tensor of
+// dst or has it otherwise, or when c does not fit the layouts. It does no I/O; the plan keeps src,
+// dst and what c refers to, which nobody may change then.
 func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 	if err := c.check(src, dst); err != nil {
 		return nil, err

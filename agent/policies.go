@@ -23,11 +23,11 @@ import (
 // The methods of Agent and loopJob may be called on any goroutine but the engine's thread; those of
 // driver run on that thread.
 
-// Drive has policies decide about the job, where this agent leads it: those of shoal, and those
-// that users starts when this agent leads for the first time; nil = none. It is called once at
-// most, and does not wait.
-func (a *Agent) Drive(mode act.Mode, users func(g *group.Group) []decide.Policy) {
-	a.loop.Drive(mode, users)
+// DecideBy has policies decide about the job, where this agent leads it: those of shoal, and those
+// of users, which startUsers starts, on a goroutine of the loop, when this agent leads for the
+// first time; nil = none. It is called once at most, and does not wait.
+func (a *Agent) DecideBy(mode act.Mode, startUsers func(g *group.Group) []decide.Policy) {
+	a.loop.Drive(mode, startUsers)
 	_ = a.engine.runLater(func() { a.engine.signals.Decides = mode != act.Off })
 }
 
