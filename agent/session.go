@@ -123,7 +123,7 @@ func (s *session) serveMemberRequest(m api.Message) error {
 	case *api.LoadRequest:
 		return s.serveLoad(r)
 	case *api.StateRequest:
-		return s.serveState(r)
+		return s.serveStatement(r)
 	case *api.ShapeRequest:
 		return s.serveShape()
 	case *api.BucketRequest:

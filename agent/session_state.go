@@ -11,10 +11,11 @@ import (
 
 // Requests of a worker about the state of the job on its mesh.
 
-// serveState takes the worker's statement of the state of the job, which lies in its arena, and
-// answers whether it is accepted, and which mesh the job has. The text is copied on the engine's
-// thread and parsed on the session's goroutine.
-func (s *session) serveState(r *api.StateRequest) error {
+// serveStatement takes in the worker's statement of the state of the job, which lies in its arena,
+// and answers which mesh the job has. An error says why the statement is not accepted; serve
+// answers it. It runs on the session's goroutine, which parses the text; the engine's thread copies
+// the text, and accepts the statement.
+func (s *session) serveStatement(r *api.StateRequest) error {
 	if r.Bytes > maxStatement {
 		return &collective.FieldError{Field: "bytes",
 			Problem: "a statement of the state has up to 64 MiB"}

@@ -89,7 +89,7 @@ func (ts *transfers) add(t *transfer) {
 }
 
 // remove removes a transfer from the open ones and returns it; nil if it is not there. Pieces that
-// come for it from now on are dropped.
+// come for it from now on are dropped. It may still be busy: see waitUnused.
 func (ts *transfers) remove(id uint64) *transfer {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

@@ -31,8 +31,8 @@ type Recorder struct {
 	run    *group.Group    // the goroutine that writes; nil before there is something to write
 }
 
-// NewRecorder returns the recorder of a host. It starts a goroutine when it has something to write.
-// That goroutine calls report with each line that a person should know. The caller closes the
+// NewRecorder returns the recorder of a host. The recorder starts a goroutine when it has something
+// to write, which calls report with each line that a person should know. The caller closes the
 // recorder before the store.
 func NewRecorder(report func(line string)) *Recorder {
 	return &Recorder{report: report, work: make(chan struct{}, 1)}

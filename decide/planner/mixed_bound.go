@@ -26,7 +26,7 @@ func (s *mixedSearch) bound(most float64) float64 {
 			least = known
 			continue
 		}
-		if kinds := e.boundKinds(e.replicas); len(kinds) > 0 {
+		if kinds := e.kindsForBound(); len(kinds) > 0 {
 			least = bound.NewMixed(kinds, e.micro).Least(known, least)
 		}
 	}
@@ -38,9 +38,9 @@ func (s *mixedSearch) bound(most float64) float64 {
 	return least
 }
 
-// boundKinds returns the kinds of devices of which there are units as the bound takes them, with so
-// many replicas of each stage. Averaging is as fast as over the best link that there is.
-func (e *estimate) boundKinds(replicas int) (list []bound.Kind) {
+// kindsForBound returns the kinds of devices of which there are units as the bound takes them.
+// Averaging is as fast as over the best link that there is.
+func (e *estimate) kindsForBound() (list []bound.Kind) {
 	n, passing := len(e.model.Layers), e.leastPassing(e.sample)
 	for k, took := range e.of {
 		if took == nil || e.units[k] == 0 {
@@ -52,7 +52,7 @@ func (e *estimate) boundKinds(replicas int) (list []bound.Kind) {
 			x.Forward[l] = took.forward[l+1] - took.forward[l]
 			x.Backward[l] = took.backward[l+1] - took.backward[l]
 		}
-		average := e.ring(e.linksOf(k, true), replicas, e.tp)
+		average := e.ring(e.linksOf(k, true), e.replicas, e.tp)
 		x.Tail = func(i, j int) float64 {
 			return took.update[j] - took.update[i] + average(took.params[j]-took.params[i])
 		}
@@ -105,7 +105,7 @@ func (s *mixedSearch) boundShares(e *estimate, most float64) float64 {
 	if s.work < 0 {
 		return low
 	}
-	kinds := e.boundKinds(1) // how many replicas average is not known
+	kinds := e.kindsForBound() // as if nothing was averaged: over how many replicas is not known
 	for stages := 1; stages <= n; stages++ {
 		var alone []*bound.Mixed
 		var replicas []int

@@ -35,8 +35,8 @@ var (
 	// stacked is a key of all layers, which a leading dimension numbers; stackedExperts of experts.
 	stacked        = regexp.MustCompile(`^(|.*\.)layers\.(\D.*)$`)
 	stackedExperts = regexp.MustCompile(`^(.*\.)experts\.experts\.(.+)$`)
-	// shardKey is that of an object: a key, which of how many objects it is along some dimensions,
-	// and a path in it.
+	// shardKey is that of an object: key/shard_0.1_2.4.0.name is object 0, 1 of 2 times 4 of a key,
+	// and in it the path 0.name, whose first numbers are in group 3, after how many there are.
 	shardKey = regexp.MustCompile(`^(.+?)/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)(.*)$`)
 )
 
@@ -191,7 +191,7 @@ type object struct {
 	rest string
 }
 
-// parseObject reads the path of an item besides tensors; false if it is no such path.
+// parseObject splits the path of an item besides tensors, by shardKey; false for other paths.
 func parseObject(path string) (object, bool) {
 	m := shardKey.FindStringSubmatch(path)
 	if m == nil {

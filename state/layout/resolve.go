@@ -226,8 +226,8 @@ func appendPositions(key []byte, allowed [][]int) []byte {
 	return key
 }
 
-// checkCatalogue fails for tensors without a name of their own, and for types or shapes that cannot
-// be cut.
+// checkCatalogue fails for tensors without a name of their own, for types that are not known or
+// cannot be cut, and for shapes with too many elements or a negative size.
 func checkCatalogue(tensors []Tensor) error {
 	seen := make(map[string]bool, len(tensors))
 	for _, t := range tensors {

@@ -310,6 +310,7 @@ func TestShrinkAxis(t *testing.T) {
 		ok      bool
 	}{
 		{"dp=2,tp=2", 3, "dp=1,tp=2", true}, {"dp=4", 3, "dp=3", true}, {"tp=4", 3, "tp=4", false},
+		{"tp=2", 3, "tp=2", true},
 		{"pp=2,dp=3,tp=2", 9, "pp=2,dp=2,tp=2", true},
 		{"dp=2,tp=2", 1, "dp=0,tp=2", false}, {"dp=2", 5, "dp=2", true},
 		{"dp=3(2/1/1),pp=2(4/1;micro=2)", 4, "dp=2,pp=2(4/1;micro=2)", true},

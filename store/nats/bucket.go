@@ -82,8 +82,8 @@ func streamConfig(replicas int) jetstream.StreamConfig {
 // goroutine may call its methods, which wait for the server but for String.
 type client struct {
 	where string // where the store is, for messages
-	// use returns a session that works, or says why there is none; it may connect, and wait for
-	// that.
+	// use returns a session for one call, or says why there is none; it may connect or start a
+	// server, and wait for that.
 	use func() (*session, error)
 }
 

@@ -39,7 +39,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if n := s.(*external).bucket.stream.CachedInfo().Config.Replicas; n != 3 {
+	if n := s.(*external).session.stream.CachedInfo().Config.Replicas; n != 3 {
 		t.Fatalf("%d replicas", n)
 	}
 	kept := map[string]store.Revision{}

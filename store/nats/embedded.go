@@ -52,17 +52,17 @@ func Open(folder string) (store.Store, error) {
 		return nil, err
 	}
 	e := &embedded{folder: folder, lock: lock, start: startServer}
-	e.client = client{"in the folder " + folder, e.usableSession}
-	if _, err := e.usableSession(); err != nil {
+	e.client = client{"in the folder " + folder, e.currentSession}
+	if _, err := e.currentSession(); err != nil {
 		lock.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
-// usableSession returns a session with the running server, or starts a new one if that has failed,
+// currentSession returns a session with the running server, or starts a new one if that has failed,
 // and waits until it is ready. It takes e.mu, so other calls and Close wait too. It is client.use.
-func (e *embedded) usableSession() (*session, error) {
+func (e *embedded) currentSession() (*session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {

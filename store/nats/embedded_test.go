@@ -30,7 +30,7 @@ func (f folder) Open(testing.TB) store.Store {
 		if ctx.Err() != nil {
 			return nil, errClosed
 		}
-		return f.usableSession()
+		return f.currentSession()
 	}}, cancel}
 }
 

@@ -28,7 +28,7 @@ type Servers struct {
 // once.
 type external struct {
 	client
-	bucket session // the bucket, set by connect; each call gets a copy with the context line
+	session session // set by connect, without ctx; each call gets a copy with the context line
 
 	mu     sync.Mutex              // guards the fields below
 	line   context.Context         // a context that ends with the present connection
@@ -51,21 +51,21 @@ func Connect(ctx context.Context, s Servers) (store.Store, error) {
 func connect(ctx context.Context, s Servers) (*external, error) {
 	e := &external{}
 	e.line, e.cut = context.WithCancelCause(context.Background())
-	e.client = client{"at " + withoutSecrets(s.URL), e.usableSession}
+	e.client = client{"at " + withoutSecrets(s.URL), e.currentSession}
 	conn, err := nats.Connect(s.URL,
 		append(s.options(), nats.DisconnectErrHandler(e.connectionLost))...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: there is no NATS server %s that lets shoal in: %w; start "+
 			"it, or check the address and the credentials", store.ErrUnavailable, e.where, err)
 	}
-	e.bucket.conn = conn
+	e.session.conn = conn
 	replicas := 1
 	if conn.ConnectedClusterName() != "" {
 		replicas = 3
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := e.bucket.openBucket(ctx, replicas); err != nil {
+	if err := e.session.openBucket(ctx, replicas); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("the store %s: %w: %w", e.where, store.ErrUnavailable,
 			withAdvice(err))
@@ -73,15 +73,16 @@ func connect(ctx context.Context, s Servers) (*external, error) {
 	return e, nil
 }
 
-// usableSession returns the bucket for one call, whose context ends with the present connection. It
-// waits for nobody. It is client.use.
-func (e *external) usableSession() (*session, error) {
+// currentSession returns a session for one call, whose context ends with the present connection. It
+// does not look whether the servers answer, fails only after Close, and waits for nobody. It is
+// client.use.
+func (e *external) currentSession() (*session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil, errClosed
 	}
-	s := e.bucket
+	s := e.session
 	s.ctx = e.line
 	return &s, nil
 }
@@ -121,7 +122,7 @@ func (e *external) Close() error {
 	e.closed = true
 	e.cut(errClosed)
 	e.mu.Unlock()
-	e.bucket.conn.Close()
+	e.session.conn.Close()
 	return nil
 }
 

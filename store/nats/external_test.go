@@ -209,7 +209,7 @@ func TestUnfitBucket(t *testing.T) {
 		defer s.Close()
 		c := streamConfig(1)
 		test.change(&c)
-		if _, err := s.bucket.js.UpdateStream(t.Context(), c); err != nil {
+		if _, err := s.session.js.UpdateStream(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		checkRefused(t, e.servers, test.want)
@@ -220,7 +220,7 @@ func TestUnfitBucket(t *testing.T) {
 func TestTakenOutByHand(t *testing.T) {
 	s := startElsewhere(t, nil).Open(t).(*external)
 	defer s.Close()
-	ctx, b := t.Context(), s.bucket
+	ctx, b := t.Context(), s.session
 	for name, takeOut := range map[string]func(key string) error{
 		"nats kv del":   func(key string) error { return b.kv.Delete(ctx, key) },
 		"nats kv purge": func(key string) error { return b.kv.Purge(ctx, key) },
@@ -269,7 +269,7 @@ func TestFullBucket(t *testing.T) {
 	defer s.Close()
 	c := streamConfig(1)
 	c.MaxBytes = 2000
-	if _, err := s.bucket.js.UpdateStream(t.Context(), c); err != nil {
+	if _, err := s.session.js.UpdateStream(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	var kept []string

@@ -23,13 +23,13 @@ type later struct {
 // agent that may lead a job one day.
 func ConnectLater(s Servers) store.Store {
 	l := &later{servers: s}
-	l.client = client{"at " + withoutSecrets(s.URL), l.usableSession}
+	l.client = client{"at " + withoutSecrets(s.URL), l.currentSession}
 	return l
 }
 
-// usableSession returns the bucket for one call, and connects before the first. Other calls, and
+// currentSession returns a session for one call, and connects before the first. Other calls, and
 // Close, wait meanwhile. It is client.use.
-func (l *later) usableSession() (*session, error) {
+func (l *later) currentSession() (*session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -42,7 +42,7 @@ func (l *later) usableSession() (*session, error) {
 		}
 		l.found = e
 	}
-	return l.found.usableSession()
+	return l.found.currentSession()
 }
 
 // Close closes the connection, if there is one.

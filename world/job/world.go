@@ -147,7 +147,9 @@ func New(c Config) (*World, error) {
 	return w, nil
 }
 
-// Step lets the job make one step. It returns false when nobody is left who could.
+// Step lets the job make one step. Where nobody is there who could, it first moves time on to the
+// next timed event, until somebody is; it returns false when no such event is left. It calls
+// Config.Audit with the samples that count.
 func (w *World) Step() (Step, bool) {
 	w.events = w.events[:0]
 	w.runDueEvents()

@@ -239,7 +239,9 @@ class Average:
         sizes = self._sizes = BucketSizes(self._job, total, self._size)
 
         def set_size(size: int) -> None:
-            """Take over the size in bytes that the others have, when this worker joins."""
+            """Take over the size in bytes that the others have, when this worker joins; the next
+            step's buckets have it.
+            """
             sizes.size = size
 
         self._job._state.register(

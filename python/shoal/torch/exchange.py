@@ -61,7 +61,9 @@ class Exchange:
         self._calls: List[List[Any]] = []  # the payload calls of this step, by bucket
 
     def begin_step(self) -> None:
-        """Begin a step, before any bucket is filled. Raises RuntimeError where no step is open."""
+        """Begin a step, before any bucket is filled. The copier's tasks of the last step have ended
+        by then. Raises RuntimeError where no step of the job is open, or it is committed already.
+        """
         info = self._step_info()
         self._sample = info.sample
         for bucket in self._buckets:
@@ -70,7 +72,8 @@ class Exchange:
 
     def _step_info(self) -> StepInfo:
         """What the buckets must know of the step that begins; takes the open step of the job, or
-        counts one of the group. Raises RuntimeError where no step of the job is open.
+        counts one of the group. Raises RuntimeError where no step of the job is open, or it is
+        committed already.
         """
         fresh, self._generation = self._generation != self._job.generation, self._job.generation
         if self._group is not None:
