@@ -11,7 +11,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -130,8 +129,8 @@ func readFull(r io.ReaderAt, b []byte, at int64) error {
 
 // Layout returns the header of a file with these tensors, whose Begin and End it ignores and sets.
 // Tensors stand in the order of the reference implementation: by element type, widest first, then
-// by name. It fails on element types that the format lacks, on names that occur twice, and on a
-// header that would be too long. It leaves both arguments as they are.
+// by name. It fails on element types that the format lacks, on names that occur twice or are not
+// UTF-8, and on a header that would be too long. It leaves both arguments as they are.
 func Layout(tensors []Tensor, metadata map[string]string) (*Header, error) {
 	fail := func(t Tensor, format string, args ...any) (*Header, error) {
 		return nil, fmt.Errorf("safetensors: tensor %q: %w", t.Name, fmt.Errorf(format, args...))
@@ -147,9 +146,6 @@ func Layout(tensors []Tensor, metadata map[string]string) (*Header, error) {
 		t := &h.Tensors[i]
 		if storeOrder(t.DType) < 0 {
 			return fail(*t, "the format has no element type %v; cast it first", t.DType)
-		}
-		if !utf8.ValidString(t.Name) {
-			return fail(*t, "the name is not UTF-8")
 		}
 		if seen[t.Name] {
 			return fail(*t, "the name is taken; every name of a file is of one tensor, and %s "+

@@ -109,7 +109,8 @@ func isPlainName(file string) bool {
 	return fs.ValidPath(file) && file != "." && !strings.ContainsAny(file, `/\:`+"\x00")
 }
 
-// AppendJSON appends the index as Hugging Face's writers do. bytes is the size of all tensors.
+// AppendJSON appends the index as Hugging Face's writers do. bytes is the size of all tensors. The
+// names in the index are UTF-8, as the headers of its files see to.
 func (ix *Index) AppendJSON(b []byte, bytes int64) []byte {
 	b = fmt.Appendf(b, "{\n  \"metadata\": {\n    \"total_size\": %d\n  },\n  \"weight_map\": {",
 		bytes)
@@ -117,8 +118,8 @@ func (ix *Index) AppendJSON(b []byte, bytes int64) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(appendString(append(b, "\n    "...), name), ": "...)
-		b = appendString(b, ix.Files[name])
+		b = append(appendQuoted(append(b, "\n    "...), name), ": "...)
+		b = appendQuoted(b, ix.Files[name])
 	}
 	return append(b, "\n  }\n}\n"...)
 }

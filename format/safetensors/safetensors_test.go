@@ -262,6 +262,10 @@ func TestLayoutRefuses(t *testing.T) {
 	if _, err := safetensors.Layout(nil, map[string]string{"a": "\xff"}); err == nil {
 		t.Error("metadata that is not UTF-8 passes")
 	}
+	h := &safetensors.Header{Tensors: []safetensors.Tensor{{Name: "\xff", DType: tensor.U8}}}
+	if _, err := h.AppendBinary(nil); err == nil {
+		t.Error("a header of which Layout did not see the names has one that is not UTF-8")
+	}
 }
 
 // largeTensors returns n tensors of 2^60-1 bytes each.

@@ -12,7 +12,8 @@ import (
 // This file writes headers. It does no I/O: its functions append to memory of the caller.
 
 // AppendBinary appends the start of the file: the length of the header and the header, Data bytes
-// in all. The same tensors and metadata always give the same bytes.
+// in all. The same tensors and metadata always give the same bytes. It fails on texts that are not
+// UTF-8, and on a header that would be too long.
 func (h *Header) AppendBinary(b []byte) ([]byte, error) {
 	text, err := h.marshal()
 	if err != nil {
@@ -27,7 +28,7 @@ func (h *Header) AppendBinary(b []byte) ([]byte, error) {
 func (h *Header) marshal() ([]byte, error) {
 	b := []byte{'{'}
 	if h.Metadata != nil {
-		b = append(appendString(b, metadataKey), ":{"...)
+		b = append(appendQuoted(b, metadataKey), ":{"...)
 		for i, key := range slices.Sorted(maps.Keys(h.Metadata)) {
 			if value := h.Metadata[key]; !utf8.ValidString(key) || !utf8.ValidString(value) {
 				return nil, fmt.Errorf("safetensors: metadata %q: %q is not UTF-8", key, value)
@@ -35,8 +36,8 @@ func (h *Header) marshal() ([]byte, error) {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(appendString(b, key), ':')
-			b = appendString(b, h.Metadata[key])
+			b = append(appendQuoted(b, key), ':')
+			b = appendQuoted(b, h.Metadata[key])
 		}
 		b = append(b, '}')
 	}
@@ -44,7 +45,10 @@ func (h *Header) marshal() ([]byte, error) {
 		if len(b) > 1 {
 			b = append(b, ',')
 		}
-		b = appendString(b, t.Name)
+		if !utf8.ValidString(t.Name) {
+			return nil, fmt.Errorf("safetensors: tensor %q: the name is not UTF-8", t.Name)
+		}
+		b = appendQuoted(b, t.Name)
 		b = append(b, `:{"dtype":"`...)
 		b = append(b, dtypes[storeOrder(t.DType)].name...)
 		b = append(b, `","shape":[`...)
@@ -67,8 +71,8 @@ func (h *Header) marshal() ([]byte, error) {
 	return b, nil
 }
 
-// appendString appends s in quotes, escaping only what JSON requires.
-func appendString(b []byte, s string) []byte {
+// appendQuoted appends s, which is UTF-8, in quotes, escaping only what JSON requires.
+func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {
 		switch c := s[i]; c {
