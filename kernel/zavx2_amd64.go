@@ -4,6 +4,10 @@
 
 package kernel
 
+// Methods of Impl call these functions through the tables in simd_amd64.go, and weigh_amd64.go has
+// the callers of the one whose name ends in Weigh. Both files find out first whether the processor
+// has the instructions.
+
 // avx2SumF64: acc = x + y.
 // A block is 64 bytes of accumulators, and blocks is how many.
 //
@@ -220,7 +224,8 @@ func avx2LoadScaledF64(acc *byte, src *byte, blocks int, a float64)
 func avx2FoldScaledF64(acc *byte, src *byte, blocks int, a float64)
 
 // avx2SquaresF64: the sum of all src², in float64.
-// A block is 32 numbers, and there is one at least.
+// A block is 32 numbers, and there is one at least. Each number of a block is added to
+// a sum of its own, and these are added up as foldSums does.
 //
 //go:noescape
 func avx2SquaresF64(src *byte, blocks int) float64
@@ -238,7 +243,8 @@ func avx2LoadScaledF32(acc *byte, src *byte, blocks int, a float64)
 func avx2FoldScaledF32(acc *byte, src *byte, blocks int, a float64)
 
 // avx2SquaresF32: the sum of all src², in float64.
-// A block is 32 numbers, and there is one at least.
+// A block is 32 numbers, and there is one at least. Each number of a block is added to
+// a sum of its own, and these are added up as foldSums does.
 //
 //go:noescape
 func avx2SquaresF32(src *byte, blocks int) float64
@@ -256,7 +262,8 @@ func avx2LoadScaledF16(acc *byte, src *byte, blocks int, a float64)
 func avx2FoldScaledF16(acc *byte, src *byte, blocks int, a float64)
 
 // avx2SquaresF16: the sum of all src², in float64.
-// A block is 32 numbers, and there is one at least.
+// A block is 32 numbers, and there is one at least. Each number of a block is added to
+// a sum of its own, and these are added up as foldSums does.
 //
 //go:noescape
 func avx2SquaresF16(src *byte, blocks int) float64
@@ -274,7 +281,8 @@ func avx2LoadScaledBF16(acc *byte, src *byte, blocks int, a float64)
 func avx2FoldScaledBF16(acc *byte, src *byte, blocks int, a float64)
 
 // avx2SquaresBF16: the sum of all src², in float64.
-// A block is 32 numbers, and there is one at least.
+// A block is 32 numbers, and there is one at least. Each number of a block is added to
+// a sum of its own, and these are added up as foldSums does.
 //
 //go:noescape
 func avx2SquaresBF16(src *byte, blocks int) float64

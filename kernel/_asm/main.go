@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -30,6 +31,31 @@ func main() {
 	ConstraintExpr("!purego")
 	v.emitAll()
 	Generate()
+	if err := addComment(flag.Lookup("stubs").Value.String()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// stubsDoc is the comment on all functions of a file, for which avo has no place.
+const stubsDoc = `
+// Methods of Impl call these functions through the tables in simd_amd64.go, and weigh_amd64.go has
+// the callers of the one whose name ends in Weigh. Both files find out first whether the processor
+// has the instructions.
+`
+
+// addComment adds stubsDoc to a file of stubs, after the name of the package.
+func addComment(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	clause := []byte("\npackage kernel\n")
+	if bytes.Count(text, clause) != 1 {
+		return fmt.Errorf("%s: the clause of the package is not there once", path)
+	}
+	return os.WriteFile(path, bytes.Replace(text, clause, []byte(string(clause)+stubsDoc), 1),
+		0o644)
 }
 
 // emitAll emits every function that the tables of package kernel name.

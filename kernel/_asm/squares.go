@@ -15,7 +15,8 @@ const squareLanes = 32
 func (v isa) squares(e element) {
 	TEXT(v.name+"Squares"+e.name, NOSPLIT, "func(src *byte, blocks int) float64")
 	Doc(v.name+"Squares"+e.name+": the sum of all src², in float64.",
-		"A block is 32 numbers, and there is one at least.")
+		"A block is 32 numbers, and there is one at least. Each number of a block is added to",
+		"a sum of its own, and these are added up as foldSums does.")
 	Pragma("noescape")
 	src, blocks := Load(Param("src"), GP64()), Load(Param("blocks"), GP64())
 	per := v.bytes / 8 // sums in a vector
