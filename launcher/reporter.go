@@ -14,8 +14,8 @@ import (
 
 // reporter tells people about the job: on the terminal, in the files of the run, and by the
 // callback OnEvent. Any goroutine may call its methods, which hold mu for a moment, and not while
-// they write. Only writeLines writes events on the terminal; files are written by the goroutine
-// that calls.
+// they write. Only writeLines writes events on the terminal; the goroutine that calls writes files
+// and calls OnEvent.
 type reporter struct {
 	console    *proc.Console
 	onEvent    func(e agent.Event) // nil = nobody asks for events
@@ -34,7 +34,7 @@ type reporter struct {
 }
 
 // newReporter returns a reporter to a console, without a job; writeLines must run to have it write
-// events there. onEvent gets each event; nil = nobody does.
+// events there. onEvent is called with each event for the ledger; nil = nobody asks for events.
 func newReporter(c *proc.Console, onEvent func(e agent.Event)) *reporter {
 	return &reporter{console: c, onEvent: onEvent, linesReady: make(chan struct{}, 1)}
 }
@@ -83,9 +83,10 @@ func (r *reporter) isJobOver() bool {
 }
 
 // reportEvent reports a change: on the terminal if people care about it, in the run's ledger, and
-// to OnEvent. It mostly runs on the engine's thread: it writes the ledger, and leaves the terminal
-// to writeLines. A full disk must not end a training run, so it is no error if the files lack an
-// event.
+// to OnEvent. It mostly runs on the engine's thread: it writes the ledger and calls OnEvent, and
+// leaves the terminal to writeLines. Before there is a ledger an event is for the terminal only,
+// and after the end of the job nobody gets one, but that the ledger and OnEvent get the end of a
+// wait. A full disk must not end a training run, so it is no error if the files lack an event.
 func (r *reporter) reportEvent(e agent.Event) {
 	r.mu.Lock()
 	over, dir := r.jobOver, r.dir
@@ -119,8 +120,8 @@ func (r *reporter) trackMeasuredChange(c *setting.Change) {
 	}
 }
 
-// writeEvent has writeLines write what is queued, and writes an event into the ledger in dir and to
-// OnEvent.
+// writeEvent has writeLines write what is queued, writes an event into the ledger in dir, and calls
+// OnEvent with it.
 func (r *reporter) writeEvent(dir *runDir, e agent.Event) {
 	select {
 	case r.linesReady <- struct{}{}:

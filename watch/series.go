@@ -37,8 +37,8 @@ type cell struct {
 	highLast       bool // the greatest came after the least
 }
 
-// newSeries returns a series without points. means says that points which are put together stand
-// for their mean, as what is stacked in a chart must.
+// newSeries returns a series without points, with columns of these names. means says that points
+// which are put together stand for their mean, as what is stacked in a chart must.
 func newSeries(means bool, columns ...string) *Series {
 	return &Series{columns: columns, means: means, per: 1}
 }

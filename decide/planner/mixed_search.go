@@ -299,8 +299,8 @@ func (s *mixedSearch) tryOne(c *candidate) (*solved, *shortage) {
 	return got, nil
 }
 
-// improve moves a cut, or what a stage holds, as long as that helps, unless a first plan is all
-// that is asked for.
+// improve moves a cut by one layer as long as that helps, unless a first plan is all that is asked
+// for.
 func (s *mixedSearch) improve(best *solved) *solved {
 	work := 0
 	for moved := s.work >= 0; moved; {

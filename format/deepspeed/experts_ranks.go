@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// This file finds which experts a rank's optimizer has, on its reader's goroutine; it may read.
+// This file finds over which ranks groups are cut, and which experts those ranks have, on the
+// reader's goroutine; it may read.
 
 // A groupCut is how the flat buffer of a group lies over the ranks: over all of them, or for
 // experts over some ranks for each expert parallel rank.
@@ -25,7 +26,8 @@ type groupAt struct{ mp, group int }
 // groupCuts finds out how the flat buffers of a group are cut over ranks. Experts have fewer data
 // parallel ranks: each of those that share one expert parallel rank has a part of its experts. The
 // result is empty where another model parallel rank describes the group, which it records in
-// together. g is the group, m and ranks are of the model parallel rank mp.
+// together. It fails for files that contradict each other, or are cut as shoal does not know. g is
+// the group, m and ranks are of the model parallel rank mp.
 func (r *reader) groupCuts(mp, g int, m *model, ranks []*rank) ([]groupCut, error) {
 	experts := slices.ContainsFunc(m.shapes[g], func(p param) bool {
 		return expertName.MatchString(p.name)
@@ -179,8 +181,8 @@ func continuesLayer(before, name string) bool {
 	return x <= y
 }
 
-// partitionCount returns over how many ranks group g is cut. It fails for more than there are
-// files.
+// partitionCount returns over how many ranks the file says that group g is cut. It fails where the
+// file does not say it, and for more than there are files.
 func (one *rank) partitionCount(g, files int) (int, error) {
 	state, _ := pickle.Get[*pickle.Dict](one.file.Root, "optimizer_state_dict")
 	v, _ := state.Get("partition_count")

@@ -101,7 +101,8 @@ func FindGroups(c *format.Checkpoint, given []Group,
 // stateName matches the state of a parameter: its kind, and the parameter.
 var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
-// parametersWithState returns the parameters for which there is a tensor of state.
+// parametersWithState returns the parameters for which there is a tensor of state, which is named
+// optimizer.KIND.NAME by now.
 func parametersWithState(c *format.Checkpoint) map[string]bool {
 	found := map[string]bool{}
 	for _, t := range c.Tensors {

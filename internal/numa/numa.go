@@ -120,7 +120,8 @@ func readList(path string) ([]int, error) {
 }
 
 // parseList returns the numbers of a list as the kernel writes it: "0-3,8", or nothing at all. They
-// ascend.
+// ascend. It fails on numbers of more than 16 bits, as no kernel has, so that a range in some other
+// text does not fill the memory.
 func parseList(text string) (list []int, err error) {
 	text = strings.TrimSpace(text)
 	if text == "" {

@@ -36,9 +36,10 @@ def skip_package(name: str) -> None:
                 eval_frame.set_code_exec_strategy(code, skip)
 
 
-def _functions(owner: Any, names: Dict[str, Any]) -> Iterator[types.FunctionType]:
-    """The functions that a module with these names defines, those of its classes too. Others are
-    left out: what contextlib makes of a function has code that is everybody's.
+def _functions(owner: Any, module_globals: Dict[str, Any]) -> Iterator[types.FunctionType]:
+    """The functions of `owner`, a module or a class of it, that the module defines, those of its
+    classes too. `module_globals` are the names of the module. Others are left out: what contextlib
+    makes of a function has code that is everybody's.
     """
     for value in vars(owner).values():
         if isinstance(value, property):
@@ -46,10 +47,10 @@ def _functions(owner: Any, names: Dict[str, Any]) -> Iterator[types.FunctionType
         elif isinstance(value, (classmethod, staticmethod)):
             value = value.__func__
         value = inspect.unwrap(value) if callable(value) else value
-        if isinstance(value, types.FunctionType) and value.__globals__ is names:
+        if isinstance(value, types.FunctionType) and value.__globals__ is module_globals:
             yield value
-        elif isinstance(value, type) and value.__module__ == names["__name__"]:
-            yield from _functions(value, names)
+        elif isinstance(value, type) and value.__module__ == module_globals["__name__"]:
+            yield from _functions(value, module_globals)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
