@@ -1,15 +1,17 @@
 """The pages for people: the commands in docs/guide/ work and print what the page shows, and every
 command and flag that a page mentions exists.
 
-A block ```python that begins with "# NAME.py" is written to that file. A block ```console is run: a
-line "$ COMMAND" and what it prints. There a number stands for any number, three dots in a line for
-any text, and a line of three dots for any lines.
+A block ```python that begins with "# NAME.py" is written to that file, and what is in a folder with
+the name of the page lies beside it. A block ```console is run: a line "$ COMMAND" and what it
+prints. There a number stands for any number, three dots in a line for any text, and a line of three
+dots for any lines.
 """
 
 import functools
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -91,7 +93,11 @@ def test_commands(page, binary, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").symlink_to(sys.executable)
     work = tmp_path / "work"
-    work.mkdir()
+    files = page.with_suffix("")
+    if files.is_dir():
+        shutil.copytree(files, work)
+    else:
+        work.mkdir()
     for program in blocks(page, "python"):
         named = re.match(r"# (\w+\.py)\n", program)
         if named:
