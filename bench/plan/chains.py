@@ -96,11 +96,12 @@ def row(mesh: str, said: List[Dict[str, float]], took: List[float]) -> Dict[str,
     }
 
 
-def run(*words: Any) -> str:
-    """Run a command, which must succeed; return what it printed."""
+def run(*words: Any, **variables: str) -> str:
+    """Run a command with more environment variables, which must succeed; return what it printed."""
     listed = list(map(str, words))
+    env = {**ENV, **variables}
     done = subprocess.run(
-        listed, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        listed, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(listed)}\n{done.stdout}")
