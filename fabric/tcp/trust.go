@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
@@ -60,10 +61,10 @@ func newAuthority() (*authority, error) {
 	return openAuthority(der, key.Seed())
 }
 
-// openAuthority returns the authority that another agent sent, once it has checked that the key is
-// that of the certificate.
+// openAuthority returns the authority that this agent has made or another one has sent, once it has
+// checked that the key is that of the certificate. It keeps neither list.
 func openAuthority(der, seed []byte) (*authority, error) {
-	certificate, err := x509.ParseCertificate(der)
+	certificate, err := x509.ParseCertificate(slices.Clone(der)) // which would keep it
 	if err != nil {
 		return nil, fmt.Errorf("tcp: the job's authority: %w", err)
 	}
