@@ -312,8 +312,8 @@ type Led struct {
 	Waits float64 `json:"waits,omitempty"`
 	// Allotted is the number of the last order to allot that the job took while this host led it.
 	Allotted uint64 `json:"allotted,omitempty"`
-	// Invited is the number of the last order to invite that was carried out before the job was
-	// asked what stands here.
+	// Invited is the number of the last order to invite that the job had carried out or refused
+	// before it was asked what stands here.
 	Invited uint64 `json:"invited,omitempty"`
 	Dir     string `json:"dir"`
 }

@@ -278,8 +278,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestGaps plans chains that are too large to play all plans of, with transfers that take up to a
-// tenth of what layers do: the gap that is proved is small.
+// TestGaps plans chains that are too large to play all plans of, with transfers that take up to
+// as long as a layer: the gap that is proved is small.
 func TestGaps(t *testing.T) {
 	random, sum, worst := rand.New(rand.NewPCG(5, 6)), 0.0, 0.0
 	const cases = 20

@@ -44,7 +44,7 @@ type part struct {
 	begun   time.Time    // when this keeper started it or found it
 	killing time.Time    // when it was last told to end at once; zero = never
 	token   string       // lets hosts join; "" = nobody has asked for one
-	invited uint64       // the last order to invite that was carried out; 0 = there was none
+	invited uint64       // the last order to invite that is done, or refused; 0 = none is
 	allot   pool.Order   // the last one to allot; without a verb there was none
 	refused string       // why the last order was not carried out; "" = it was
 	parking bool         // whether the last order is to park, and the job has not said why not
@@ -220,7 +220,10 @@ func (p *part) do(ctx context.Context, o pool.Order) error {
 	case pool.InviteRun:
 		i, err := p.job.Invite(ctx, inviteLife, by)
 		if err == nil {
-			p.token, p.invited = i.Token, o.Seq
+			p.token = i.Token
+		}
+		if no := new(control.Refusal); err == nil || errors.As(err, &no) {
+			p.invited = o.Seq
 		}
 		return err
 	}
