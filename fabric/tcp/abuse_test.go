@@ -459,20 +459,6 @@ func TestTickets(t *testing.T) {
 	}
 }
 
-// TestFlood: connections that say nothing are bounded in number, and keep nobody out.
-func TestFlood(t *testing.T) {
-	j := newJob(t, Config{})
-	first := j.dialRaw()
-	for range maxPending + 10 {
-		j.dialRaw()
-	}
-	if n, err := first.Read(make([]byte, 1)); err == nil {
-		t.Errorf("the oldest of too many got %d bytes", n)
-	}
-	j.join(j.newcomerConfig(), fabrictest.NewRecorder(t))
-	j.checkUnhurt()
-}
-
 // listenAndServe listens until the test ends, and calls f for each connection on a goroutine of its
 // own; f must return when its connection is closed, at the latest when the test ends.
 func listenAndServe(t *testing.T, f func(net.Conn)) (address string) {

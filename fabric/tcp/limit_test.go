@@ -54,6 +54,27 @@ func TestBucket(t *testing.T) {
 	}
 }
 
+// What is charged is paid for before anything else is taken, also where it was charged many times.
+func TestBucketCharge(t *testing.T) {
+	var b bucket
+	b.charge(5, 0)
+	if wait, _ := b.spend(1, 0); wait != 0 {
+		t.Errorf("without a limit it waits %v", wait)
+	}
+	b.set(1000)
+	now := b.at + time.Hour // so that the bucket is full
+	for range 3 {
+		b.charge(100, now)
+	}
+	want := 300*time.Millisecond - bucketTime
+	if wait, _ := b.spend(0, now); wait != want {
+		t.Errorf("it waits %v for what was charged, want %v", wait, want)
+	}
+	if wait, _ := b.spend(0, now+want); wait != 0 {
+		t.Errorf("it waits %v more", wait)
+	}
+}
+
 // Who waits is woken when the rate changes, and when the link ends.
 func TestBucketWakes(t *testing.T) {
 	var b bucket

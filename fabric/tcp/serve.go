@@ -16,10 +16,14 @@ import (
 // of each connection, and wait for the peer until the connection's deadline. They only read fields
 // of Network that were set before the first connection, and lock what others change.
 
-// serve accepts connections until the network closes, and starts a goroutine to answer each. It is
-// a goroutine of the network.
+// serve accepts connections until the network closes, and starts a goroutine to answer each. Where
+// strangers come faster than strangersPerSecond, it lets the next ones wait in the kernel. It is a
+// goroutine of the network.
 func (m *Network) serve(context.Context) error {
 	for {
+		if !m.strangers.wait(0, m.ctx.Done()) {
+			return nil
+		}
 		conn, err := m.listener.AcceptTCP()
 		if m.ctx.Err() != nil {
 			if err == nil {
@@ -67,6 +71,9 @@ func (m *Network) answerConnection(conn *net.TCPConn, at *pendingConn) {
 	}
 	if err == nil {
 		taken, err = m.serveHello(s, who, at)
+	}
+	if err != nil && who.host == "" {
+		m.strangers.charge(1, sinceStart())
 	}
 	if err != nil && m.ctx.Err() == nil {
 		m.config.Log.Warn("a connection was refused", "from", conn.RemoteAddr().String(), "agent",

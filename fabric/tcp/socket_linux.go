@@ -162,6 +162,13 @@ func (s *socket) writeNow(b []byte) (written int) {
 	return s.out.n
 }
 
+// limitBacklog has the kernel keep no more than so many connections that were not accepted yet.
+func limitBacklog(listener *net.TCPListener, connections int) {
+	if raw, err := listener.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.Listen(int(fd), connections) })
+	}
+}
+
 // descriptorLimit returns how many descriptors this process may have open; 0 = that is not known.
 func descriptorLimit() uint64 {
 	var limit unix.Rlimit

@@ -28,5 +28,9 @@ func (s *socket) writeVectors(vectors [][]byte) error {
 // and returns 0: the next Flush of a wire writes all.
 func (*socket) writeNow([]byte) (written int) { return 0 }
 
+// limitBacklog would have the kernel keep no more than so many connections that were not accepted
+// yet. It does nothing here.
+func limitBacklog(*net.TCPListener, int) {}
+
 // descriptorLimit would be how many descriptors this process may have open; 0 = that is not known.
 func descriptorLimit() uint64 { return 0 }

@@ -92,8 +92,9 @@ type Network struct {
 	linksMu sync.RWMutex          // guards links
 	links   map[fabric.Host]*link // links that are up
 
-	limit    bucket          // holds the pieces to all peers together
-	payloads fabric.Payloads // counts the payloads of SendPiece that may still be read
+	limit     bucket          // holds the pieces to all peers together
+	strangers bucket          // holds the accepting, once connections have shown no name
+	payloads  fabric.Payloads // counts the payloads of SendPiece that may still be read
 }
 
 var _ fabric.Network = (*Network)(nil)
@@ -155,6 +156,8 @@ func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, 
 		self:     identity{key: publicKeyInfo(public)},
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
+	m.strangers.set(strangersPerSecond)
+	limitBacklog(m.listener, maxPending)
 	return m, key, nil
 }
 
