@@ -1,28 +1,25 @@
 """What planned stages bring beside even ones, and shoal.torch.chain beside
 torch.distributed.pipelining on the same stages: a part of run.py.
 
-Both train the GPT of chain_worker.py in the same two processes, by turns.
+Both train the GPT of chain_worker.py in the same two processes, by turns; each split has processes
+of its own, as in a job.
 """
 
 from __future__ import annotations
 
+import collections
+import itertools
 import json
 import pathlib
 import re
 import statistics
 import tempfile
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import chains
 
 WORKER = pathlib.Path(__file__).with_name("peers_worker.py")
-# So that the C library keeps what is freed. Else it gives memory back and gets it again, as chance
-# has it, for up to a sixth of a step: in each start of the processes another runtime pays for that.
-KEEP_MEMORY = {
-    "MALLOC_TOP_PAD_": str(256 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-    "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
-}
+SPLITS = ["5/5", "7/3", "8/2"]
 CLUSTER = {
     "shoal": "cluster/1",
     "kinds": [{"name": "cpu", "memory": 4 << 30}],
@@ -33,22 +30,22 @@ CLUSTER = {
 
 def measure(args: Any) -> List[Dict[str, Any]]:
     """A row for each runtime and split."""
-    starts, rounds, steps = (1, 1, 3) if args.quick else (5, 2, 4)
-    took: Dict[str, List[List[float]]] = {}  # by runtime and split, the seconds of each start
+    starts, rounds, steps = (1, 1, 3) if args.quick else (5, 4, 3)
+    # By runtime and split, the seconds of each start.
+    took: Dict[Tuple[str, str], List[List[float]]] = collections.defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         model, cluster = pathlib.Path(folder, "model.json"), pathlib.Path(folder, "cluster.json")
         chains.profile(model)
         cluster.write_text(json.dumps(CLUSTER))
-        for start in range(starts):
-            at = pathlib.Path(folder, str(start))
-            at.mkdir()
-            words = [chains.SHOAL, "run", "-n", 2, "--", chains.PYTHON, WORKER, at, rounds, steps]
-            chains.run(*words, **KEEP_MEMORY)
-            for name, seconds in json.loads((at / "times.json").read_text()).items():
-                took.setdefault(name, []).append(seconds)
+        for start, split in itertools.product(range(starts), SPLITS):
+            at = pathlib.Path(folder, str(start), split)
+            at.mkdir(parents=True)
+            worker = [chains.PYTHON, WORKER, at, split, rounds, steps]
+            chains.run(chains.SHOAL, "run", "-n", 2, "--", *worker)
+            for runtime, seconds in json.loads((at / "times.json").read_text()).items():
+                took[runtime, split].append(seconds)
         rows = []
-        for name, by_start in took.items():
-            runtime, split = name.split()
+        for (runtime, split), by_start in took.items():
             plan = [chains.SHOAL, "plan", model, "--cluster", cluster, "--batch", 32, "--mesh"]
             said = chains.run(*plan, f"dp=1,pp=2({split};micro=4;ahead=2/1)")
             predicted = re.search(r"predicted +(\S+) (\S+) a step", said)
@@ -70,10 +67,9 @@ def measure(args: Any) -> List[Dict[str, Any]]:
 def text(results: List[Dict[str, Any]]) -> str:
     """The table, and what it comes to."""
     found = {(r["runtime"], r["split"]): r for r in results}
-    splits = [r["split"] for r in results if r["runtime"] == "chain"]
     lines = ["| stages | predicted | chain | pipelining | chain is faster by |"]
     lines.append("|---|---|---|---|---|")
-    for split in splits:
+    for split in SPLITS:
         ours, theirs = found["chain", split], found["pipelining", split]
         cells = [
             f"{1e3 * r['measured']:.0f} ms"
@@ -86,8 +82,8 @@ def text(results: List[Dict[str, Any]]) -> str:
             f" {100 * statistics.median(gains):+.1f} % ({100 * gains[0]:+.1f} to"
             f" {100 * gains[-1]:+.1f}) |"
         )
-    planned = min(splits, key=lambda split: found["chain", split]["predicted"])
-    ratio = found["chain", splits[0]]["measured"] / found["chain", planned]["measured"]
+    planned = min(SPLITS, key=lambda split: found["chain", split]["predicted"])
+    ratio = found["chain", SPLITS[0]]["measured"] / found["chain", planned]["measured"]
     return "\n".join(lines) + (
         f"\n\nMedians of {len(results[0]['medians'])} starts of the two processes; in brackets the"
         " quartiles of all steps, and the least and the most of all starts. The stages that shoal"
