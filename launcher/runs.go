@@ -38,11 +38,17 @@ type Entry struct {
 }
 
 // ReadRecord reads the job.json of a run's directory.
-func ReadRecord(dir string) (r Record, err error) { return r, readRunFile(dir, "job.json", &r) }
+func ReadRecord(dir string) (r Record, err error) {
+	err = readRunFile(dir, "job.json", &r)
+	return r, err
+}
 
 // ReadResult reads the result.json of a run's directory; while the run lasts, and after its
 // launcher was killed, the error wraps fs.ErrNotExist.
-func ReadResult(dir string) (r Result, err error) { return r, readRunFile(dir, "result.json", &r) }
+func ReadResult(dir string) (r Result, err error) {
+	err = readRunFile(dir, "result.json", &r)
+	return r, err
+}
 
 // readRunFile reads the JSON file name of a run's directory into the value that into points to. If
 // there is no such file the error wraps fs.ErrNotExist.

@@ -115,7 +115,12 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arena: %w", err)
 	}
-	return newConn(c.(*net.UnixConn))
+	conn, err := newConn(c.(*net.UnixConn))
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // Send writes v as JSON, with copies of the descriptors. It blocks while the socket is full. Any

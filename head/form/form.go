@@ -61,7 +61,8 @@ func (f *Form) Decode(b []byte) (m any, err error) {
 	if err := strict.JSON(b, w.Interface()); err != nil {
 		return nil, Unread{err}
 	}
-	return m, f.top.unpack(reflect.ValueOf(&m).Elem(), w.Elem(), f.check)
+	err = f.top.unpack(reflect.ValueOf(&m).Elem(), w.Elem(), f.check)
+	return m, err
 }
 
 // Unread is why JSON cannot be read.
