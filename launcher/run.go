@@ -47,8 +47,8 @@ type RunConfig struct {
 	OnJoin func(rank int, client string)
 	// OnReport is called with what a worker of this host reports.
 	OnReport func(rank int, metrics map[string]float64)
-	// OnEvent is called with each event of the job since OnStart, mostly on the engine's thread: it
-	// must not wait for the agent.
+	// OnEvent is called with each event of the job, once the directory of the run is there, mostly
+	// on the engine's thread: it must not wait for the agent.
 	OnEvent func(e agent.Event)
 	// Fleet says how to reach the other hosts; nil = this host is alone.
 	Fleet *Fleet
