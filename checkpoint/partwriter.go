@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"sort"
 	"sync"
 
 	"github.com/shoal-ml/shoal/checkpoint/s3"
@@ -206,9 +207,8 @@ func (p *partWriter) sendWhole(f *uploadingFile, whole []int64) error {
 // no checksum any more, which the caller sends. It locks mu once the sums are computed.
 func (p *partWriter) addToSums(f *uploadingFile, x *part) (ready []*part) {
 	end := x.from + int64(len(x.bytes))
-	first, _ := slices.BinarySearchFunc(f.sums, x.from, func(s pendingSum, at int64) int {
-		return cmp.Or(cmp.Compare(s.to, at), -1)
-	})
+	// others change the values of sums meanwhile: only from and to may be read here
+	first := sort.Search(len(f.sums), func(i int) bool { return f.sums[i].to > x.from })
 	var sums []uint32 // contribution of this part to each sum from first on
 	for i := first; i < len(f.sums) && f.sums[i].from < end; i++ {
 		s := &f.sums[i]
