@@ -16,7 +16,7 @@ from interference import lines  # noqa: E402
 from network import Network  # noqa: E402
 from programs import Processes  # noqa: E402
 from sync_jobs import COMMON, MTU, RATE, WORKERS, start  # noqa: E402
-from sync_losses import all_lines, check, told, wait_for  # noqa: E402
+from sync_losses import all_lines, check, commits_of_first, wait_for  # noqa: E402
 
 FAST = "1gbit"
 LIMIT_S = 900
@@ -31,7 +31,7 @@ def measure_following():
         with Processes(LIMIT_S) as running:
             options = dict(COMMON, system="shoal", sync="auto", samples=EPOCH, noisy=True)
             start(net, running, "shoal", options, ["--auto"])
-            wait_for(running, lambda: len(told(running)) > 60)
+            wait_for(running, lambda: len(commits_of_first(running)) > 60)
             rates = {"fast cables, ssgd": samples_per_second(running)}
             changes = []
             for rate, wanted in ((RATE, "sync=local"), (FAST, "sync=ssgd")):
@@ -42,8 +42,8 @@ def measure_following():
                 kept = wait_for(running, lambda: ended_changes(running, wanted)[before:])[0]
                 changes.append(dict(kept, seconds=time.time() - at))
                 rates[f"cables of {rate}, {wanted}"] = samples_per_second(running)
-            epoch = told(running)[-1]["epoch"]
-            wait_for(running, lambda: told(running)[-1]["epoch"] > epoch)
+            epoch = commits_of_first(running)[-1]["epoch"]
+            wait_for(running, lambda: commits_of_first(running)[-1]["epoch"] > epoch)
             wrong, epochs = check(all_lines(running), EPOCH)
     finally:
         net.close()
@@ -55,10 +55,10 @@ def measure_following():
 
 def samples_per_second(running):
     """The samples a second that are committed from now on."""
-    count = len(told(running))
-    first = wait_for(running, lambda: told(running)[count:])[0]
+    count = len(commits_of_first(running))
+    first = wait_for(running, lambda: commits_of_first(running)[count:])[0]
     until = first["at"] + COUNTED_S
-    last = wait_for(running, lambda: [x for x in told(running) if x["at"] > until])[0]
+    last = wait_for(running, lambda: [x for x in commits_of_first(running) if x["at"] > until])[0]
     return (last["samples"] - first["samples"]) / (last["at"] - first["at"])
 
 
