@@ -43,11 +43,13 @@ def missing_in(path, known):
 
 def test_benchmarks_take_from_each_other_what_is_there():
     """No function that a benchmark takes from another module of bench was renamed or removed."""
-    everywhere = {path.stem: names_in(path) for path in BENCH.rglob("*.py")}
-    assert len(everywhere) > 50
+    files = sorted(BENCH.rglob("*.py"))
+    assert len(files) > 50
+    names = {path: names_in(path) for path in files}
+    everywhere = {path.stem: found for path, found in names.items()}
     wrong = []
-    for path in sorted(BENCH.rglob("*.py")):
-        here = {p.stem: names_in(p) for p in path.parent.glob("*.py")}
+    for path in files:
+        here = {p.stem: found for p, found in names.items() if p.parent == path.parent}
         for name in missing_in(path, {**everywhere, **here}):
             wrong.append(f"{path.relative_to(BENCH)} takes {name}, which is not there")
     assert not wrong, "\n".join(wrong)
