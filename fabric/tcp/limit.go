@@ -84,7 +84,7 @@ func (b *bucket) charge(n int, now time.Duration) {
 
 // gather adds the credit of the time since it was called last. The caller holds mu.
 func (b *bucket) gather(now time.Duration) {
-	b.credit = min(b.credit+float64(b.rate*(now-b.at).Seconds()), b.rate*bucketTime.Seconds())
+	b.credit = min(b.credit+b.rate*(now-b.at).Seconds(), b.rate*bucketTime.Seconds())
 	b.at = now
 }
 

@@ -15,8 +15,8 @@ const maxPending = 256
 
 // strangersPerSecond is how many connections a second may end without having shown who they are. If
 // there are more, the next ones wait in the kernel, which keeps maxPending of them and has the
-// others try again, so a flood takes no more than some hundredths of a processor from training. One
-// of a friend that waits behind strangers is accepted within maxPending / strangersPerSecond.
+// others try again, so a flood takes no more than some hundredths of a processor from training. A
+// host of the job that the kernel keeps behind strangers is accepted within half a second.
 const strangersPerSecond = 1000
 
 // descriptorsPerPending is of how many descriptors of this process connections in the handshake may

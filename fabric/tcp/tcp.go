@@ -93,7 +93,7 @@ type Network struct {
 	links   map[fabric.Host]*link // links that are up
 
 	limit     bucket          // holds the pieces to all peers together
-	strangers bucket          // holds the accepting, once connections have shown no name
+	strangers bucket          // holds up new connections while many end without a name
 	payloads  fabric.Payloads // counts the payloads of SendPiece that may still be read
 }
 
