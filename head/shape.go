@@ -140,7 +140,8 @@ func (r *leader) onShaped(s Shaped, host string) {
 }
 
 // setElastic makes the job one that survives losses of workers. Where every worker has a part of
-// the state, collectives fail with a loss all the same.
+// the state, collectives fail with a loss all the same, so the Shape of such a job is set before.
+// The next entry tells it to the other hosts; r.news has one written where nothing else does.
 func (r *leader) setElastic() {
 	r.state.Elastic = true
 	if r.state.Shape == nil {

@@ -171,7 +171,8 @@ func (m *Machine) hasLostHost() bool {
 	})
 }
 
-// isChangeDue reports whether a boundary is there and members may change, and some should.
+// isChangeDue reports whether a boundary is there, and the members, their order or the host that
+// leads should change and may.
 func (m *Machine) isChangeDue() bool {
 	return m.boundary && !m.isEnding() &&
 		(len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.isRearranged() ||

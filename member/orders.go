@@ -82,9 +82,11 @@ func (o orders) forget(host string) {
 	maps.DeleteFunc(o.strays, func(s stray, _ bool) bool { return s.host == host })
 }
 
-// forgetStrays forgets those of a number, of which one has ended.
-func (o orders) forgetStrays(w topo.WorkerID) {
+// forgetStrays forgets those of a number, and reports whether there were any.
+func (o orders) forgetStrays(w topo.WorkerID) bool {
+	before := len(o.strays)
 	maps.DeleteFunc(o.strays, func(s stray, _ bool) bool { return s.number == w })
+	return len(o.strays) < before
 }
 
 // countStrays counts those on a host.

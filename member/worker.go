@@ -53,6 +53,15 @@ func (m *Machine) StrayRuns(w topo.WorkerID, host string, runs bool) {
 	}
 }
 
+// endStrays gives the slots away of workers that ran under the number w. It is for the end of a
+// worker that is not known, and so was one of them; where the one that is known has ended, others
+// go on that have its number.
+func (m *Machine) endStrays(w topo.WorkerID) {
+	if m.ordered.forgetStrays(w) {
+		m.placeWorkers(m.because)
+	}
+}
+
 // WorkerLeaves tells of a worker that runs on a host and is about to end: it was a member, or was
 // told that it will be none, under the head before this one.
 func (m *Machine) WorkerLeaves(w topo.WorkerID, host string) {
@@ -87,7 +96,8 @@ func (m *Machine) WorkerAsks(w topo.WorkerID) {
 // the generation at once; the request for it is gone too, or a worker that always fails would be
 // started for ever; not so in a job with spares, which starts those that fail ever later.
 func (m *Machine) WorkerLost(w topo.WorkerID, how string) {
-	if m.ordered.forgetStrays(w); m.workers.find(w) == nil || m.over {
+	if m.workers.find(w) == nil || m.over {
+		m.endStrays(w)
 		return
 	}
 	m.countFailure(w)
@@ -122,7 +132,8 @@ func (m *Machine) StateLost(how string) {
 // the growing of the job.
 func (m *Machine) WorkerFinished(w topo.WorkerID) {
 	s := m.workers.find(w)
-	if m.ordered.forgetStrays(w); s == nil || m.over {
+	if s == nil || m.over {
+		m.endStrays(w)
 		return
 	}
 	m.countFailure(w)
