@@ -65,7 +65,8 @@ func (s *ties) findTied(t *format.Tensor) (in *format.Tensor, compare bool) {
 	return nil, false
 }
 
-// sameMemory reports whether two tensors are the same elements of the same files.
+// sameMemory reports whether two tensors of one checkpoint are the same elements of the same files,
+// and have any.
 func sameMemory(a, b *format.Tensor) bool {
 	return a.DType == b.DType && a.Shape.Equal(b.Shape) && len(a.Pieces) > 0 &&
 		a.Shape.Box().Elements() > 0 &&

@@ -7,8 +7,9 @@ import "math/bits"
 // recursive halving and doubling (Thakur, Rabenseifner and Gropp, "Optimization of collective
 // communication operations in MPICH", 2005, §4.5). Hosts stand in a circle and not on a hypercube,
 // so that any number of them does (Bruck et al., "Efficient algorithms for all-to-all
-// communications in multiport message-passing systems", 1997), and in every step a host sends to
-// one other and hears from one other.
+// communications in multiport message-passing systems", 1997). Where k is a power of two, a host
+// sends to one other in each step and hears from one other; else there are steps in which it sends
+// to several.
 //
 // Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by each of k hosts
 // for a move of n: 2(k−1)/k·n, the least there can be; with a root n for each of at most ⌈log₂ k⌉

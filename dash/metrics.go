@@ -1,7 +1,7 @@
 // Package dash shows runs to browsers and programs: a page of a run that goes on while the run does
 // (OpenPage), a report that is one file (WriteReport), and metrics for Prometheus (Metrics). It
 // reads the directory of the run and asks the launcher, by package watch/follow, and changes
-// nothing.
+// nothing. Status is another server, by which an operator parks the job and reports lost hosts.
 package dash
 
 import (

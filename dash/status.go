@@ -15,7 +15,7 @@ import (
 )
 
 // The state of a job for programs on other hosts, such as the operator of Kubernetes. Requests are
-// answered on goroutines of their own, and sendJob and refuse write such an answer.
+// answered on goroutines of their own, and sendJob and sendRefusal write such an answer.
 
 // Status answers whoever has its token about a job, as the control socket does (GET /v2/job), and
 // passes on the wish to park it (POST /v2/park) and that another of its hosts is gone (POST

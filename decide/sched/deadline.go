@@ -129,7 +129,8 @@ func (a *appointments) replan(added int) bool {
 	return true
 }
 
-// admit takes a job if it can end in time without that another does not, and refuses it if not.
+// admit takes a job if it can end in time without that another does not, or that all plans have to
+// grow too much for it (mostUpset). If not, it returns refused with the refusal added.
 func (a *appointments) admit(refused []Rejection, i int) []Rejection {
 	j := a.view.Jobs[i]
 	if p := a.table.least(j, j.Deadline); p != nil {

@@ -9,8 +9,9 @@ import (
 // The functions of this file do no I/O: who carries out a task asks the store, as package store
 // does.
 
-// Write returns the task that adds a generation to the record of a run. What is there already is a
-// success; anything else of that generation is a [*DivergedError].
+// Write returns the task that adds a generation to the record of a run, and does nothing itself. If
+// the same is there already, that is a success; anything else of that generation is a
+// [*DivergedError].
 func Write(job, run string, r member.Record) (*Task, error) {
 	value, err := encodeGeneration(job, run, r)
 	if err != nil {

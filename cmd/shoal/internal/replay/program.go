@@ -126,7 +126,8 @@ func (p *program) Decide(v *sched.View, _ []byte) (sched.Decision, []byte) {
 	panic("the program " + p.broken.Error())
 }
 
-// ask asks the program once.
+// ask asks the program once. After an error it is not to be called again: an answer that comes late
+// would be taken for that to another question.
 func (p *program) ask(v *sched.View) (d sched.Decision, err error) {
 	view := programView{Now: seconds(v.Now), Slots: v.Slots, Jobs: []programJob{}}
 	for _, j := range v.Jobs {
@@ -147,7 +148,9 @@ func (p *program) ask(v *sched.View) (d sched.Decision, err error) {
 		return d, fmt.Errorf("takes no question: %w", err)
 	}
 	if !p.lines.Scan() {
-		if err := p.lines.Err(); err != nil {
+		if err := p.lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+			return d, fmt.Errorf("answers a line of more than %d bytes", longestLine)
+		} else if err != nil {
 			return d, fmt.Errorf("gives no answer within %v: %w", within, err)
 		}
 		return d, errors.New("has ended")
