@@ -41,9 +41,10 @@ type position struct {
 	worker     int    // number of the worker
 	token      string // secret that the worker shows to the agent
 	rank, size int
-	local      int // position among the workers that begin on the host
-	here       int // number of workers that begin on the host; 0 = 1
-	port       int // MASTER_PORT
+	local      int    // position among the workers that begin on the host
+	here       int    // number of workers that begin on the host; 0 = 1
+	port       int    // MASTER_PORT
+	gpus       string // entry that says which GPUs the worker sees; "" = all of the host
 }
 
 // hostVariables returns what the environments of all workers of the host have: as many as here, or
@@ -68,7 +69,11 @@ func (e environment) hostVariables(here int, addr string, port int) []string {
 func (e environment) workerVariables(p position) []string {
 	here := max(p.here, 1)
 	size := strconv.Itoa(p.size)
-	return append(e.hostVariables(here, e.addr, p.port),
+	env := e.hostVariables(here, e.addr, p.port)
+	if p.gpus != "" {
+		env = append(env, p.gpus)
+	}
+	return append(env,
 		api.EnvRank+"="+strconv.Itoa(p.worker),
 		api.EnvSize+"="+size,
 		api.EnvToken+"="+p.token,

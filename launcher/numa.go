@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/gpu"
 	"github.com/shoal-ml/shoal/internal/numa"
 )
 
@@ -20,9 +21,7 @@ func (s *supervisor) findNodes(nodes []numa.Node) {
 		return // a test made them up
 	}
 	s.nodes = numa.Read(numa.System, numa.Self)
-	nvidia, _ := filepath.Glob("/proc/driver/nvidia/gpus/*")
-	amd, _ := filepath.Glob("/dev/kfd")
-	if len(nvidia)+len(amd) == 0 {
+	if len(gpu.Folders()) == 0 && !gpu.AnyAMD() {
 		s.homes = s.nodes
 	}
 }

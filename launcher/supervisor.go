@@ -35,6 +35,7 @@ type supervisor struct {
 	processes map[int]*process   // by worker, also the mostEnded that ended last
 	ended     []int              // of processes, those that have ended and are silent, oldest first
 	attempts  int                // starts of workers so far
+	gpus      gpus               // that workers take
 	faults    []ending           // failures of workers of which the membership has not heard
 
 	// reportFaultsAtOnce says that the membership hears of faults without delay.
@@ -48,6 +49,7 @@ type process struct {
 	worker int
 	output *proc.Output
 	home   *numa.Node // memory node that the process is bound to; nil = none
+	gpu    string     // which GPU it has, as people are told; "" = there is none
 	ended  bool       // the process has ended; guarded by the supervisor's lock
 	fault  bool       // it failed, which ends the job; guarded by the supervisor's lock
 	silent bool       // the log has all output, and is closed; guarded by the supervisor's lock
@@ -66,6 +68,7 @@ func (s *supervisor) setProgram(program string, env environment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.program, s.env = program, env
+	s.gpus = findGPUs(env.hostVariables(1, "", 0))
 }
 
 // startTemplate starts the process from which workers are forked, if the job wants one, with
@@ -137,16 +140,26 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 	s.attempts++
 	var home *numa.Node
 	home, env.cores = s.chooseNode(env)
-	s.mu.Unlock()
+	take := s.gpus.takeFirst
 	if late {
 		at = position{worker: worker, token: token, size: 1, port: freePort()}
 		env.addr = "127.0.0.1"
+		take = s.gpus.takeLate
 	}
+	var text string
+	at.gpus, text = take(worker)
+	s.mu.Unlock()
+	started := false
+	defer func() {
+		if !started {
+			s.releaseGPUs([]int{worker})
+		}
+	}()
 	out, err := output()
 	if err != nil {
 		return nil, err
 	}
-	p := &process{worker: worker, output: out}
+	p := &process{worker: worker, output: out, gpu: text}
 	command := proc.Command{Path: program, Args: env.spec.Command, Env: env.workerVariables(at),
 		Template: template, Shield: s.shield}
 	if home != nil {
@@ -159,6 +172,7 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 	if p.Bound() {
 		p.home = home
 	}
+	started = true
 	s.mu.Lock()
 	s.processes[worker] = p
 	s.mu.Unlock()
@@ -217,6 +231,7 @@ func (s *supervisor) setEnded(p *process, e ending) (atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.ended, p.fault = true, !e.exit.OK() && !e.survived
+	s.gpus.release(p.worker)
 	s.forgetOldestProcess(p)
 	if p.fault && !s.reportFaultsAtOnce {
 		s.faults = append(s.faults, e)

@@ -50,8 +50,10 @@ func (l *launcher) startOrdered(o agent.StartOrder) {
 			l.cannotStart(worker, err)
 		}
 	}
-	if where := l.supervisor.bindingsText(o); where != "" {
-		l.console.Note(where)
+	for _, where := range []string{l.supervisor.bindingsText(o), l.supervisor.gpusText(o)} {
+		if where != "" {
+			l.console.Note(where)
+		}
 	}
 }
 
@@ -155,6 +157,7 @@ func (l *launcher) onEvent(e agent.Event) {
 	if e.What == "generation" && len(l.registry.neededHosts()) > 0 {
 		l.tasks.add(l.drainNeededHosts)
 	}
+	l.supervisor.releaseGPUs(e.Released)
 	l.reporter.reportEvent(e)
 }
 

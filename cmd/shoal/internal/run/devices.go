@@ -7,18 +7,16 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/gpu"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // What the commands find out about the devices of this machine. The functions read files of the
 // kernel, and any goroutine may call them.
 
-// gpuFiles matches a folder for each GPU, which Nvidia's driver makes.
-const gpuFiles = "/proc/driver/nvidia/gpus/*"
-
 // DefaultSlots returns the number of GPUs of this machine, or of its cores if it has none.
 func DefaultSlots() int {
-	if gpus, _ := filepath.Glob(gpuFiles); len(gpus) > 0 {
+	if gpus := gpu.Folders(); len(gpus) > 0 {
 		return len(gpus)
 	}
 	return runtime.NumCPU()
@@ -32,7 +30,7 @@ const kindUsage = "`KIND` of this host, which the on= of a mesh and the kinds of
 // name of the first GPU, or else cpu.
 func hostKind(given string) (string, error) {
 	if given == "" {
-		return defaultKind(gpuFiles), nil
+		return defaultKind(gpu.Folders()), nil
 	}
 	if err := topo.CheckKind(given); err != nil {
 		return "", cli.Usagef("--kind: %v", err)
@@ -42,10 +40,9 @@ func hostKind(given string) (string, error) {
 
 // defaultKind returns the name of the first GPU of which there is a folder, with hyphens for
 // spaces, or cpu if there is none.
-func defaultKind(gpus string) string {
-	list, _ := filepath.Glob(gpus)
-	for _, gpu := range list {
-		text, _ := os.ReadFile(filepath.Join(gpu, "information"))
+func defaultKind(folders []string) string {
+	for _, folder := range folders {
+		text, _ := os.ReadFile(filepath.Join(folder, "information"))
 		for line := range strings.Lines(string(text)) {
 			name, is := strings.CutPrefix(line, "Model:")
 			if kind := topo.KindOf(name); is && kind != "" {

@@ -23,10 +23,11 @@ func TestKindOfHost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for gpus, want := range map[string]string{
-		filepath.Join(dir, "*"):     "NVIDIA-A100-SXM4-40GB",
-		filepath.Join(dir, "*5.0"):  "Tesla-V100",
-		filepath.Join(dir, "none*"): "cpu",
+	both := []string{filepath.Join(dir, "0000:00:04.0"), filepath.Join(dir, "0000:00:05.0")}
+	for want, gpus := range map[string][]string{
+		"NVIDIA-A100-SXM4-40GB": both,
+		"Tesla-V100":            both[1:],
+		"cpu":                   nil,
 	} {
 		if got := defaultKind(gpus); got != want {
 			t.Errorf("with the GPUs %s this host is of kind %q, want %q", gpus, got, want)
