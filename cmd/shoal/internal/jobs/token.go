@@ -33,7 +33,7 @@ shoal run --listen writes a token that is valid for 24 hours. This command makes
 also works for a job that was started with --hosts. Run it on the host that leads the job.`, cli.ExitCodes, "several-hosts"),
 		Example: `  shoal token train --token-file token
   shoal token train --for 1h               to standard output
-  shoal token train --for 1h | ssh node9 shoal agent --join head:7077 --token-file -`,
+  shoal token train --for 1h | ssh node9 shoal agent --join node1:7077 --token-file -`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {

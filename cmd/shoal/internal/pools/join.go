@@ -121,8 +121,8 @@ shoal submit, queue and stop work on all hosts of the pool; logs, ps, top and ex
 is led, which is lead in shoal queue --json. The folder in which a job was submitted must be there
 on all hosts. When the host that keeps the pool is away, jobs go on, and this host joins again when
 it is back.`, cli.ExitCodes, "pool"),
-		Example: `  shoal pool join --join head:7070 --token-file token
-  shoal pool join --join head:7070 --token-file - --slots 2 --background < token
+		Example: `  shoal pool join --join node1:7070 --token-file token
+  shoal pool join --join node1:7070 --token-file - --slots 2 --background < token
   shoal pool join                          after a restart of this host`,
 		Args: cli.Arguments(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -50,7 +50,7 @@ one needs slots, and more when slots are free, at the end of a step, without los
 			cli.ExitCodes, "pool"),
 		Example: `  shoal pool start --slots 4 --background
   shoal pool start --slots 4 --listen :7070          other hosts join
-  shoal pool join --join head:7070 --token-file token
+  shoal pool join --join node1:7070 --token-file token
   shoal pool ls
   shoal pool stop`,
 		Args: cobra.ArbitraryArgs,

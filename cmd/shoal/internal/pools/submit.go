@@ -46,7 +46,7 @@ the job is in the record of the pool, and is not forgotten.
 The command is run in the folder and with the environment of shoal submit. With -n LEAST:MOST the
 pool decides how many workers the job has, and changes that while it trains, if it trains in steps.
 A spec (-f) is the one of shoal run, with these keys for pools in schedule: priority, deadline,
-tenant, value, budget, sizes, meshes and preempt.
+tenant, value, budget, steps, sizes, meshes and preempt.
 
 Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop.`,
 			cli.ExitCodes, "pool"),

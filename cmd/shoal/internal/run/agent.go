@@ -54,7 +54,7 @@ func NewAgentCommand() *cobra.Command {
 The agent runs workers of the job, as many as it has slots, over encrypted and authenticated links.
 
   event                          what the agent does
-  nobody answers yet             it says why, and tries again until --join-timeout
+  nobody answers yet             it says why, and tries again until somebody does
   the host that led is lost      another host leads on; shoal ps, resize and stop work there
   Ctrl-C or SIGTERM              its workers leave when their step ends, and so does the agent; if
                                  the job cannot do without them, it says why and stays
@@ -62,7 +62,7 @@ The agent runs workers of the job, as many as it has slots, over encrypted and a
 
 With --store and --job the agent asks the store of the job where the job listens, which is right
 also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
-		Example: `  shoal agent --join head:7077 --token-file token
+		Example: `  shoal agent --join node1:7077 --token-file token
   shoal agent --join 10.0.0.5:7077 --token-file - --slots 2 < token
   shoal agent --store nats://db:4222 --job digits --token-file token`,
 		Args: cli.NoArguments,
