@@ -9,6 +9,7 @@ np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 import device_double
 from changing_job import changing_job
+from local_training import anchor_of, backward, make_data, make_model, make_parts, values_of
 from torch import nn, optim
 
 import shoal
@@ -31,38 +32,6 @@ def job(monkeypatch):
         yield job
 
 
-def _data():
-    """A data set of 48 samples."""
-    x = torch.randn(48, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
-
-
-def _model():
-    """A small model with a batch norm."""
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
-
-
-def _parts(sync, rate=0.1, kind=optim.SGD, **options):
-    """A loader, a model and an optimizer of a kind with that `sync`."""
-    loader = shoal.torch.loader(_data(), global_batch=6, **options)
-    model = _model()
-    return loader, model, shoal.torch.optimizer(
-        kind(model.parameters(), lr=rate), model, sync=sync
-    )
-
-
-def _backward(model, x, y):
-    """Compute the gradients of a batch."""
-    model.zero_grad()
-    ((model(x) - y) ** 2).mean().backward()
-
-
-def _values(model):
-    """The parameters of a model, as one tensor of its own."""
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-
-
 @pytest.mark.parametrize("on_a_device", [False, True])
 @pytest.mark.parametrize("name", ["local", "diloco", "pair", "hybrid"])
 def test_one_worker_trains_as_without_shoal(job, monkeypatch, name, on_a_device):
@@ -75,23 +44,23 @@ def test_one_worker_trains_as_without_shoal(job, monkeypatch, name, on_a_device)
         device = device_double.DeviceDouble()
         monkeypatch.setattr(shoal.torch.cuda, "device_of", lambda tensors: device)
     options = ",lr=1,momentum=0" if name == "diloco" else ""
-    loader, model, optimizer = _parts(f"{name}:every=3{options}", epochs=2)
-    plain = _model()
+    loader, model, optimizer = make_parts(f"{name}:every=3{options}", epochs=2)
+    plain = make_model()
     reference = optim.SGD(plain.parameters(), lr=0.1)
-    ends, start = [], _values(model)
+    ends, start = [], values_of(model)
     for x, y in loader:
         step = loader.step
-        _backward(model, x, y)
+        backward(model, x, y)
         optimizer.step()
-        _backward(plain, x, y)
+        backward(plain, x, y)
         reference.step()
-        torch.testing.assert_close(_values(model), _values(plain))
+        torch.testing.assert_close(values_of(model), values_of(plain))
         ends.append(step.ends_round)
-        moved = _values(model)
+        moved = values_of(model)
         with optimizer.anchor():
-            assert torch.equal(_values(model), start) != step.ends_round
-            start = _values(model)
-        assert torch.equal(_values(model), moved)
+            assert torch.equal(values_of(model), start) != step.ends_round
+            start = values_of(model)
+        assert torch.equal(values_of(model), moved)
         assert step.committed == step.ends_round
     assert ends == [False, False, True, False, False, True, False, True] * 2
 
@@ -100,28 +69,28 @@ def test_a_round_that_is_left_is_made_again_from_the_anchor(job):
     """Where a loop ends in the midst of a round, by break, its samples come again, and so the next
     one begins with the parameters of the anchor.
     """
-    loader, model, optimizer = _parts("local:every=4")
-    start = _values(model)
+    loader, model, optimizer = make_parts("local:every=4")
+    start = values_of(model)
     for x, y in loader:
-        _backward(model, x, y)
+        backward(model, x, y)
         optimizer.step()
         if loader.step.local_index == 1:
             break
-    assert not torch.equal(_values(model), start)
+    assert not torch.equal(values_of(model), start)
     for x, y in loader:
-        assert torch.equal(_values(model), start) and loader.step.local_index == 0
+        assert torch.equal(values_of(model), start) and loader.step.local_index == 0
         break
 
 
 def test_a_worker_without_samples_makes_no_local_step(job):
     """A batch that is skipped changes nothing, and the round is committed without it."""
-    loader, model, optimizer = _parts("local:every=2", steps=2)
-    start = _values(model)
+    loader, model, optimizer = make_parts("local:every=2", steps=2)
+    start = values_of(model)
     for x, y in loader:
         assert not loader.step.skip(True), "the step goes on, and makes no update"
-        _backward(model, x, y)
+        backward(model, x, y)
         optimizer.step()
-    assert torch.equal(_values(model), start) and job.committed == 2
+    assert torch.equal(values_of(model), start) and job.committed == 2
 
 
 def test_a_sample_of_the_gradients_of_the_first_local_step_goes_with_the_commit(job, monkeypatch):
@@ -130,7 +99,7 @@ def test_a_sample_of_the_gradients_of_the_first_local_step_goes_with_the_commit(
     with weight 0.
     """
     monkeypatch.setattr(sample, "_FEW", 4)
-    loader, model, optimizer = _parts("local:every=3", epochs=2)
+    loader, model, optimizer = make_parts("local:every=3", epochs=2)
     calls, first, starts = [], [], set()
     plain = type(job).allreduce_async
 
@@ -145,7 +114,7 @@ def test_a_sample_of_the_gradients_of_the_first_local_step_goes_with_the_commit(
         step = loader.step
         if step.number == 6:
             assert not step.skip(True)
-        _backward(model, x, y)
+        backward(model, x, y)
         if not step.local_index:
             whole = [p.grad.reshape(-1) for p in optimizer._anchor.parameters]
             first.append((step.number, step.local_weight, [g.float() for g in whole]))
@@ -167,9 +136,9 @@ def test_a_sample_of_the_gradients_of_the_first_local_step_goes_with_the_commit(
 
 def test_a_step_that_is_left_out_leaves_no_trace_in_the_optimizer(job):
     """Gradients that are not finite, in the very first step, get into no moment of Adam's."""
-    loader, model, optimizer = _parts("local:every=2", kind=optim.Adam, steps=2)
+    loader, model, optimizer = make_parts("local:every=2", kind=optim.Adam, steps=2)
     for x, y in loader:
-        _backward(model, x, y)
+        backward(model, x, y)
         if loader.step.local_index == 0:
             next(model.parameters()).grad.fill_(float("inf"))
             optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.zeros(1)
@@ -178,22 +147,22 @@ def test_a_step_that_is_left_out_leaves_no_trace_in_the_optimizer(job):
             optimizer.__dict__.pop(name, None)
     moments = [s[k] for s in optimizer.inner.state.values() for k in ("exp_avg", "exp_avg_sq")]
     assert moments and all(torch.isfinite(m).all() for m in moments)
-    assert torch.isfinite(_values(model)).all() and job.committed == 2
+    assert torch.isfinite(values_of(model)).all() and job.committed == 2
 
 
 def test_a_second_optimizer_is_refused(job):
     """A round has one commit, so one optimizer makes its local steps."""
-    _, model, _ = _parts("local:every=2", steps=2)
+    _, model, _ = make_parts("local:every=2", steps=2)
     with pytest.raises(RuntimeError, match="makes local steps already"):
         shoal.torch.optimizer(optim.SGD(model.parameters(), lr=1), model, sync="local:every=2")
 
 
 def test_a_loop_that_is_to_end_makes_its_round_to_the_end(job):
     """loader.finish() in the first local step ends the loop with the round."""
-    loader, model, optimizer = _parts("local:every=4", steps=8)
+    loader, model, optimizer = make_parts("local:every=4", steps=8)
     made = 0
     for x, y in loader:
-        _backward(model, x, y)
+        backward(model, x, y)
         optimizer.step()
         loader.finish()
         made += 1
@@ -204,9 +173,9 @@ def test_gradients_of_a_local_step_are_clipped_and_scaled_here(job):
     """average_gradients() leaves them, and with a GradScaler the local step alone is left out whose
     gradients are not finite.
     """
-    loader, model, optimizer = _parts("local:every=2", rate=1.0, steps=2)
+    loader, model, optimizer = make_parts("local:every=2", rate=1.0, steps=2)
     for x, y in loader:
-        before = _values(model)
+        before = values_of(model)
         for p in model.parameters():
             p.grad = torch.full_like(p, 8.0)
         if loader.step.local_index:
@@ -215,7 +184,7 @@ def test_gradients_of_a_local_step_are_clipped_and_scaled_here(job):
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.zeros(1)
         optimizer.step()
         del optimizer.grad_scale, optimizer.found_inf
-        moved = before - _values(model)
+        moved = before - values_of(model)
         torch.testing.assert_close(
             moved, torch.full_like(moved, 0 if loader.step.local_index else 4.0)
         )
@@ -225,8 +194,9 @@ def test_checkpoints_have_the_anchor(job, tmp_path):
     """A checkpoint of a replica that differs from the anchor has the anchor, under the names of the
     model, and what is kept beside it; one that goes on has both.
     """
-    _, model, optimizer = _parts("sma:momentum=0.5,every=2")
+    _, model, optimizer = make_parts("sma:momentum=0.5,every=2")
     anchor = optimizer._anchor
+    anchor.begin()
     for i, kept in enumerate((anchor.z, anchor.kept["before"])):
         for tensor in kept:
             tensor.fill_(i + 7.0)
@@ -238,7 +208,7 @@ def test_checkpoints_have_the_anchor(job, tmp_path):
         for tensor in kept:
             tensor.fill_(-1)
     job._state.restore({**notes, **job._state.plan_checkpoint([])[1]}, parts, checkpoint=True)
-    assert set(_values(model).tolist()) == {7.0}
+    assert set(values_of(model).tolist()) == {7.0}
     assert {float(z.ravel()[0]) for z in anchor.z} == {7.0}
     assert {float(b.ravel()[0]) for b in anchor.kept["before"]} == {8.0}
 
@@ -252,8 +222,8 @@ def test_a_training_goes_on_from_a_checkpoint(monkeypatch, tmp_path):
         job, _ = changing_job()
         monkeypatch.setattr(shoal.job, "_current", job)
         with job:
-            loader = shoal.torch.loader(_data(), global_batch=6, steps=steps)
-            model = _model()
+            loader = shoal.torch.loader(make_data(), global_batch=6, steps=steps)
+            model = make_model()
             inner = optim.Adam(model.parameters(), lr=0.01)
             optimizer = shoal.torch.optimizer(inner, model, sync="sma:every=2,momentum=0.5")
             job.checkpoint(tmp_path, every=2)
@@ -261,11 +231,11 @@ def test_a_training_goes_on_from_a_checkpoint(monkeypatch, tmp_path):
             for x, y in loader:
                 if steps == 8:
                     assert loader.step.number == 6
-                    assert torch.equal(_values(model), _anchor_of(optimizer, model))
+                    assert torch.equal(values_of(model), anchor_of(optimizer, model))
                     break
-                _backward(model, x, y)
+                backward(model, x, y)
                 optimizer.step()
-                assert not torch.equal(_values(model), _anchor_of(optimizer, model))
+                assert not torch.equal(values_of(model), anchor_of(optimizer, model))
             kept = [anchor.z, anchor.kept["before"]]
             moments = [inner.state[p]["exp_avg"] for p in model.parameters()]
             found.append([t.clone() for each in (*kept, moments) for t in each])
@@ -276,7 +246,7 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
     """Between two rounds: the parameters become the anchor, what was kept begins anew, and with
     synchronous SGD gradients are averaged again. A job with "auto" begins with that.
     """
-    loader, model, optimizer = _parts("auto")
+    loader, model, optimizer = make_parts("auto")
     agent, anchor = job._backend, optimizer._anchor
     assert agent.declared_sync == DeclaredSync("ssgd", 1, auto=True)
     names, ends = [], []
@@ -284,11 +254,11 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
     for (x, y), number in zip(loader, range(8)):
         assert loader.step.number == number
         if loader.step.local_index == 0:
-            same = torch.equal(_values(model), _anchor_of(optimizer, model))
+            same = torch.equal(values_of(model), anchor_of(optimizer, model))
             assert same == (number != 3)  # the second round of sma
         names.append(anchor.strategy.name)
         ends.append(loader.step.ends_round)
-        _backward(model, x, y)
+        backward(model, x, y)
         optimizer.average_gradients()
         optimizer.step()
         if number + 1 in changes:
@@ -298,7 +268,7 @@ def test_the_setting_of_the_job_brings_another_strategy(job):
     assert names == ["ssgd", *["sma"] * 4, *["diloco"] * 2, "ssgd"]
     assert ends == [True, False, True, False, True, False, True, True]
     assert not anchor.kept
-    torch.testing.assert_close(_anchor_of(optimizer, model), _values(model))
+    torch.testing.assert_close(anchor_of(optimizer, model), values_of(model))
 
 
 class _ThreeWorkerStep:
@@ -322,8 +292,8 @@ def test_a_change_of_the_strategy_is_void_where_a_worker_has_another_anchor(
     the setting, and tell the agent; who joins is told of both. When all have the same anchor, the
     next one is taken.
     """
-    loader, model, optimizer = _parts("auto")
-    plain = _model()
+    loader, model, optimizer = make_parts("auto")
+    plain = make_model()
     reference = optim.SGD(plain.parameters(), lr=0.1)
     agent, anchor = job._backend, optimizer._anchor
     real = type(anchor).differing_ranks
@@ -335,11 +305,11 @@ def test_a_change_of_the_strategy_is_void_where_a_worker_has_another_anchor(
     for (x, y), number in zip(loader, range(5)):
         names.append(anchor.strategy.name)
         ends.append(loader.step.ends_round)
-        _backward(model, x, y)
+        backward(model, x, y)
         optimizer.step()
-        _backward(plain, x, y)
+        backward(plain, x, y)
         reference.step()
-        torch.testing.assert_close(_values(model), _values(plain))
+        torch.testing.assert_close(values_of(model), values_of(plain))
         assert loader.step.committed == ends[-1]
         if number + 1 == 3:
             monkeypatch.undo()
@@ -404,21 +374,15 @@ def test_all_workers_get_the_state_of_rank_0_for_the_same_parameters(kind):
             assert torch.equal(torch.as_tensor(one[key]), torch.as_tensor(other[key])), key
 
 
-def _anchor_of(optimizer, model):
-    """The anchor of a model's parameters, as one tensor."""
-    with optimizer.anchor():
-        return _values(model)
-
-
 def test_a_replica_begins_again_where_the_rate_drops(job):
     """With sma a replica differs from the anchor, until a learning rate is half of what it was."""
-    loader, model, optimizer = _parts("sma:every=1")
+    loader, model, optimizer = make_parts("sma:every=1")
     same = []
     for (x, y), rate in zip(loader, (0.1, 0.1, 0.06, 0.05, 0.05, 0.02)):
         optimizer.param_groups[0]["lr"] = rate
-        _backward(model, x, y)
+        backward(model, x, y)
         optimizer.step()
-        same.append(torch.equal(_values(model), _anchor_of(optimizer, model)))
+        same.append(torch.equal(values_of(model), anchor_of(optimizer, model)))
     assert same == [False, False, False, True, False, True]
 
 
@@ -440,7 +404,7 @@ def test_torch_and_numpy_give_the_same_bytes(name):
 
 def test_what_does_not_go_together_is_refused(job, monkeypatch):
     """With the line to change."""
-    data, model = _data(), _model()
+    data, model = make_data(), make_model()
     opt = optim.SGD(model.parameters(), lr=0.1)
 
     def refuse(kind, words, *arguments, sync="diloco", **options):
@@ -454,7 +418,7 @@ def test_what_does_not_go_together_is_refused(job, monkeypatch):
     refuse(TypeError, "needs the model too: shoal.torch.optimizer", opt)
     refuse(ValueError, "leave compress out", opt, model, compress="bf16")
     refuse(ValueError, "parameters that the model has not", opt, nn.Linear(1, 1))
-    wrapped, sharded = _model(), _model()
+    wrapped, sharded = make_model(), make_model()
     averaged.by_ddp.update(wrapped.parameters())
     line = r'Leave out the line that wraps the model.*torch.optimizer\(opt, model, sync="diloco'
     refuse(RuntimeError, line, optim.SGD(wrapped.parameters(), lr=0.1), wrapped)

@@ -89,6 +89,8 @@ class Anchor:
         self.strategy = strategy
         self.z = [w.clone() for w in self.w]
         self.kept = strategy.keep(self.z)
+        # A step was opened, or the state of others or of a checkpoint was taken over.
+        self.begun = False
 
     @property
     def w(self) -> List[Tensor]:
@@ -148,10 +150,23 @@ class Anchor:
                 path.copier.copy_out(target, mean)
         path.copier.order_after_copies_out()
 
+    def begin(self) -> None:
+        """Begin the first step: the anchor is where the parameters are, which may have been loaded
+        since it was made. Later calls change nothing.
+        """
+        if not self.begun:
+            self.move_to_parameters()
+            self.begun = True
+
     def move_to_parameters(self) -> None:
-        """Have the anchor be where the parameters are, where the strategy has them the same."""
-        if self.strategy.averages_gradients:
+        """Have the anchor be where the parameters are, where the strategy has them the same, and
+        before the first step.
+        """
+        if self.strategy.averages_gradients or not self.begun:
             assign(self.z, self.w)
+        if not self.begun:
+            for name, arrays in self.strategy.keep(self.z).items():
+                assign(self.kept[name], arrays)
 
     def differing_ranks(self, step: "shoal.Step", size: int, rank: int) -> List[int]:
         """The ranks, of so many, whose anchor is not that which most workers have; of two that as

@@ -274,6 +274,7 @@ class LocalSteps(Wrapper):
         assert step is not None and progress is not None
         if step.local_index:
             return
+        self._anchor.begin()
         if self._begun:
             self._anchor.reset_replica()
             self._begun = False
@@ -335,11 +336,17 @@ class LocalSteps(Wrapper):
         def set_state(model: torch.nn.Module, value: Dict[str, Any]) -> None:
             """Set a model and its part of the anchor, between two steps."""
             load_state(model, value)
+            anchor.begun = True
             for p in model.parameters():
                 if id(p) in places:
                     places[id(p)].copy_(p.detach())
             anchor.kept = anchor.strategy.keep(anchor.z)
             self._begun = False
+
+        def state_beside() -> Dict[str, Any]:
+            """The strategy, and what it keeps beside the anchor."""
+            anchor.move_to_parameters()
+            return {"sync": anchor.strategy.text, "asked": self._text, "kept": anchor.kept}
 
         def set_beside(value: Dict[str, Any]) -> None:
             """Take over the strategy of the others, or of a checkpoint, and what it keeps."""
@@ -356,7 +363,7 @@ class LocalSteps(Wrapper):
             mark_registered(job, model)
         job._state.register(
             job.unused("beside the anchor"),
-            lambda: {"sync": anchor.strategy.text, "asked": self._text, "kept": anchor.kept},
+            state_beside,
             set_beside,
             in_place=True,
             optional=True,

@@ -1,0 +1,63 @@
+"""What keeps rounds of local steps right in programs that do more than the plain loop: weights that
+are loaded late, steps that are left out, workers without samples. In a job of one, whose agent the
+test plays.
+"""
+
+import pytest
+
+pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+from changing_job import changing_job
+from local_training import anchor_of, backward, make_parts, values_of
+
+import shoal
+import shoal.torch
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """A job of one whose agent the test plays, and which shoal.join() returns; it is left at the
+    end of the test.
+    """
+    job, _ = changing_job()
+    monkeypatch.setattr(shoal.job, "_current", job)
+    with job:
+        yield job
+
+
+@pytest.mark.parametrize("sync", ["diloco:every=2,lr=1", "sma:every=2,momentum=0.5", "auto"])
+def test_weights_that_are_loaded_before_the_loop_are_where_the_anchor_begins(job, sync):
+    """Also those that the program loads once the optimizer is there. Who joins before the first
+    step gets them, and later changes of the parameters do not move the anchor.
+    """
+    loader, model, optimizer = make_parts(sync, rate=1e-4)
+    loaded = {name: 3 * value + 1 for name, value in model.state_dict().items()}
+    model.load_state_dict(loaded)
+    start = values_of(model)
+    assert torch.equal(anchor_of(optimizer, model), start)
+    job._state.plan_checkpoint(items := [])
+    weight = next(item for item in items if item.name == "model/0.weight")
+    assert bytes(weight.memory()) == loaded["0.weight"].numpy().tobytes()
+    moved = []
+    for (x, y), _ in zip(loader, range(2)):
+        assert torch.equal(anchor_of(optimizer, model), start) == (not moved or sync != "auto")
+        backward(model, x, y)
+        optimizer.step()
+        moved.append(values_of(model))
+    assert (anchor_of(optimizer, model) - start).abs().max() < 1
+    for before in optimizer._anchor.kept.get("before", []):
+        assert bytes(before.numpy()) in [bytes(v.numpy()) for v in loaded.values()]
+
+
+def test_what_is_taken_from_a_checkpoint_is_where_the_anchor_begins(job):
+    """Though the first step is opened after that: the replica of sma stays what it is."""
+    loader, model, optimizer = make_parts("sma:every=2")
+    notes = job._state.plan_checkpoint(items := [])
+    parts = [memoryview(bytearray(item.memory())) for item in items]
+    job._state.restore({**notes[0], **notes[1]}, parts, checkpoint=True)
+    start = values_of(model)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    for _ in loader:
+        assert torch.equal(anchor_of(optimizer, model), start)
+        break
