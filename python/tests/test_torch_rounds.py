@@ -3,6 +3,8 @@ are loaded late, steps that are left out, workers without samples. In a job of o
 test plays.
 """
 
+from array import array
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -61,3 +63,26 @@ def test_what_is_taken_from_a_checkpoint_is_where_the_anchor_begins(job):
     for _ in loader:
         assert torch.equal(anchor_of(optimizer, model), start)
         break
+
+
+def test_workers_that_are_lost_do_not_count_where_anchors_are_compared(job):
+    """They have said nothing: also where most are lost, those that are there decide."""
+    _, _, optimizer = make_parts("local:every=2")
+    anchor = optimizer._anchor
+
+    class Step:
+        """A step of four workers, of which rank 0 is this one."""
+
+        def __init__(self, *others):
+            """`others` have these checksums; None = that of this worker."""
+            self.others = others
+
+        def submit_aside(self, digests):
+            """The sum of what all have."""
+            digests[1:] = array("q", [digests[0] if o is None else o for o in self.others])
+            self.wait = lambda: digests
+            return self
+
+    assert anchor.differing_ranks(Step(0, 0, None), 4, 0) == []
+    assert anchor.differing_ranks(Step(0, 0, 7), 4, 0) == [3]
+    assert anchor.differing_ranks(Step(7, 0, 7), 4, 0) == [0]

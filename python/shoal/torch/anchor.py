@@ -50,13 +50,13 @@ class _RoundBucket(Bucket):
 
 
 def _digest(tensors: Sequence[Tensor]) -> int:
-    """A checksum of 48 bits of the bytes of tensors."""
+    """A checksum of 48 bits of the bytes of tensors, which is never 0."""
     hashed = hashlib.blake2b(digest_size=6)
     for tensor in tensors:
         data = wire_to_move(tensor).data
         memory = describe(data)
         hashed.update((ctypes.c_char * memory.nbytes).from_address(memory.address))
-    return int.from_bytes(hashed.digest(), "little")
+    return int.from_bytes(hashed.digest(), "little") | 1
 
 
 class Anchor:
@@ -170,7 +170,8 @@ class Anchor:
 
     def differing_ranks(self, step: "shoal.Step", size: int, rank: int) -> List[int]:
         """The ranks, of so many, whose anchor is not that which most workers have; of two that as
-        many have it is that of the lowest rank. The same on all workers, of which this is `rank`.
+        many have it is that of the lowest rank. One that is lost before it has said which it has is
+        not among them. The same on all workers, of which this is `rank`.
         """
         if size == 1:
             return []
@@ -178,8 +179,8 @@ class Anchor:
         digests = array("q", bytes(8 * size))
         digests[rank] = _digest(self.z)
         found = list(step.submit_aside(digests).wait())
-        ((usual, _),) = Counter(found).most_common(1)
-        return [i for i, digest in enumerate(found) if digest != usual]
+        ((usual, _),) = Counter(filter(None, found)).most_common(1)  # 0 = the worker is lost
+        return [i for i, digest in enumerate(found) if digest not in (0, usual)]
 
     def switch(self, strategy: Strategy) -> None:
         """Go on with another strategy, between two rounds: the parameters become the anchor."""
