@@ -86,3 +86,18 @@ def test_workers_that_are_lost_do_not_count_where_anchors_are_compared(job):
     assert anchor.differing_ranks(Step(0, 0, None), 4, 0) == []
     assert anchor.differing_ranks(Step(0, 0, 7), 4, 0) == [3]
     assert anchor.differing_ranks(Step(7, 0, 7), 4, 0) == [0]
+
+
+def test_an_anchor_block_within_another_does_not_end_it(job):
+    """A step is refused in the outer block too, and the parameters are the anchor up to its end."""
+    loader, model, optimizer = make_parts("sma:every=1")
+    for (x, y), _ in zip(loader, range(2)):
+        backward(model, x, y)
+        optimizer.step()
+        own = values_of(model)
+        with optimizer.anchor():
+            start = anchor_of(optimizer, model)
+            assert torch.equal(values_of(model), start) and not torch.equal(own, start)
+            with pytest.raises(RuntimeError, match="outside of the block"):
+                optimizer.step()
+        assert torch.equal(values_of(model), own)

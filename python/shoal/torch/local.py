@@ -230,12 +230,12 @@ class LocalSteps(Wrapper):
         """A block in which the parameters are the anchor: the same bytes on all workers, for an
         evaluation, or to save the model. Waits for nobody.
         """
-        self._at_anchor = True
+        outer, self._at_anchor = self._at_anchor, True
         try:
             with self._anchor.swapped_in():
                 yield
         finally:
-            self._at_anchor = False
+            self._at_anchor = outer
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Raises RuntimeError: the anchor has the parameters of the beginning."""
