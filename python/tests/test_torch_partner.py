@@ -31,15 +31,17 @@ class _Other:
 
     def __init__(self):
         """Of one who is there."""
-        self.lost, self.sent, self.waited, self.of = False, [], 0, None
+        self.lost, self.sent, self.waited, self.of, self.tags = False, [], 0, None, []
 
-    def send_async(self, x, other):
+    def send_async(self, x, other, tag):
         """Keep what this worker sends."""
+        self.tags.append(tag)
         self.sent.append((x.clone(), other))
         return self
 
-    def recv_async(self, x, other):
+    def recv_async(self, x, other, tag):
         """Receive what the other one has."""
+        self.tags.append(tag)
         if not self.lost:
             x.fill_(3)
         return self
@@ -92,7 +94,9 @@ def test_a_worker_meets_its_partner(job, monkeypatch):
     assert waits == [4], "it has waited for both directions of both element types"
     assert [(x.tolist(), to) for x, to in other.sent] == [([1] * 5, 1), ([5] * 3, 1)]
     other.lost = True
+    assert other.tags == [0] * 4
     meeting.average(Step(1))
+    assert other.tags[4:] == [1] * 4, "messages of a step are of that step alone"
     assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]] and waits == [4, 8]
     job.size, job.generation, other.lost = 3, 5, False
     rests = next(i for i in range(99) if partners(5, i, 3)[0] == 0)

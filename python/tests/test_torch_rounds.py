@@ -101,3 +101,35 @@ def test_an_anchor_block_within_another_does_not_end_it(job):
             with pytest.raises(RuntimeError, match="outside of the block"):
                 optimizer.step()
         assert torch.equal(values_of(model), own)
+
+
+@pytest.mark.parametrize("sync", ["local:every=3", "pair:every=3"])
+def test_a_local_step_without_a_step_of_the_optimizer_is_an_error(job, sync):
+    """Said in the next one, in whose place a partner could wait for ever; a step that is left out
+    by step.skip is none, and neither is a loop that is left.
+    """
+    loader, model, optimizer = make_parts(sync)
+    for x, y in loader:
+        break
+    with pytest.raises(RuntimeError, match="step 4 ended without optimizer.step"):
+        for x, y in loader:
+            if loader.step.number == 4:
+                continue
+            loader.step.skip(loader.step.number == 1)
+            backward(model, x, y)
+            optimizer.step()
+    assert job.committed == 3
+
+
+def test_gradients_that_are_averaged_and_left_are_no_error(job):
+    """With gradients averaged in each step, also in rounds of several, which there are where a
+    change of the strategy was void.
+    """
+    loader, model, optimizer = make_parts("auto", steps=4)
+    job._progress.cursor = job._progress.cursor.with_round(2)
+    for x, y in loader:
+        assert loader.step.local_steps == 2
+        backward(model, x, y)
+        optimizer.average_gradients()
+        optimizer.zero_grad()
+    assert job.committed == 4

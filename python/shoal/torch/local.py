@@ -142,6 +142,7 @@ class LocalSteps(Wrapper):
         self._partners = Partners(job, self._anchor.parameters)
         self._begun = False  # local steps were made of which no commit was made yet
         self._at_anchor = False  # the parameters are the anchor for a while
+        self._due = False  # a local step is open of which the program has not called `step` yet
         self._averaged = False  # the gradients are averages, of which no step was made yet
         # Of each group the highest learning rate since the replica was the anchor's.
         self._rates = [float(group["lr"]) for group in inner.param_groups]
@@ -169,6 +170,7 @@ class LocalSteps(Wrapper):
         if self._anchor.strategy.averages_gradients:
             return self._step_together()
         step = require_open_step(self._job)
+        self._due = False
         gradients = self._gradients()
         overflow = self._unscale(gradients) and self._overflowed(gradients)
         if not step.local_index:
@@ -205,6 +207,7 @@ class LocalSteps(Wrapper):
         if self._anchor.strategy.averages_gradients and not self._averaged:
             # A round has one step then, but where a change to another strategy was void.
             require_open_step(self._job).averages_in_round = True
+            self._due = False
             self._anchor.average_gradients()
             self._averaged = True
 
@@ -272,6 +275,12 @@ class LocalSteps(Wrapper):
             )
         step, progress = self._job.step, self._job._progress
         assert step is not None and progress is not None
+        if step.local_index and self._due:
+            raise RuntimeError(
+                f"shoal: step {step.number - 1} ended without optimizer.step(), which others may"
+                " wait for: call it in every step of the loop, also after loader.step.skip(True)"
+            )
+        self._due = True
         if step.local_index:
             return
         self._anchor.begin()

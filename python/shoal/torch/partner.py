@@ -51,10 +51,14 @@ class Partners:
             for tensor, part in zip(tensors, own.split([t.numel() for t in tensors])):
                 part.copy_(tensor.detach().reshape(-1))
         since = perf_counter_ns()
+        tag = step.number % (1 << 32)  # so that no message is taken for that of another step
         calls = [
             call
             for _, own, theirs in self._rooms
-            for call in (self._group.send_async(own, other), self._group.recv_async(theirs, other))
+            for call in (
+                self._group.send_async(own, other, tag),
+                self._group.recv_async(theirs, other, tag),
+            )
         ]
         lost = False
         for call in calls:
