@@ -133,3 +133,25 @@ def test_gradients_that_are_averaged_and_left_are_no_error(job):
         optimizer.average_gradients()
         optimizer.zero_grad()
     assert job.committed == 4
+
+
+@pytest.mark.parametrize("how", ["switch", "resume"])
+def test_rates_of_before_do_not_have_a_replica_begin_again(job, how):
+    """It is at the anchor after a change of the strategy, and where a training goes on: from there
+    on rates are compared.
+    """
+    loader, model, optimizer = make_parts("sma:every=1")
+    same = []
+    for (x, y), rate in zip(loader, (0.1, 0.1, 0.01, 0.01, 0.005)):
+        optimizer.param_groups[0]["lr"] = rate
+        backward(model, x, y)
+        optimizer.step()
+        same.append(torch.equal(values_of(model), anchor_of(optimizer, model)))
+        if len(same) == 2 and how == "switch":
+            job._backend.sync = "sma:alpha=0.2"
+            job._backend.change(job)
+        elif len(same) == 2:
+            notes = job._state.plan_checkpoint(items := [])
+            parts = [memoryview(bytearray(item.memory())) for item in items]
+            job._state.restore({**notes[0], **notes[1]}, parts, checkpoint=True)
+    assert same == [False, False, False, False, True]

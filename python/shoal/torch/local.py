@@ -144,8 +144,9 @@ class LocalSteps(Wrapper):
         self._at_anchor = False  # the parameters are the anchor for a while
         self._due = False  # a local step is open of which the program has not called `step` yet
         self._averaged = False  # the gradients are averages, of which no step was made yet
-        # Of each group the highest learning rate since the replica was the anchor's.
-        self._rates = [float(group["lr"]) for group in inner.param_groups]
+        # Of each group the highest learning rate at a commit since the replica was the anchor's;
+        # empty = there was no commit since.
+        self._rates: List[float] = []
         self._register(models)
         job._progress.step_open_hooks.append(self._open_step)  # type: ignore[union-attr]
 
@@ -225,8 +226,8 @@ class LocalSteps(Wrapper):
             0 <= now <= before / 2 < before for now, before in zip(rates, self._rates)
         ):
             self._anchor.reset_replica()
-            self._rates = rates
-        self._rates = [max(pair) for pair in zip(rates, self._rates)]
+            self._rates = []
+        self._rates = [max(pair) for pair in zip(rates, self._rates or rates)]
 
     @contextlib.contextmanager
     def anchor(self) -> Iterator[None]:
@@ -313,6 +314,7 @@ class LocalSteps(Wrapper):
             return
         self._in_force = text
         anchor.switch(strategy)
+        self._rates = []
         if strategy.averages_gradients:
             broadcast_state(step, self.inner)
 
@@ -361,6 +363,7 @@ class LocalSteps(Wrapper):
             """Take over the strategy of the others, or of a checkpoint, and what it keeps."""
             self._text, self._in_force = value["asked"], value["sync"]
             anchor.set_kept(parse(value["sync"]).strategy, value["kept"])
+            self._rates = []
 
         for model in models:
             job._state.register(
