@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 from changing_job import changing_job
-from local_training import anchor_of, backward, make_parts, values_of
+from local_training import anchor_of, backward, make_data, make_model, make_parts, values_of
 
 import shoal
 import shoal.torch
@@ -155,3 +155,45 @@ def test_rates_of_before_do_not_have_a_replica_begin_again(job, how):
             parts = [memoryview(bytearray(item.memory())) for item in items]
             job._state.restore({**notes[0], **notes[1]}, parts, checkpoint=True)
     assert same == [False, False, False, False, True]
+
+
+def _disregard(step):
+    """Have the samples of this worker not count in a step, as those of a worker without samples."""
+    step.weight = step.local_weight = 0
+
+
+@pytest.mark.parametrize("by", ["optimizer", "auto", "ddp"])
+def test_a_gradient_that_nobody_has_whose_samples_count_is_none(job, by):
+    """A worker without samples computes too, on those of others: it must not step with a gradient
+    that is its own.
+    """
+    loader = shoal.torch.loader(make_data(), global_batch=6)
+    model = make_model()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    if by == "ddp":
+        model, optimizer = shoal.torch.ddp(model, find_unused_parameters=True), inner
+        job.size = 2  # a worker that is alone averages nothing
+    else:
+        optimizer = shoal.torch.optimizer(inner, model, sync="auto" if by == "auto" else None)
+    start = values_of(model)
+    for x, y in loader:
+        _disregard(loader.step)
+        backward(model, x, y)
+        optimizer.step()
+        assert torch.equal(values_of(model), start)
+        assert by == "ddp" or all(p.grad is None for p in model.parameters())
+        break
+
+
+@pytest.mark.parametrize("sync", ["local:every=1", "sma:every=1", "pair:every=1"])
+def test_the_anchor_stays_where_all_are_lost_who_had_samples(job, sync):
+    """The others commit the round without them; what their replicas have does not count."""
+    loader, model, optimizer = make_parts(sync)
+    start = values_of(model)
+    for x, y in loader:
+        backward(model, x, y)
+        optimizer.inner.step()
+        _disregard(loader.step)
+        optimizer.step()
+        break
+    assert torch.equal(anchor_of(optimizer, model), start)

@@ -104,8 +104,10 @@ class Anchor:
         w = self.w
         moved: List[Optional[Tensor]] = list(differences(w, self.z))
         self._average(moved, gradient=False)
+        # None = all workers are lost that had samples in the round
+        mean = [torch.zeros_like(z) if d is None else d for z, d in zip(self.z, moved)]
         workers = int(self._round_buckets[0].worker_count)  # type: ignore[attr-defined]
-        self.strategy.commit(w, self.z, self.kept, moved, workers)
+        self.strategy.commit(w, self.z, self.kept, mean, workers)
 
     def average_gradients(self) -> None:
         """Average the gradients over the workers, in place, as the commit of the open step. The
@@ -118,8 +120,8 @@ class Anchor:
 
     def _average(self, tensors: List[Optional[Tensor]], gradient: bool) -> None:
         """Replace tensors like the parameters by their means over the workers, as the commit of
-        the open step. None = there is none here; it stays so where no worker has one. `gradient`:
-        they are gradients, whose noise the agent measures.
+        the open step. None = there is none here, and then none on any worker whose samples count.
+        `gradient`: they are gradients, whose noise the agent measures.
         """
         places: Dict[int, int] = {}  # index of the first tensor of a bucket, by the bucket's id
         at = 0
@@ -138,13 +140,15 @@ class Anchor:
         submit_whole(path, tensors_of)
         for bucket in path.exchange.averaged_buckets():
             for i, (like, mean) in enumerate(zip(bucket.parameters, bucket.unpack())):
-                if mean is None:
-                    continue
                 if id(bucket) not in places:
-                    path.copier.copy_out(like.detach(), mean)
+                    if mean is not None:
+                        path.copier.copy_out(like.detach(), mean)
                     continue
                 at = places[id(bucket)] + i
                 target = tensors[at]
+                if mean is None:
+                    tensors[at] = None
+                    continue
                 if target is None:
                     target = tensors[at] = torch.empty_like(like.detach())
                 path.copier.copy_out(target, mean)

@@ -444,9 +444,14 @@ class Average:
         self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]
     ) -> None:
         """Copy a mean to the place of the gradient in DDP's bucket, on the thread of the copier's
-        tasks; None = no worker has a gradient.
+        tasks; None = no worker whose samples count has a gradient.
         """
         if average is None:
+            # Those whose samples count have not used it; where one of another worker has, DDP takes
+            # what is in its bucket.
+            if self._used is not None and parameter in self._used:
+                zeros = torch.zeros(gradient.shape, dtype=gradient.dtype)
+                self._path.copier.copy_out(gradient, zeros)
             return
         self._path.copier.copy_out(gradient, average)
         if self._used is not None and parameter not in self._used:

@@ -174,10 +174,13 @@ class Averaging(Wrapper):
             path = self._submit_buckets(self._paths.choose(void=True))
         for bucket in path.exchange.averaged_buckets():
             for parameter, average in zip(bucket.parameters, bucket.unpack()):
-                if average is not None:
-                    if parameter.grad is None:
-                        parameter.grad = torch.empty_like(parameter)
-                    path.copier.copy_out(parameter.grad, average)
+                if average is None:
+                    # Nobody has one whose samples count; this worker's may be such as do not.
+                    parameter.grad = None
+                    continue
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                path.copier.copy_out(parameter.grad, average)
         path.copier.order_after_copies_out()
         self._averaged = True
 
