@@ -115,12 +115,15 @@ class World:
             return
         each = [differences(worker.w, worker.z) for worker in there]
         counted = sum(weights[r] > 0 for r in ranks)
-        for worker in there:
+        for rank, worker in zip(ranks, there):
             mean = [
                 sum(np.float32(self.sign * weights[r] / whole) * d[i] for r, d in zip(ranks, each))
                 for i in range(len(worker.z))
             ]
-            self.sync.strategy.commit(worker.w, worker.z, worker.kept, mean, counted)
+            w = worker.w
+            if self.sync.strategy.keeps_replicas and not weights[rank]:
+                w = [a.copy() for a in w]  # the mean has nothing of it
+            self.sync.strategy.commit(w, worker.z, worker.kept, mean, counted)
         self.workers = there
 
 

@@ -197,3 +197,16 @@ def test_the_anchor_stays_where_all_are_lost_who_had_samples(job, sync):
         optimizer.step()
         break
     assert torch.equal(anchor_of(optimizer, model), start)
+
+
+def test_a_replica_without_samples_in_the_round_gives_nothing_to_the_anchor(job):
+    """The mean has nothing of it, so by sma it would lose what no other gets."""
+    loader, model, optimizer = make_parts("sma:every=1")
+    for (x, y), number in zip(loader, range(2)):
+        backward(model, x, y)
+        if number == 1:
+            _disregard(loader.step)
+        before = values_of(model)
+        optimizer.step()
+        assert torch.equal(values_of(model), before) == (number == 1)
+    assert not torch.equal(before, anchor_of(optimizer, model))

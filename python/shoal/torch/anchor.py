@@ -22,6 +22,7 @@ from shoal.sync.contract import assign, differences
 
 from .arena import empty
 from .bucket import Bucket, BucketCall, StepInfo, make_buckets
+from .exchange import require_open_step
 from .optimizer_wrapper import submit_whole
 from .path import Paths
 from .sample import LocalSample
@@ -75,6 +76,7 @@ class Anchor:
         """An anchor at the parameters as they are, the same on all workers. `buffers` are tensors
         of the model, such as running means of batch norms, that become their means at each commit.
         """
+        self._job = job
         self._statistics = make_buckets(buffers)
         for bucket in self._statistics:
             bucket.gradient = False
@@ -101,12 +103,14 @@ class Anchor:
         """End a round: average how far the parameters have moved over the workers, as the commit of
         the open step, and move the anchor and the parameters as the strategy says.
         """
-        w = self.w
+        w, has_samples = self.w, require_open_step(self._job).weight > 0
         moved: List[Optional[Tensor]] = list(differences(w, self.z))
         self._average(moved, gradient=False)
         # None = all workers are lost that had samples in the round
         mean = [torch.zeros_like(z) if d is None else d for z, d in zip(self.z, moved)]
         workers = int(self._round_buckets[0].worker_count)  # type: ignore[attr-defined]
+        if self.strategy.keeps_replicas and not has_samples:
+            w = [replica.clone() for replica in w]  # it gives nothing, since D has nothing of it
         self.strategy.commit(w, self.z, self.kept, mean, workers)
 
     def average_gradients(self) -> None:
