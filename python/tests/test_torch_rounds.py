@@ -210,3 +210,25 @@ def test_a_replica_without_samples_in_the_round_gives_nothing_to_the_anchor(job)
         optimizer.step()
         assert torch.equal(values_of(model), before) == (number == 1)
     assert not torch.equal(before, anchor_of(optimizer, model))
+
+
+def test_samples_that_are_left_out_of_a_local_step_are_in_no_buffer(job):
+    """Inputs that are not finite get into the running means of this worker, which are left out of
+    the commit, where step.skip leaves out the step. Those of other rounds are what they become.
+    """
+    loader, model, optimizer = make_parts("local:every=2", steps=6)
+    norm = model[1]
+    for x, y in loader:
+        step = loader.step
+        if step.local_index == 0:
+            before = norm.running_mean.clone()
+        if step.number == 2:
+            x = x * float("nan")
+        loss = ((model(x) - y) ** 2).mean()
+        assert not step.skip(not torch.isfinite(loss))
+        model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step.ends_round:
+            assert torch.equal(norm.running_mean, before) == (step.number == 3)
+            assert torch.isfinite(norm.running_var).all()

@@ -77,6 +77,9 @@ class Anchor:
         of the model, such as running means of batch norms, that become their means at each commit.
         """
         self._job = job
+        self._buffers = list(buffers)
+        # What the buffers were when the round under way began; empty = it has one step.
+        self._buffers_before: List[Tensor] = []
         self._statistics = make_buckets(buffers)
         for bucket in self._statistics:
             bucket.gradient = False
@@ -99,10 +102,19 @@ class Anchor:
         """The replica of this worker: the elements of the parameters."""
         return [p.detach() for p in self.parameters]
 
-    def commit(self) -> None:
+    def begin_round(self, steps: int) -> None:
+        """Note what the buffers are, before the first of so many local steps."""
+        self._buffers_before = [b.detach().clone() for b in self._buffers if steps > 1]
+
+    def commit(self, skipped: bool = False) -> None:
         """End a round: average how far the parameters have moved over the workers, as the commit of
-        the open step, and move the anchor and the parameters as the strategy says.
+        the open step, and move the anchor and the parameters as the strategy says. `skipped`: this
+        worker has left out samples, which are in its buffers already, whatever they are; it gives
+        what those were when the round began.
         """
+        if skipped:
+            for buffer, before in zip(self._buffers, self._buffers_before):
+                buffer.detach().copy_(before)
         w, has_samples = self.w, require_open_step(self._job).weight > 0
         moved: List[Optional[Tensor]] = list(differences(w, self.z))
         self._average(moved, gradient=False)

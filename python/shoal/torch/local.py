@@ -143,6 +143,8 @@ class LocalSteps(Wrapper):
         self._begun = False  # local steps were made of which no commit was made yet
         self._at_anchor = False  # the parameters are the anchor for a while
         self._due = False  # a local step is open of which the program has not called `step` yet
+        self._dealt = 0  # samples that count of this worker in that step, before any are left out
+        self._skipped = False  # the program has left out samples of a step in this round
         self._averaged = False  # the gradients are averages, of which no step was made yet
         # Of each group the highest learning rate at a commit since the replica was the anchor's;
         # empty = there was no commit since.
@@ -172,6 +174,7 @@ class LocalSteps(Wrapper):
             return self._step_together()
         step = require_open_step(self._job)
         self._due = False
+        self._skipped = self._skipped or step.local_weight < self._dealt
         gradients = self._gradients()
         overflow = self._unscale(gradients) and self._overflowed(gradients)
         if not step.local_index:
@@ -186,7 +189,7 @@ class LocalSteps(Wrapper):
             self._begun = True
             self._partners.average(step)
         if step.ends_round:
-            self._anchor.commit()
+            self._anchor.commit(self._skipped)
             self._begun = False
             self._restart_replica()
         return result
@@ -281,10 +284,12 @@ class LocalSteps(Wrapper):
                 f"shoal: step {step.number - 1} ended without optimizer.step(), which others may"
                 " wait for: call it in every step of the loop, also after loader.step.skip(True)"
             )
-        self._due = True
+        self._due, self._dealt = True, step.local_weight
         if step.local_index:
             return
+        self._skipped = False
         self._anchor.begin()
+        self._anchor.begin_round(step.local_steps)
         if self._begun:
             self._anchor.reset_replica()
             self._begun = False
