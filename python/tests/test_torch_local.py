@@ -3,6 +3,8 @@ what comes of a round that is made again, clipping, GradScaler, checkpoints, and
 together.
 """
 
+from array import array
+
 import pytest
 
 np = pytest.importorskip("numpy")
@@ -18,7 +20,7 @@ from shoal._runtime.backend import DeclaredSync
 from shoal._runtime.protocol import SAMPLE
 from shoal.sync import STRATEGIES, parse
 from shoal.torch import averaged, sample
-from shoal.torch.moments import broadcast_state
+from shoal.torch.moments import _broadcast_text, broadcast_state
 
 
 @pytest.fixture
@@ -348,16 +350,23 @@ class _TwoWorkerStep:
 @pytest.mark.parametrize("kind", [optim.Adam, optim.SGD])
 def test_all_workers_get_the_state_of_rank_0_for_the_same_parameters(kind):
     """An optimizer has state for the parameters that got a gradient, which are others on each
-    worker: of some that rank 0 has none, and of others it alone has some.
+    worker: of some that rank 0 has none, and of others it alone has some. Its schedulers, and the
+    options that they set, are those of rank 0 too.
     """
     options = {"momentum": 0.9, "weight_decay": 0.1} if kind is optim.SGD else {}
-    found, said = [], None
+    found, told, said = [], [], None
     for used in ([0, 1], [1, 2]):
         parameters = [nn.Parameter(torch.full((3,), float(i + 1))) for i in range(4)]
         inner = kind(parameters, lr=0.1, **options)
+        warm = optim.lr_scheduler.LambdaLR(inner, lambda n: 1 / (n + 1))
+        plateau = optim.lr_scheduler.ReduceLROnPlateau(inner, patience=used[0])
         for i in used:
             parameters[i].grad = torch.full((3,), float(sum(used) + i))
         inner.step()
+        for _ in used[: 1 + (said is None)]:  # one steps its scheduler less often
+            warm.step()
+        plateau.step(float(used[0]))
+        inner.param_groups[0]["betas"] = (0.5, float(used[0]))
         before = [p.detach().clone() for p in parameters]
         step = _TwoWorkerStep(said)
         broadcast_state(step, inner)
@@ -365,6 +374,9 @@ def test_all_workers_get_the_state_of_rank_0_for_the_same_parameters(kind):
         assert all(map(torch.equal, before, parameters)), "no parameter moves"
         assert [p.grad is not None for p in parameters] == [i in used for i in range(4)]
         found.append([dict(inner.state.get(p, {})) for p in parameters])
+        group, keys = inner.param_groups[0], ("lr", "betas")
+        told.append([[group[key] for key in keys], warm.state_dict(), plateau.state_dict()])
+    assert told[0] == told[1] and told[0][0] == [0.1 / 3, (0.5, 0.0)]
     assert not said, "the second makes as many calls as the first"
     first, second = found
     assert [bool(s) for s in first] == [bool(s) for s in second] == [True, True, False, False]
@@ -372,6 +384,23 @@ def test_all_workers_get_the_state_of_rank_0_for_the_same_parameters(kind):
         assert one.keys() == other.keys()
         for key in one:
             assert torch.equal(torch.as_tensor(one[key]), torch.as_tensor(other[key])), key
+
+
+def test_what_is_no_plain_option_of_a_scheduler_is_named(capfd):
+    """It stays what it is on each worker."""
+    inner = optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    schedule = optim.lr_scheduler.StepLR(inner, 3)
+    schedule.own = torch.ones(2)
+    broadcast_state(_TwoWorkerStep(), inner)
+    assert "the state of a StepLR is not made the same" in capfd.readouterr().err
+
+
+def test_the_text_of_another_rank_takes_the_place_of_one_that_is_lost():
+    """Where that has another length, all workers ask again."""
+    step = _TwoWorkerStep([])
+    said = [array("q", [2]), bytes(2), array("q", [3]), b"abc"]
+    step.said = [torch.frombuffer(bytearray(s), dtype=torch.uint8) for s in said]
+    assert _broadcast_text(step, b"longer") == b"abc" and not step.said
 
 
 def test_a_replica_begins_again_where_the_rate_drops(job):

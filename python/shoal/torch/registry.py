@@ -88,6 +88,11 @@ def belonging_to(managed: List[Any]) -> List[Any]:
     return list(_belonging(managed))
 
 
+def schedulers_of(optimizer: torch.optim.Optimizer) -> List[Any]:
+    """The registered schedulers of an optimizer that are alive. May collect garbage."""
+    return [thing for thing in belonging_to([optimizer]) if isinstance(thing, _SCHEDULERS)]
+
+
 def _belonging(managed: List[Any]) -> Iterator[Any]:
     """What `belonging_to` returns, without collecting garbage before."""
     known = {id(thing) for thing in managed}

@@ -56,7 +56,7 @@ def register_state(job: "shoal.Job", name: str, holder: Any, named: bool = True)
         """The state, without the functions that schedulers keep among their numbers: every worker
         has its own.
         """
-        return _without_functions(holder.state_dict())
+        return without_functions(holder.state_dict())
 
     if isinstance(holder, torch.optim.Optimizer) and job.outside and not holder.state:
         initialize_state(holder)
@@ -125,13 +125,13 @@ def _without_tensors(value: Any) -> Any:
     return None if isinstance(value, torch.Tensor) else value
 
 
-def _without_functions(value: Any) -> Any:
+def without_functions(value: Any) -> Any:
     """A nested value without the entries of dicts that are functions; its dicts and lists are
     new.
     """
     if isinstance(value, dict):
-        return {key: _without_functions(v) for key, v in value.items() if not callable(v)}
-    return [_without_functions(v) for v in value] if isinstance(value, list) else value
+        return {key: without_functions(v) for key, v in value.items() if not callable(v)}
+    return [without_functions(v) for v in value] if isinstance(value, list) else value
 
 
 def load_state(holder: Any, value: Optional[Dict[str, Any]]) -> None:
