@@ -65,28 +65,35 @@ class Running:
         --no-wait, when the job has the order.
         """
         with self.slowed():
-            done = subprocess.run(
-                [self._binary, "resize", self.name, str(n), *options],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=HANG,
-            )
-        assert done.returncode == 0, done.stdout
+            self._shoal("resize", self.name, str(n), *options)
 
     def set(self, *words):
         """Run `shoal set` with these words, and return when the job trains so; with --no-wait, when
         it has the order: of a change that may be taken back at once, shoal set that waits says
         either that the job has it or that it was changed again.
         """
+        self._shoal("set", self.name, *words)
+
+    def limit(self, rate):
+        """Run `shoal limit` with this rate, and return when each host sends so much at most."""
+        self._shoal("limit", self.name, rate)
+
+    def explain(self):
+        """What `shoal explain` says of the job, which must be running."""
+        assert self._process.poll() is None, "the job has ended"
+        return self._shoal("explain", self.name)
+
+    def _shoal(self, *words):
+        """Run a command of shoal that must succeed, and return what it prints."""
         done = subprocess.run(
-            [self._binary, "set", self.name, *words],
+            [self._binary, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             timeout=HANG,
         )
         assert done.returncode == 0, done.stdout
+        return done.stdout
 
     @property
     def name(self):
