@@ -87,7 +87,7 @@ class World:
                     for w, g in zip(worker.w, self.gradients(worker, pieces[rank][local])):
                         w -= np.float32(RATE) * g
             if self.sync.strategy.pairs:
-                self._meet_partners(there, size)
+                self._meet_partners(there, [len(part) for part in parts])
             self.steps += 1
         done = [rank not in lost for rank in range(size)]
         self._commit([r for r in range(size) if done[r]], [len(part) for part in parts])
@@ -95,15 +95,18 @@ class World:
             self.taken[part] += done[rank]
         self.cursor = cursor.commit(size, done)
 
-    def _meet_partners(self, there, size):
+    def _meet_partners(self, there, weights):
         """Average the replicas of those that are there with their partners'; who has none keeps
-        what it has.
+        what it has. `weights` has the samples of all ranks in the round.
         """
-        found = partners(self.seed, self.steps, size)
+        found = partners(self.seed, self.steps, len(weights))
         before = {r: [w.copy() for w in self.workers[r].w] for r in there}
         for rank in there:
             if found[rank] != rank and found[rank] in before:
-                average_pair(self.workers[rank].w, before[found[rank]])
+                both = (weights[rank], weights[found[rank]])
+                if self.sync.strategy.keeps_replicas:
+                    both = (1, 1)
+                average_pair(self.workers[rank].w, before[found[rank]], both)
 
     def _commit(self, ranks, weights):
         """End a round with the workers of these ranks; the others are gone. `weights` has the

@@ -11,6 +11,7 @@ np = pytest.importorskip("numpy")
 from sync_world import RATE, World, assert_alike
 
 from shoal.sync import STRATEGIES, parse, partners
+from shoal.sync.matching import average_pair
 
 SEED = int(os.environ.get("SEED", 1))
 TEXTS = [
@@ -139,6 +140,21 @@ def test_partners_are_a_matching_that_follows_from_the_seed():
             assert len(pairs) == size * (size - 1 + size % 2)
             assert max(pairs.values()) < 1.5 * min(pairs.values())
     assert partners(7, 0, 6) != partners(8, 0, 6)
+
+
+@pytest.mark.parametrize("weights", [(3, 2), (4, 0), (0, 0), (5, 5)])
+def test_partners_have_the_same_bytes_and_keep_their_weighted_sum(weights):
+    """So by hybrid a meeting leaves what the commit averages as it is, whatever parts they have; of
+    workers without samples nothing counts.
+    """
+    random = np.random.default_rng(1)
+    one, other = (random.normal(size=99).astype("f4") for _ in range(2))
+    found = [[one.copy()], [other.copy()]]
+    average_pair(found[0], [other.copy()], weights)
+    average_pair(found[1], [one.copy()], weights[::-1])
+    assert found[0][0].tobytes() == found[1][0].tobytes()
+    before = weights[0] * one + weights[1] * other
+    np.testing.assert_allclose(sum(weights) * found[0][0], before, rtol=1e-4, atol=1e-5)
 
 
 def test_texts_name_strategies():

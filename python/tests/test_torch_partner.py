@@ -86,22 +86,30 @@ def test_a_worker_meets_its_partner(job, monkeypatch):
             """The step of this number."""
             self.number = number
 
+        def samples_of_ranks(self, ranks):
+            """Two of rank 0, and one of any other."""
+            return 2 if ranks == [0] else 1
+
     monkeypatch.setattr(job, "group", group)
     monkeypatch.setattr(job._backend, "step_timer", Timer())
     meeting = Partners(job, tensors)
-    meeting.average(Step(0))
+    meeting.average(Step(0), False)
     assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]]
     assert waits == [4], "it has waited for both directions of both element types"
     assert [(x.tolist(), to) for x, to in other.sent] == [([1] * 5, 1), ([5] * 3, 1)]
     other.lost = True
     assert other.tags == [0] * 4
-    meeting.average(Step(1))
+    meeting.average(Step(1), True)
     assert other.tags[4:] == [1] * 4, "messages of a step are of that step alone"
     assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]] and waits == [4, 8]
     job.size, job.generation, other.lost = 3, 5, False
     rests = next(i for i in range(99) if partners(5, i, 3)[0] == 0)
-    meeting.average(Step(rests))
+    meeting.average(Step(rests), True)
     assert waits == [4, 8] and groups == [[0, 1], [0, 1, 2]]
     job.size = 1
-    meeting.average(Step(0))
+    meeting.average(Step(0), False)
     assert waits == [4, 8]
+    job.size, other.lost = 5, False
+    meets = next(i for i in range(99) if partners(5, i, 5)[0])
+    meeting.average(Step(meets), True)
+    torch.testing.assert_close(tensors[1], torch.full((3,), 4 * 2 / 3 + 1, dtype=torch.float64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Tuple
 
 from ..cursor import random_word
 
@@ -21,10 +21,11 @@ def partners(seed: int, step: int, size: int) -> List[int]:
     return found
 
 
-def average_pair(w: List[object], theirs: List[object]) -> None:
-    """w := (w + theirs) / 2, in place. A sum of two is the same in either order, so both partners
-    have the same bytes then.
+def average_pair(w: List[object], theirs: List[object], weights: Tuple[int, int] = (1, 1)) -> None:
+    """w := the mean of w and theirs with these weights, in place; where both are 0, the plain mean.
+    A sum of two is the same in either order, so both partners have the same bytes then.
     """
-    for mine, other in zip(w, theirs):
-        mine += other  # type: ignore[operator]
-        mine *= 0.5  # type: ignore[operator]
+    mine, other = weights if any(weights) else (1, 1)
+    for replica, partner in zip(w, theirs):
+        replica *= mine / (mine + other)  # type: ignore[operator]
+        replica += partner * (other / (mine + other))  # type: ignore[operator]

@@ -187,7 +187,7 @@ class LocalSteps(Wrapper):
             self._allocate_state()
         if self._anchor.strategy.pairs:
             self._begun = True
-            self._partners.average(step)
+            self._partners.average(step, by_samples=not self._anchor.strategy.keeps_replicas)
         if step.ends_round:
             self._anchor.commit(self._skipped)
             self._begun = False

@@ -32,9 +32,10 @@ class Partners:
         # By element type: the tensors of it, and memory in the arena for them and for the other's.
         self._rooms: List[Tuple[List[Tensor], Tensor, Tensor]] = []
 
-    def average(self, step: "shoal.Step") -> None:
+    def average(self, step: "shoal.Step", by_samples: bool) -> None:
         """Average with this worker's partner of a local step, and wait for that worker. A worker
-        whose partner is lost, or which has none, keeps what it has.
+        whose partner is lost, or which has none, keeps what it has. `by_samples`: weighted by the
+        samples that both have in the round.
         """
         job = self._job
         if job.size == 1:
@@ -70,12 +71,14 @@ class Partners:
         job._backend.step_timer.add_partner_wait(since)
         if lost:
             return
+        weights = (1, 1)
+        if by_samples:
+            weights = (step.samples_of_ranks([job.rank]), step.samples_of_ranks([other]))
         for tensors, _, theirs in self._rooms:
             parts = theirs.split([t.numel() for t in tensors])
             own_parts = [t.detach() for t in tensors]
-            average_pair(
-                own_parts, [part.view(t.shape).to(t.device) for t, part in zip(tensors, parts)]
-            )
+            other_parts = [part.view(t.shape).to(t.device) for t, part in zip(tensors, parts)]
+            average_pair(own_parts, other_parts, weights)
 
     def _renew_group(self) -> None:
         """Make the group of the members of now, and free the one before. Waits for the agent.
