@@ -14,6 +14,7 @@ from local_training import anchor_of, backward, make_data, make_model, make_part
 
 import shoal
 import shoal.torch
+from shoal._checkpoint.shards import catalogue, shard_ranges
 
 
 @pytest.fixture
@@ -232,3 +233,35 @@ def test_samples_that_are_left_out_of_a_local_step_are_in_no_buffer(job):
         if step.ends_round:
             assert torch.equal(norm.running_mean, before) == (step.number == 3)
             assert torch.isfinite(norm.running_var).all()
+
+
+def test_tensors_of_all_workers_have_the_same_place_in_a_checkpoint(job):
+    """Though an optimizer has state for some parameters only, others on each worker: what is
+    registered after it is written by all workers in parts, by its place.
+    """
+    _, model, optimizer = make_parts("local:every=2", kind=torch.optim.Adam)
+    job.register("average", lambda: {"w": torch.ones(3)}, lambda value: None)
+    places = []
+    for used in (0, 1):
+        for p in list(model.parameters())[:used]:
+            p.grad = torch.ones_like(p)
+        optimizer.inner.step()
+        job._state.plan_checkpoint(items := [], 2)
+        ranges = shard_ranges(catalogue(items), 1, 2)
+        places.append([r for r in ranges if items[r.tensor].name == "average/w"])
+    assert places[0] == places[1] != []
+
+
+@pytest.mark.parametrize("name, by_samples", [("pair", False), ("hybrid", True)])
+def test_partners_of_hybrid_are_weighted_by_their_samples(job, monkeypatch, name, by_samples):
+    """And those of pair are not: replicas keep beyond the round what a meeting gives."""
+    loader, model, optimizer = make_parts(f"{name}:every=2")
+    found = []
+    monkeypatch.setattr(
+        optimizer._partners, "average", lambda step, by_samples: found.append(by_samples)
+    )
+    for x, y in loader:
+        backward(model, x, y)
+        optimizer.step()
+        break
+    assert found == [by_samples]

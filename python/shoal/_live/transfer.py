@@ -260,7 +260,9 @@ class State:
         without a copy of those that `get` returns.
         """
         notes: Tuple[Dict[str, Any], Dict[str, Any]] = {}, {}
-        for name, entry in self._entries.items():
+        # Of what rank 0 alone writes each worker may have another number of arrays: it comes last,
+        # so that all others have the same place on every worker.
+        for name, entry in sorted(self._entries.items(), key=lambda e: e[1].of_first):
             if entry.checkpointed:
                 own = not entry.alike and not entry.of_first
                 begin = len(items)
