@@ -132,7 +132,8 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 
 // Ask implements Asker.
 func (a *HTTPAsker) Ask(ctx context.Context, ip, token string) (j control.Job, err error) {
-	return j, a.send(ctx, http.MethodGet, ip, control.PathJob, token, nil, &j)
+	err = a.send(ctx, http.MethodGet, ip, control.PathJob, token, nil, &j)
+	return j, err
 }
 
 // Park implements Asker.
