@@ -5,7 +5,14 @@ import resource
 import pytest
 
 torch = pytest.importorskip("torch")
-from shoal.torch.state import OwnedState, _zeros_like_each, initialize_state, load_state
+from shoal._runtime.tree import flatten, unflatten
+from shoal.torch.state import (
+    OwnedState,
+    _zeros_like_each,
+    initialize_state,
+    load_state,
+    without_functions,
+)
 
 OPTIMIZERS = {
     "adam": torch.optim.Adam,
@@ -135,3 +142,32 @@ def test_a_module_does_not_copy_what_lies_in_its_memory():
         and torch.equal(model.bias, there)
         and model.bias.data_ptr() != there.data_ptr()
     )
+
+
+def test_milestones_are_counted_again_after_a_state_was_sent():
+    """MultiStepLR has a Counter in its state, of which a dict arrives; inside SequentialLR it needs
+    the Counter when its turn comes.
+    """
+
+    def make():
+        """An optimizer and its scheduler."""
+        opt = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+        rise = torch.optim.lr_scheduler.LinearLR(opt, 0.5, total_iters=2)
+        fall = torch.optim.lr_scheduler.MultiStepLR(opt, [2, 3], gamma=0.1)
+        return opt, torch.optim.lr_scheduler.SequentialLR(opt, [rise, fall], [3])
+
+    (opt, scheduler), (other_opt, other) = make(), make()
+    rates = []
+    for step in range(8):
+        if step == 2:
+            items = []
+            states = [without_functions(scheduler.state_dict()), opt.state_dict()]
+            sent = flatten("state", states, items)
+            state, optimizer_state = unflatten(sent, items)
+            load_state(other, state)
+            load_state(other_opt, optimizer_state)
+        for each, scheduled in ((opt, scheduler), (other_opt, other))[: 1 + (step >= 2)]:
+            each.step()
+            scheduled.step()
+        rates.append((opt.param_groups[0]["lr"], other_opt.param_groups[0]["lr"]))
+    assert all(a == b for a, b in rates[2:]) and rates[-1][0] < 0.02, rates

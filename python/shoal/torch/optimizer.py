@@ -104,7 +104,7 @@ def optimizer(
     if job.elastic:
         register_state(job, "optimizer", opt)
         for other in others:
-            register_state(job, type(other).__name__, other)
+            register_state(job, type(other).__name__, other, of_first=_has_own_buffers(other))
     own = [
         p
         for group in opt.param_groups
@@ -112,6 +112,17 @@ def optimizer(
         if p not in averaged.by_ddp
     ]
     return Averaging(opt, own, bucket_maker(compress)) if own else opt
+
+
+def _has_own_buffers(thing: Any) -> bool:
+    """Whether it is a module whose buffers, running means say, differ between workers: nobody
+    averages those of a module that shoal.torch.ddp does not have.
+    """
+    return (
+        isinstance(thing, torch.nn.Module)
+        and any(b.is_floating_point() for b in thing.buffers())
+        and not any(p in averaged.by_ddp for p in thing.parameters())
+    )
 
 
 class Averaging(Wrapper):

@@ -11,6 +11,7 @@ import contextlib
 import random
 import sys
 import weakref
+from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
@@ -45,7 +46,9 @@ def check_arguments(opt: Any, others: Sequence[Any]) -> None:
             )
 
 
-def register_state(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
+def register_state(
+    job: "shoal.Job", name: str, holder: Any, named: bool = True, of_first: bool = False
+) -> None:
     """Register the state of a module, an optimizer, a scheduler or a GradScaler with the job, under
     a name that is not taken. `named`: the script has asked for it.
     """
@@ -66,6 +69,7 @@ def register_state(job: "shoal.Job", name: str, holder: Any, named: bool = True)
         get if named else _guarded(type(holder).__name__, get),
         lambda value: load_state(holder, value),
         in_place=in_place,
+        of_first=of_first,
     )
     mark_registered(job, holder)
 
@@ -148,11 +152,24 @@ def load_state(holder: Any, value: Optional[Dict[str, Any]]) -> None:
                 value[key] = tensor
     groups = vars(holder).get("param_groups") if isinstance(holder, torch.optim.Optimizer) else None
     holder.load_state_dict(OwnedState(value))
+    _restore_counters(holder)
     # others may have the same groups: an optimizer around this one, or inside
     if groups is not None:
         for group, loaded in zip(groups, holder.param_groups):
             group.update(loaded)
         holder.param_groups = groups
+
+
+def _restore_counters(scheduler: Any) -> None:
+    """Have a MultiStepLR, also one inside other schedulers, count its milestones by a Counter
+    again, which was sent as a dict. Anything else stays as it is.
+    """
+    for name, value in list(getattr(scheduler, "__dict__", {}).items()):
+        if name == "milestones" and type(value) is dict:
+            scheduler.milestones = Counter(value)
+        elif name == "_schedulers":
+            for inner in value:
+                _restore_counters(inner)
 
 
 def _is_same_memory(one: Any, other: Any) -> bool:
