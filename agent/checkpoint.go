@@ -33,8 +33,9 @@ func (s *session) serveSave(r *api.SaveRequest) error {
 	}
 	a.saves.Begin(p, a.Status().Steps) // the worker commits nothing more before the answer
 	a.group.Go("checkpoint", func(context.Context) error {
-		defer s.unpin()
-		a.saves.End(p, p.Write())
+		over := p.Write()
+		s.unpin() // before those go on who wait for the end: they may save again at once
+		a.saves.End(p, over)
 		return nil
 	})
 	return s.reply(&api.SaveReply{})

@@ -187,8 +187,8 @@ class Accelerator(accelerate.Accelerator):
         super().register_for_checkpointing(*objects)
         for x in objects if self._job is not None else ():
             name = self._job.unused(type(x).__name__)  # type: ignore[union-attr]
-            self._job.register(  # type: ignore[union-attr]
-                name, x.state_dict, x.load_state_dict, alike=False
+            self._job._state.register(  # type: ignore[union-attr]
+                name, x.state_dict, x.load_state_dict, of_first=True
             )
 
     def save_state(self, output_dir: Optional[str] = None, *others: Any, **options: Any) -> Any:

@@ -55,6 +55,7 @@ def main(config):
     model, optimizer, loader, evaluation, scheduler = accelerator.prepare(
         net, optimizer, loader, evaluation, scheduler
     )
+    accelerator.register_for_checkpointing(torch.nn.Linear(2, 2))  # has tensors
     if config["checkpoint"]:
         job.checkpoint(config["checkpoint"], every=config["save"])
     shoal.goal(epochs=epochs)

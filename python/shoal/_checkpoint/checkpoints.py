@@ -102,6 +102,7 @@ class Checkpoints:
         self._buffer: Optional[memoryview] = None
         # Bytes of the buffer that could not be allocated; 0 = none. The allocator sets it too.
         self._missing_bytes = 0
+        self._share = (0, 0), 0  # size of the job and rank, and the bytes of this worker's share
         self._writable = False  # a file was written there, when the job began
         self._lister = 0  # the rank that lists the checkpoints
         self.meshed: Optional[MeshedState] = None  # None = every worker has all of the state
@@ -222,7 +223,9 @@ class Checkpoints:
 
         When one worker has no memory for a checkpoint, no worker makes it.
         """
-        nbytes = self._contents().nbytes
+        if self._share[0] != (self._job.size, self._job.rank):
+            self._share = (self._job.size, self._job.rank), self._contents().nbytes
+        nbytes = self._share[1]
         if self._buffer_fits(nbytes):
             return 1
         if wait or nbytes < HUGE_PAGE:
@@ -302,8 +305,8 @@ class Checkpoints:
         write of the checkpoint with that seed; None where there is no memory.
         """
         mine = self._contents()
-        if not self._buffer_fits(mine.nbytes):
-            # Only others found one due, or a worker was lost and this one has more to write.
+        self._share = (self._job.size, self._job.rank), mine.nbytes
+        if not self._buffer_fits(mine.nbytes):  # the state has grown, or a worker was lost
             self._allocate_buffer(mine.nbytes)
         if self._buffer is None:
             return None

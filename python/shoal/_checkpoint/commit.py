@@ -82,8 +82,10 @@ class Unsealed(NamedTuple):
         )
 
     def abandon(self) -> None:
-        """Remove the folder with all that is in it, as far as that can be."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the folder with all that is in it, as far as that can be. Whoever still writes a
+        part of it finds it gone, and cannot seal what is half removed.
+        """
+        _remove(self.root, self.path)
 
     def seal(self, keep: int) -> bool:
         """Seal and publish the checkpoint if all its parts are there, and remove those older than
@@ -280,14 +282,17 @@ def update_latest(root: str) -> None:
 
 
 def prune(root: str, keep: int) -> None:
-    """Remove all but the `keep` newest checkpoints. Each is renamed first, so that it disappears at
-    once.
-    """
+    """Remove all but the `keep` newest checkpoints, each of which disappears at once."""
     for old in sealed_checkpoints(root)[keep:]:
-        gone = os.path.join(root, f".old-{os.path.basename(old.path)}-{os.getpid()}")
-        with contextlib.suppress(OSError):
-            os.rename(old.path, gone)
-            shutil.rmtree(gone, ignore_errors=True)
+        _remove(root, old.path)
+
+
+def _remove(root: str, path: str) -> None:
+    """Remove a folder of a checkpoint, as far as that can be: it is renamed first."""
+    gone = os.path.join(root, f".old-{os.path.basename(path)}-{os.getpid()}")
+    with contextlib.suppress(OSError):
+        os.rename(path, gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _unsealed_checkpoints(root: str) -> Iterator[Unsealed]:

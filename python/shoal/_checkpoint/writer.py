@@ -17,7 +17,7 @@ from .._runtime.link import Refused
 from .._runtime.log import format_count, log_line
 from .._runtime.tree import allocate_touched
 from .._runtime.worker import Worker
-from ..errors import ShoalError
+from ..errors import ArenaError, ShoalError
 from .commit import STATE, Unsealed, recover, try_write
 from .fingerprint import Key
 from .shards import ByteRange, TensorInfo, fingerprints, shard_header
@@ -100,29 +100,29 @@ class AgentWriter:
 
     def write(self, shard: Shard) -> None:
         """Hand the shard over to the agent, which writes it while this worker goes on. What it
-        refuses goes to the log.
+        refuses goes to the log, and so does a lack of memory.
         """
         arena, checkpoint = self._worker.arena, shard.checkpoint
-        self._texts = [
-            arena.copy_in(shard.state),
-            arena.copy_in(json.dumps(shard.own, separators=(",", ":"), allow_nan=False).encode()),
-        ]
-        state, own, body = map(arena.extent, [*self._texts, shard.body])
-        asked = {
-            "folder": checkpoint.root,
-            "keep": shard.keep,
-            "seed": checkpoint.seed,
-            "rank": shard.rank,
-            "state": state,
-            "own": own,
-            "body": body,
-        }
+        own = json.dumps(shard.own, separators=(",", ":"), allow_nan=False).encode()
+        why = "there is no memory for its part"
         try:
+            self._texts = []  # free what the last one had
+            for text in (shard.state, own):
+                self._texts.append(arena.copy_in(text))
+            places = zip(("state", "own", "body"), map(arena.extent, [*self._texts, shard.body]))
+            asked = {
+                "folder": checkpoint.root,
+                "keep": shard.keep,
+                "seed": checkpoint.seed,
+                "rank": shard.rank,
+                **dict(places),
+            }
+            why = "the agent refused its part"
             self._worker.link.request({"type": "save", **asked}, "save")
-        except Refused as err:
+        except (ArenaError, Refused) as err:
             log_line(
                 f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and"
-                f" training goes on: the agent refused its part: {err}"
+                f" training goes on: {why}: {err}"
             )
 
     def write_now(self, shard: Shard) -> None:
