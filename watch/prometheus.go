@@ -17,12 +17,20 @@ import (
 // goroutine at a time. They change nothing of it, and only WriteMetrics writes to anything but
 // memory.
 
+// staleSteps is for how many seconds the newest row tells of the steps of now: rows come each ten
+// seconds, or with each step if that is longer.
+const staleSteps = 60.0
+
 // WriteMetrics writes what is known of a run in the text format of Prometheus, version 0.0.4: the
-// newest row of its steps, and what was counted. What is not known is left out.
+// newest row of its steps, as long as this host leads the job and it makes steps, and what was
+// counted. What is not known is left out.
 func (r *Run) WriteMetrics(w io.Writer) error {
 	t := &exposition{}
-	r.writeSteps(t)
-	t.beginFamily("shoal_steps_total", "counter", "Steps that sense.jsonl has told of.")
+	if r.live != nil && r.newest != nil &&
+		r.heard-r.newestAt <= max(staleSteps, 3*r.newest.Span) {
+		r.writeSteps(t)
+	}
+	t.beginFamily("shoal_steps_total", "counter", "Optimizer steps that sense.jsonl has told of.")
 	t.addSample("", float64(r.stepsTold))
 	t.beginFamily("shoal_samples_total", "counter", "Samples of these steps.")
 	t.addSample("", float64(r.samples))
@@ -44,9 +52,6 @@ func (r *Run) WriteMetrics(w io.Writer) error {
 // writeSteps writes what the newest row says of steps.
 func (r *Run) writeSteps(t *exposition) {
 	row := r.newest
-	if row == nil {
-		return
-	}
 	t.beginFamily("shoal_step_seconds", "gauge", "Seconds of a step, in the mean of the newest "+
 		"row of sense.jsonl, by part; whole is the median.")
 	if s := row.Split; s != nil {

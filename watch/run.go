@@ -6,6 +6,7 @@
 package watch
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -67,14 +68,17 @@ type answer struct {
 type measured struct {
 	steps, split *Series // of sense.jsonl
 	newest       *history.Row
+	newestAt     float64 // the time of newest
 	hosts        []history.Host
 	// samples and stepsTold are sums over all rows that ever were in the file, and upTo is the step
 	// of the newest one: a file that was replaced by a smaller one brings rows again.
 	samples, stepsTold, upTo uint64
 
 	pace     *Series // steps a second, by what the launcher says
-	paceStep uint64
+	paceStep uint64  // optimizer steps that were made at paceTime, where paceRounds: of a training
 	paceTime float64
+	// paceRounds is whether the launcher had told optimizer steps apart from commits then.
+	paceRounds bool
 
 	metrics map[string]*metric
 	names   []string // of metrics, sorted
@@ -306,11 +310,12 @@ func (r *Run) SetLive(j *control.Job, why string, now float64) {
 	if !j.Elastic {
 		return
 	}
-	if r.paceTime > 0 && now > r.paceTime && j.Steps >= r.paceStep {
+	made, rounds := cmp.Or(j.OptimizerSteps, j.Steps), j.OptimizerSteps > 0
+	if r.paceTime > 0 && now > r.paceTime && made >= r.paceStep && rounds == r.paceRounds {
 		r.addPoint("pace", r.pace, now,
-			[]float64{float64(j.Steps-r.paceStep) / (now - r.paceTime)})
+			[]float64{float64(made-r.paceStep) / (now - r.paceTime)})
 	}
-	r.paceStep, r.paceTime = j.Steps, now
+	r.paceStep, r.paceTime, r.paceRounds = made, now, rounds
 }
 
 // addPoint adds a point to a series, and to what is recent.
@@ -346,10 +351,10 @@ func (r *Run) AddSense(line []byte) {
 	}
 	if row.Step > r.upTo {
 		r.samples += row.Samples
-		r.stepsTold += row.Steps
+		r.stepsTold += row.Steps * uint64(max(row.Round, 1))
 		r.upTo = row.Step
 	}
-	r.newest = &row
+	r.newest, r.newestAt = &row, Seconds(t)
 	if row.Hosts != nil {
 		r.hosts = row.Hosts
 	}

@@ -247,7 +247,8 @@ func TestBounds(t *testing.T) {
 // goes on from where it was when the file of rows becomes shorter.
 func TestWriteMetrics(t *testing.T) {
 	r := fullRun()
-	r.SetLive(&control.Job{Size: 2, Want: 3, Generation: 4}, "", 1)
+	now := Seconds(time.Date(2026, 11, 26, 16, 27, 30, 0, time.UTC))
+	r.SetLive(&control.Job{Size: 2, Want: 3, Generation: 4}, "", now)
 	r.ResetSense() // the file has become smaller: its oldest rows are gone
 	for i := range 11 {
 		r.AddSense(senseRow(10 + i)) // the last of them is new
@@ -265,6 +266,20 @@ func TestWriteMetrics(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, &b)
 		}
 	}
+	for what, stale := range map[string]func(){
+		"no step for long": func() {
+			r.SetLive(&control.Job{Size: 2}, "", now+staleSteps+1)
+		},
+		"another host leads": func() { r.SetLive(nil, "job x is led from host B", now) },
+	} {
+		stale()
+		var b strings.Builder
+		err := r.WriteMetrics(&b)
+		if err != nil || strings.Contains(b.String(), "shoal_loss") ||
+			!strings.Contains(b.String(), "\nshoal_samples_total 13440\n") {
+			t.Errorf("%s: %v\n%s", what, err, &b)
+		}
+	}
 	for line := range strings.Lines(b.String()) {
 		if !sampleLine.MatchString(line) {
 			t.Errorf("no line of the format: %q", line)
@@ -272,6 +287,30 @@ func TestWriteMetrics(t *testing.T) {
 	}
 	if got := labelText("p", "a\\\"}\n\xff"); got != `p="a\\\"}\n?"` {
 		t.Errorf("a label is %s", got)
+	}
+}
+
+// Steps a second, and steps in all, are optimizer steps, also where a commit is of several.
+func TestStepsOfRoundsAreOptimizerSteps(t *testing.T) {
+	r := New("/runs/x", "1.0", "e")
+	live := func(steps, optimizerSteps uint64) *control.Job {
+		j := &control.Job{}
+		j.Elastic, j.Steps, j.OptimizerSteps = true, steps, optimizerSteps
+		return j
+	}
+	r.SetLive(live(10, 0), "", 1)
+	for i := range 3 { // rounds of eight begin
+		r.SetLive(live(uint64(10+i), uint64(10+8*i)), "", 2+float64(i))
+	}
+	if got := fmt.Sprint(r.View(9).Series); !strings.Contains(got, "8 8") {
+		t.Errorf("steps a second: %s", got)
+	}
+	r.AddSense([]byte(strings.Replace(string(senseRow(9)), `"steps":10,`, `"steps":10,"round":8,`,
+		1)))
+	var b strings.Builder
+	if err := r.WriteMetrics(&b); err != nil ||
+		!strings.Contains(b.String(), "shoal_steps_total 80\n") {
+		t.Errorf("%v\n%s", err, &b)
 	}
 }
 

@@ -122,6 +122,16 @@ type Unknown struct {
 	Silent error
 }
 
+// RefusalOf returns what the launcher of a job says that does not answer for it; "" = none says so.
+func (e *Unknown) RefusalOf(job string) string {
+	for _, reason := range e.Refused {
+		if strings.HasPrefix(reason, "job "+job+" ") {
+			return reason
+		}
+	}
+	return ""
+}
+
 // Error says which of the running jobs have the name, or that none has and which others run.
 func (e *Unknown) Error() string {
 	silent := ""

@@ -170,10 +170,8 @@ func (f *Follower) findLauncher(ctx context.Context) {
 		f.why = unknown.Silent.Error()
 	}
 	name, _, _ := strings.Cut(filepath.Base(f.dir), "@") // what follows is a host that has joined
-	for _, reason := range unknown.Refused {
-		if strings.HasPrefix(reason, "job "+name+" ") {
-			f.why = reason
-		}
+	if reason := unknown.RefusalOf(name); reason != "" {
+		f.why = reason
 	}
 }
 

@@ -75,8 +75,8 @@ several hosts, the host that leads the job has the output of all workers since i
 }
 
 // findRun finds the directory of a run, and the job if it still runs; live is nil otherwise. It
-// asks the launchers of this machine. silent is the error about launchers that do not answer, where
-// the run has no result: one of them may have its job.
+// asks the launchers of this machine. silent is the error about launchers that do not answer, or do
+// not answer for this job, where the run has no result: one of them may have its job.
 func findRun(ctx context.Context, name string) (dir string, live *control.Job, silent, err error) {
 	live, err = control.Find(ctx, name)
 	var unknown *control.Unknown
@@ -102,6 +102,10 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	}
 	if live, err = control.Find(ctx, dir); err != nil && errors.As(err, &unknown) {
 		silent = unknown.Silent
+		job, _, _ := strings.Cut(filepath.Base(dir), "@") // what follows is a host that has joined
+		if reason := unknown.RefusalOf(job); reason != "" {
+			silent = errors.New(reason)
+		}
 	}
 	return dir, live, silent, nil
 }
