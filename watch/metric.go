@@ -26,7 +26,7 @@ type metric struct {
 	worker int
 	last   float64     // when that worker has reported it
 	others map[int]int // reports of other workers since then, by worker
-	wrong  bool        // a report that was no number has been marked
+	wrong  bool        // the last report was no number, which has been marked
 }
 
 // AddMetrics takes a line of metrics.jsonl, and keeps nothing of its memory. One that cannot be
@@ -63,8 +63,9 @@ func (r *Run) AddMetrics(line []byte) {
 		if !m.acceptReport(report.Rank, t) {
 			continue
 		}
-		if (math.IsNaN(x) || math.IsInf(x, 0)) && !m.wrong {
-			m.wrong = true
+		before := m.wrong
+		m.wrong = math.IsNaN(x) || math.IsInf(x, 0)
+		if m.wrong && !before {
 			r.addMark(Mark{Time: t, Kind: "other", Title: fmt.Sprintf("%s is %v", name, x),
 				Text: fmt.Sprintf("as worker %d has reported", report.Rank)})
 		}

@@ -84,6 +84,7 @@ def goes_by_keys(page, expect):
     expect(chart.locator(".u-value").first).to_contain_text(":")
     page.keyboard.press("5")
     expect(page.locator("#workers")).to_be_in_viewport()
+    expect(page.locator("#workers")).to_be_focused()
 
 
 def refused(open_page, expect, base, token):

@@ -138,6 +138,14 @@ function optionsOf(p: Props, width: number, marks: () => Mark[]): uPlot.Options 
   };
 }
 
+// isZoomed says whether somebody has chosen a part of the times of a plot.
+function isZoomed(u: uPlot): boolean {
+  const times = u.data[0];
+  const { min, max } = u.scales.x;
+  if (times.length < 2 || min === undefined || max === undefined) return false;
+  return min > times[0] || max < times[times.length - 1];
+}
+
 // timesOf writes the times of an axis, which are so many seconds apart: midnights as dates, and
 // seconds where it is about less than a minute.
 function timesOf(list: number[], apart: number): string[] {
@@ -208,9 +216,11 @@ export function Chart(p: Props) {
     if (!u) return;
     const options = optionsOf(p, u.width, () => shown.current.marks);
     options.series.forEach((s, i) => {
-      if (i > 0) u.series[i].value = s.value as uPlot.Series["value"];
+      u.series[i].value = s.value as uPlot.Series["value"];
     });
-    u.setData(dataOf(p));
+    const zoomed = isZoomed(u);
+    u.setData(dataOf(p), !zoomed);
+    if (zoomed) u.redraw();
   }, [p.times, p.lines.map((l) => l.values)[0], p.marks.length]);
   const onKeyDown = (e: KeyboardEvent) => {
     const u = plot.current;

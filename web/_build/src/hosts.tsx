@@ -27,7 +27,7 @@ export function Hosts({ view }: { view: View }) {
   const slack = view.newest?.slack ?? [];
   const cable = view.newest?.cable;
   return (
-    <section class="card wide" id="hosts">
+    <section class="card wide" id="hosts" tabIndex={-1}>
       <h2>Hosts and links</h2>
       <div class="map">
         {hosts.length > 1 && hosts.length <= 24 && <Ring hosts={hosts} view={view} />}
@@ -139,7 +139,7 @@ export function Workers({ view, live }: { view: View; live: boolean }) {
       }));
   if (!rows.length) return null;
   return (
-    <section class="card wide" id="workers">
+    <section class="card wide" id="workers" tabIndex={-1}>
       <h2>Workers</h2>
       <div class="scroll" tabIndex={0} role="region" aria-label="workers">
         <table class="folds">

@@ -252,6 +252,7 @@ export const kinds: Record<string, { glyph: string; word: string }> = {
   generation: { glyph: "△", word: "generation" },
   pause: { glyph: "‖", word: "pause" },
   resume: { glyph: "▷", word: "resume" },
+  park: { glyph: "▤", word: "park" },
   stop: { glyph: "■", word: "stop" },
   mesh: { glyph: "▦", word: "mesh" },
   wait: { glyph: "◔", word: "wait" },

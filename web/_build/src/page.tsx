@@ -218,7 +218,7 @@ function Charts({ view, theme }: { view: View; theme: string }) {
   const first = others.slice(0, mostMetrics);
   const rest = others.slice(mostMetrics);
   return (
-    <div id="charts">
+    <div id="charts" tabIndex={-1}>
       <div class="charts">
         {list}
         {first.map(chartOf)}
@@ -245,9 +245,16 @@ const mostMetrics = 4;
 const links: Record<Link, string> = {
   open: "",
   report: "",
-  lost: "The server does not answer; what it last sent is shown. It is tried again.",
+  lost: "The server does not answer, or has too many pages open; this is what it last sent.",
   refused: "The server wants its token: open the address that shoal dash has printed.",
 };
+
+// goTo shows a part of the page, from which the keyboard then goes on.
+function goTo(id: string) {
+  const part = document.getElementById(id);
+  part?.scrollIntoView();
+  part?.focus({ preventScroll: true });
+}
 
 const sections = [
   ["charts", "Charts"],
@@ -270,7 +277,7 @@ function App() {
       if (e.ctrlKey || e.metaKey || e.altKey || e.target instanceof HTMLInputElement) return;
       const section = sections[Number(e.key) - 1];
       if (e.key === "t") change();
-      else if (section) document.getElementById(section[0])?.scrollIntoView();
+      else if (section) goTo(section[0]);
       else return;
       e.preventDefault();
     };
@@ -322,7 +329,7 @@ function App() {
               href={"#" + id}
               onClick={(e) => {
                 e.preventDefault();
-                document.getElementById(id)?.scrollIntoView();
+                goTo(id);
               }}
             >
               {i + 1} {name}

@@ -96,7 +96,7 @@ export function Timeline({ view }: { view: View }) {
   );
   const shown = marks.slice(-mostShown).reverse();
   return (
-    <section class="card wide" id="timeline">
+    <section class="card wide" id="timeline" tabIndex={-1}>
       <h2>What happened</h2>
       <Strip marks={marks} view={view} />
       <Legend marks={marks} />
@@ -219,7 +219,7 @@ export function Ledger({ view }: { view: View }) {
   const low = Math.min(0.8, ...numbers.map((x) => Math.max(x, 0.2)));
   const high = Math.max(1.25, ...numbers.map((x) => Math.min(x, 5)));
   return (
-    <section class="card wide" id="ledger">
+    <section class="card wide" id="ledger" tabIndex={-1}>
       <h2>Changes: promised and measured</h2>
       {view.changes.length > 0 && <Coverages view={view} />}
       {view.changes.some((c) => c.policy === "routes") && (
