@@ -176,6 +176,10 @@ func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
 		Changes: []Change{}, Gang: Gang{Want: Slots{}, Target: Slots{}, Held: Slots{},
 			Parts: map[string]int{}, Names: map[string]string{}}}}
 	e.init()
+	if n := len(encodeJob("", &e.Job)); n > maxSubmitted {
+		return "", usagef("the job has %d bytes with its spec and its environment, and at most %d "+
+			"are kept: put long lists into files of its folder", n, maxSubmitted)
+	}
 	if err := m.coreSubmit(e); err != nil {
 		return "", &UsageError{err.Error()}
 	}
@@ -185,6 +189,11 @@ func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
 	m.touch(e)
 	return id, nil
 }
+
+// maxSubmitted is how many bytes the record of a job may have when it is submitted: three quarters
+// of what stores keep (store/record), since changes come to it. A value that a store refuses would
+// hold up those of all other jobs.
+const maxSubmitted = 384 << 10
 
 // justWaits is why a job waits that has not had slots yet.
 const justWaits = "waits for slots"

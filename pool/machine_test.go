@@ -199,6 +199,22 @@ func TestRefit(t *testing.T) {
 	}
 }
 
+// A job that the store could not keep is refused, and says how large it is.
+func TestSubmissionIsTooLarge(t *testing.T) {
+	m, err := New(Config{Name: "lab"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.HostUp(1, "a", 1, "")
+	for spec, fits := range map[string]bool{strings.Repeat("x", maxSubmitted-10_000): true,
+		strings.Repeat("x", maxSubmitted): false} {
+		_, err := m.Submit(1, Submission{Name: "j", Spec: spec, Min: 1, Max: 1, Asked: 1})
+		if fits != (err == nil) || err != nil && !strings.Contains(err.Error(), "at most") {
+			t.Errorf("a spec of %d bytes: %v", len(spec), err)
+		}
+	}
+}
+
 // asked returns a pool of one host with four slots, with a function that submits a job, and one
 // that checks why a job has what it has.
 func asked(t *testing.T, policy string) (m *Machine, submit func(name string, least, most,

@@ -93,7 +93,11 @@ func newHost1(t testing.TB) *host1 {
 	}
 	t.Cleanup(func() { os.RemoveAll(runtime) })
 	t.Setenv("XDG_RUNTIME_DIR", runtime)
-	h := &host1{t, mem.New().Open(), t.TempDir(), t.TempDir(), 2}
+	dir := filepath.Join(t.TempDir(), "a [pool]") // a name that would be a pattern
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h := &host1{t, mem.New().Open(), dir, t.TempDir(), 2}
 	t.Cleanup(h.endJobs)
 	return h
 }

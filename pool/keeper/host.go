@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ type host struct {
 	Config
 	group   *group.Group
 	changed chan struct{} // has room for one: there is something new to report
+	found   chan struct{} // closed by find: the jobs of an earlier keeper are known
 
 	mu     sync.Mutex
 	jobsAt string           // address at which jobs listen for other hosts; "" = they do not
@@ -30,7 +32,8 @@ type host struct {
 
 // newHost returns a host on which no job is known. Its goroutines are those of g.
 func newHost(c Config, g *group.Group) *host {
-	return &host{Config: c, group: g, changed: make(chan struct{}, 1), parts: map[string]*part{}}
+	return &host{Config: c, group: g, changed: make(chan struct{}, 1),
+		found: make(chan struct{}), parts: map[string]*part{}}
 }
 
 // Suffixes of the files about a job in the folder of the pool.
@@ -50,14 +53,17 @@ func (h *host) path(job, suffix string) string { return filepath.Join(h.Dir, job
 // asks the launchers of this host first, for which it waits. It is called once, before orders are
 // taken.
 func (h *host) find(ctx context.Context) {
-	files, _ := filepath.Glob(h.path("*", partSuffix))
+	files, _ := os.ReadDir(h.Dir) // no pattern: the path may have characters of one
 	running, _ := control.List(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, file := range files {
-		job := filepath.Base(file[:len(file)-len(partSuffix)])
+		job, is := strings.CutSuffix(file.Name(), partSuffix)
+		if !is {
+			continue
+		}
 		p := newPart(h, job)
-		if text, err := os.ReadFile(file); err == nil {
+		if text, err := os.ReadFile(h.path(job, partSuffix)); err == nil {
 			p.saved = parseSaved(text)
 		}
 		for _, j := range running {
@@ -69,6 +75,7 @@ func (h *host) find(ctx context.Context) {
 		h.parts[job] = p
 		h.group.Go("watch job "+job, p.watch)
 	}
+	close(h.found)
 	h.tell()
 }
 
@@ -160,8 +167,14 @@ func (h *host) tell() {
 // or came too early, does not matter then.
 const reportEvery = time.Second
 
-// reports calls f, which makes a report, whenever there is something new, until ctx ends.
+// reports calls f, which makes a report, whenever there is something new, until ctx ends. It begins
+// when find has ended: a report from before lacks jobs, which the head would take for gone.
 func (h *host) reports(ctx context.Context, f func()) error {
+	select {
+	case <-h.found:
+	case <-ctx.Done():
+		return nil
+	}
 	ticker := time.NewTicker(reportEvery)
 	defer ticker.Stop()
 	for {

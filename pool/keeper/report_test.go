@@ -1,10 +1,12 @@
 package keeper
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
@@ -96,4 +98,32 @@ func TestStepsOfAJob(t *testing.T) {
 			t.Errorf("case %d: %d steps, want %d", i, got, c.want)
 		}
 	}
+}
+
+// A keeper that begins says nothing of its host before it has found the jobs there, however long
+// their launchers take to answer: the head would take them for gone, and end them.
+func TestNothingIsReportedBeforeJobsAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		g := group.New(ctx)
+		host := newHost(Config{}, g)
+		made := 0
+		g.Go("reports", func(ctx context.Context) error {
+			return host.reports(ctx, func() { made++ })
+		})
+		host.tell()
+		synctest.Wait()
+		if made > 0 {
+			t.Errorf("%d reports were made", made)
+		}
+		close(host.found)
+		synctest.Wait()
+		if made != 1 {
+			t.Errorf("%d reports were made then", made)
+		}
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -114,7 +114,7 @@ func (w *writer) writeMany(ctx context.Context, list []pool.Write) int {
 			delete(w.tried, v.Key)
 			w.revisions[v.Key] = revisions[i]
 		case !errors.Is(err, store.ErrConflict):
-			w.tried[v.Key] = append(w.tried[v.Key], v.Value)
+			w.noteTried(v)
 		}
 	}
 	if err != nil {
@@ -145,12 +145,21 @@ func (w *writer) write(ctx context.Context, v pool.Write) (err error) {
 		r, err = w.own(ctx, v)
 	}
 	if err != nil {
-		w.tried[v.Key] = append(w.tried[v.Key], v.Value)
+		w.noteTried(v)
 		return err
 	}
 	delete(w.tried, v.Key)
 	w.revisions[v.Key] = r
 	return nil
+}
+
+// noteTried remembers a value that may be in the store, though it could not be written. What is
+// tried again and again is remembered once.
+func (w *writer) noteTried(v pool.Write) {
+	isSame := func(tried []byte) bool { return bytes.Equal(tried, v.Value) }
+	if !slices.ContainsFunc(w.tried[v.Key], isSame) {
+		w.tried[v.Key] = append(w.tried[v.Key], v.Value)
+	}
 }
 
 // own writes a value in place of one that is this keeper's own: of an earlier write that was done

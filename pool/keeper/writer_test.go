@@ -139,3 +139,18 @@ func TestTriedTwice(t *testing.T) {
 		t.Error(errs)
 	}
 }
+
+// What the store does not take is remembered once, however often it is tried.
+func TestTriedAgainAndAgain(t *testing.T) {
+	server := mem.New()
+	w := newWriter(server.Open())
+	server.SetFaults(func(mem.Op, string) mem.Fate { return mem.Lost })
+	for range 5 {
+		w.writeAll(context.Background(), writes(40, "one"))
+	}
+	for key, tried := range w.tried {
+		if len(tried) > 1 {
+			t.Fatalf("%d values of %s", len(tried), key)
+		}
+	}
+}
