@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/internal/gpu"
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
@@ -37,8 +36,10 @@ type device struct {
 	workers int      // of this launcher
 }
 
-// findGPUs returns the GPUs that the variables of workers name, or else all of this machine.
-func findGPUs(env []string) gpus {
+// findGPUs returns the GPUs that the variables of workers name, or else those of this machine, of
+// which the folders and device files are given; none where a container has some of them, since only
+// CUDA knows which those are.
+func findGPUs(env, folders, devices []string) gpus {
 	var names []string
 	if seen, set := lookupVariable(env, gpuVariable); set {
 		for name := range strings.SplitSeq(seen, ",") {
@@ -47,8 +48,8 @@ func findGPUs(env []string) gpus {
 			}
 			names = append(names, name)
 		}
-	} else {
-		for i := range gpu.Folders() {
+	} else if len(folders) == len(devices) {
+		for i := range folders {
 			names = append(names, strconv.Itoa(i))
 		}
 	}
@@ -84,7 +85,10 @@ func (g *gpus) takeFirst(worker int) (entry, text string) {
 		}
 	}
 	if seen = append(seen[:local], mine); slices.Equal(seen, g.places()[:local+1]) {
-		return "", "" // it is where one would look for it
+		if g.list[mine].workers == 1 {
+			text = "" // it is where one would look for it
+		}
+		return "", text
 	}
 	return g.entry(seen), text
 }
@@ -180,7 +184,10 @@ func (g *gpus) release(worker int) {
 
 // releaseGPUs takes the GPUs from workers that the job has let go: those who get the room on this
 // host may begin before these have ended. It locks s.mu.
-func (s *supervisor) releaseGPUs(workers []int) {
+func (s *supervisor) releaseGPUs(workers ...int) {
+	if len(workers) == 0 {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range workers {

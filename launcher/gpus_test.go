@@ -15,7 +15,7 @@ func TestWorkersTakeGPUs(t *testing.T) {
 	env := []string{gpuVariable + "=4,GPU-a/b, 6,-1,7"}
 	jobs := map[string]*gpus{}
 	for _, job := range []string{"A", "B"} {
-		found := findGPUs(env)
+		found := findGPUs(env, nil, nil)
 		jobs[job] = &found
 	}
 	var out strings.Builder
@@ -64,9 +64,14 @@ B w4 comes: , worker 4: other jobs have all GPUs
 	if d := cmp.Diff(want, "\n"+out.String()); d != "" {
 		t.Error(d)
 	}
+	two, one := []string{"a", "b"}, []string{"a"}
 	for _, hidden := range []string{"", "-1", " "} {
-		if g := findGPUs([]string{gpuVariable + "=" + hidden}); len(g.list) > 0 {
+		if g := findGPUs([]string{gpuVariable + "=" + hidden}, two, two); len(g.list) > 0 {
 			t.Errorf("with %q: %+v", hidden, g)
 		}
+	}
+	if all, some := findGPUs(nil, two, two), findGPUs(nil, two, one); len(all.list) != 2 ||
+		len(some.list) != 0 {
+		t.Errorf("all of a machine: %+v; some of it, in a container: %+v", all, some)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/gpu"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/job"
@@ -68,7 +69,7 @@ func (s *supervisor) setProgram(program string, env environment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.program, s.env = program, env
-	s.gpus = findGPUs(env.hostVariables(1, "", 0))
+	s.gpus = findGPUs(env.hostVariables(1, "", 0), gpu.Folders(), gpu.Devices())
 }
 
 // startTemplate starts the process from which workers are forked, if the job wants one, with
@@ -152,7 +153,7 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 	started := false
 	defer func() {
 		if !started {
-			s.releaseGPUs([]int{worker})
+			s.releaseGPUs(worker)
 		}
 	}()
 	out, err := output()

@@ -157,7 +157,7 @@ func (l *launcher) onEvent(e agent.Event) {
 	if e.What == "generation" && len(l.registry.neededHosts()) > 0 {
 		l.tasks.add(l.drainNeededHosts)
 	}
-	l.supervisor.releaseGPUs(e.Released)
+	l.supervisor.releaseGPUs(e.Released...)
 	l.reporter.reportEvent(e)
 }
 
