@@ -122,8 +122,10 @@ type Unknown struct {
 	Silent error
 }
 
-// RefusalOf returns what the launcher of a job says that does not answer for it; "" = none says so.
-func (e *Unknown) RefusalOf(job string) string {
+// RefusalOf returns what a launcher says that does not answer for the job of the run in a
+// directory; "" = none says so.
+func (e *Unknown) RefusalOf(dir string) string {
+	job, _, _ := strings.Cut(filepath.Base(dir), "@") // what follows is a host that has joined
 	for _, reason := range e.Refused {
 		if strings.HasPrefix(reason, "job "+job+" ") {
 			return reason

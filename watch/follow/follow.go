@@ -169,8 +169,7 @@ func (f *Follower) findLauncher(ctx context.Context) {
 	if unknown.Silent != nil {
 		f.why = unknown.Silent.Error()
 	}
-	name, _, _ := strings.Cut(filepath.Base(f.dir), "@") // what follows is a host that has joined
-	if reason := unknown.RefusalOf(name); reason != "" {
+	if reason := unknown.RefusalOf(f.dir); reason != "" {
 		f.why = reason
 	}
 }

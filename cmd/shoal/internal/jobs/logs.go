@@ -102,8 +102,7 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	}
 	if live, err = control.Find(ctx, dir); err != nil && errors.As(err, &unknown) {
 		silent = unknown.Silent
-		job, _, _ := strings.Cut(filepath.Base(dir), "@") // what follows is a host that has joined
-		if reason := unknown.RefusalOf(job); reason != "" {
+		if reason := unknown.RefusalOf(dir); reason != "" {
 			silent = errors.New(reason)
 		}
 	}
