@@ -26,7 +26,12 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 import shoal
 import shoal.torch
 from shoal._trainers import process
-from shoal._trainers.batches import batches_in_epoch, cut_evenly, worker_options
+from shoal._trainers.batches import (
+    check_dealable,
+    cut_evenly,
+    samples_in_epoch,
+    worker_options,
+)
 from shoal._trainers.checkpoints import read_place, write_once, write_place
 from shoal._live.object_collectives import allgather_objects
 from shoal._trainers.update import Update
@@ -263,6 +268,7 @@ class _Loader:
         """A loader in the place of a DataLoader, in a job. Raises TypeError or ValueError
         where the samples of that cannot be dealt out.
         """
+        check_dealable(dataloader)
         self.accelerator, self.dataset = accelerator, dataloader.dataset
         self.job: Any = accelerator._job
         self.gradient_state = accelerator.gradient_state
@@ -297,13 +303,14 @@ class _TrainLoader(_Loader):
         """
         super().__init__(accelerator, dataloader)
         self._batches_per_step = each = accelerator.gradient_accumulation_steps
-        self._count = batches_in_epoch(dataloader, dataloader.batch_size, each)
+        samples = samples_in_epoch(dataloader, self.batch_size)
+        self._count = -(-samples // self.batch_size)
         self.loader = shoal.torch.loader(
             dataloader.dataset,
             dataloader.batch_size * each,
             seed=torch.initial_seed() % (1 << 63),
             shuffle=type(dataloader.sampler) is RandomSampler,
-            drop_last=dataloader.drop_last,
+            samples_per_epoch=samples,
             apart=True,
             collate_fn=list,
             **self.options,
@@ -344,23 +351,29 @@ class _TrainLoader(_Loader):
         with a share of 0. Ends the program of a released worker.
         """
         with self._active():
-            for samples in self.loader:
-                process.set_accelerate_rank()
-                step = self.loader.step
-                count = -(-step.count // self.batch_size)
-                # Accelerate divides by the number of batches that it accumulates.
-                update = self.accelerator._update
-                whole = -(-(step.count + update.weight) // self.batch_size)
-                for i, cut in enumerate(cut_evenly(samples, count, self.batch_size)):
-                    self.share = len(cut) / len(samples) * whole
-                    self.samples = len(cut) if step.weight else 0
-                    self.last = self.end_of_dataloader = i == count - 1
-                    for model in self.accelerator._models:
-                        model.require_backward_grad_sync = self.last and update.averages
-                    yield self._to_device(self.collate(cut or samples[:2]))
+            try:
+                for samples in self.loader:
+                    process.set_accelerate_rank()
+                    yield from self._batches(samples)
+            finally:
                 self.share = None
         if self.job.released and not self.job.first:
             raise SystemExit(0)  # the others go on without this worker
+
+    def _batches(self, samples: List[Any]) -> Iterator[Any]:
+        """The batches of the step under way, of which this worker has these samples."""
+        step, update = self.loader.step, self.accelerator._update
+        count = -(-step.count // self.batch_size)
+        # Accelerate divides by the number of batches that it accumulates.
+        whole = -(-(step.count + update.weight) // self.batch_size)
+        for i, cut in enumerate(cut_evenly(samples, count, self.batch_size)):
+            self.share = len(cut) / len(samples) * whole
+            self.samples = len(cut) if step.weight else 0
+            self.last = self.end_of_dataloader = i == count - 1
+            for model in self.accelerator._models:
+                model.require_backward_grad_sync = self.last and update.averages
+            yield self._to_device(self.collate(cut or samples[:2]))
+        self.share = None
 
 
 class _EvalLoader(_Loader):
@@ -374,15 +387,20 @@ class _EvalLoader(_Loader):
         cannot be.
         """
         super().__init__(accelerator, dataloader)
-        self._count = batches_in_epoch(dataloader, dataloader.batch_size, 1)
-        self._left: List[int] = []  # the batches that are not evaluated yet
+        samples = samples_in_epoch(dataloader, self.batch_size)
+        # The numbers of the samples of each batch.
+        self._batches = [
+            range(start, min(start + self.batch_size, samples))
+            for start in range(0, samples, self.batch_size)
+        ]
+        self._left: List[int] = []  # the numbers of the batches that are not evaluated yet
         self._round: Dict[int, int] = {}  # the batch of each rank in this round
         # The batches of this round that `gather_round` has got; None = it was not called.
         self._done: Optional[Set[int]] = None
 
     def __len__(self) -> int:
         """The number of rounds, as long as no worker is lost."""
-        return -(-self._count // self.job.size)
+        return -(-len(self._batches) // self.job.size)
 
     def __iter__(self) -> Iterator[Any]:
         """This worker's batch of each round, on the device; another's where it has none."""
@@ -390,20 +408,33 @@ class _EvalLoader(_Loader):
         # A worker that waits, or is released, is alone and keeps its rank.
         ranks = [job.rank] if job.size == 1 else list(range(job.size))
         # A worker that has not entered yet does what the others have behind them: one batch does.
-        self._left = list(range(1 if job.outside else self._count))
+        self._left = list(range(1 if job.outside else len(self._batches)))
+        own: Optional[Iterator[Any]] = None  # None = what is left is to be dealt out
         with self._active():
             while self._left:
+                if own is None:
+                    own = iter(self._own_loader(ranks))
                 self._round = dict(zip(ranks, self._left))
                 self.end_of_dataloader = len(self._left) <= len(ranks)
                 self._done = None
-                number = self._round.get(job.rank, self._left[0])
-                start = number * self.batch_size
-                rows = range(start, min(start + self.batch_size, len(self.dataset)))
-                yield self._to_device(self.collate([self.dataset[i] for i in rows]))
-                done = set(self._round.values()) if self._done is None else self._done
+                yield self._to_device(next(own))
+                dealt = set(self._round.values())
+                done = dealt if self._done is None else self._done
                 self._left = [batch for batch in self._left if batch not in done]
-                if self._done is not None:
-                    ranks = [rank for rank in ranks if self._is_alive(rank)]
+                if done != dealt:  # another worker is lost
+                    ranks, own = [rank for rank in ranks if self._is_alive(rank)], None
+
+    def _own_loader(self, ranks: List[int]) -> "DataLoader[Any]":
+        """A loader of this worker's batch of each round of what is left, with these ranks; where
+        there is none for it, the first batch of the round.
+        """
+        place, rows = ranks.index(self.job.rank), []
+        for first in range(0, len(self._left), len(ranks)):
+            whole = self._left[first : first + len(ranks)]
+            rows.append(self._batches[whole[place if place < len(whole) else 0]])
+        return DataLoader(
+            self.dataset, batch_sampler=rows, collate_fn=self.collate, **self.options
+        )
 
     def _is_alive(self, rank: int) -> bool:
         """Whether the batch of a rank was gathered; a rank without one counts as well."""

@@ -12,7 +12,7 @@ over all workers.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero
@@ -30,11 +30,13 @@ from shoal._trainers import process
 from shoal._trainers.batches import (
     FOREVER,
     Part,
-    batches_in_epoch,
+    check_dealable,
     cut_evenly,
+    samples_in_epoch,
     worker_options,
 )
 from shoal._trainers.checkpoints import write_once
+from shoal._trainers.logged import Logged
 from shoal._live.object_collectives import pack, allgather_objects, unpack
 from shoal._trainers.update import Update
 from shoal._trainers.validation import NUMBERS, Validation, can_be_dealt
@@ -44,15 +46,6 @@ __all__ = ["Strategy"]
 
 _PLACE = "shoal-place"  # the place in the data, in a checkpoint of Lightning
 _LOGGED = "shoal-logged"  # what was logged in the epoch so far, in the same
-
-
-class _Logged(NamedTuple):
-    """What was logged in a step that is not committed yet."""
-
-    name: str  # what `self.log` was given
-    how: str  # how the values of the workers are put together: sum, min or max
-    shared: Any  # the handle of the call that does
-    finish: Callable[[Any], None]  # logs the result of that call
 
 
 class Strategy(SingleDeviceStrategy):
@@ -78,17 +71,13 @@ class Strategy(SingleDeviceStrategy):
         self._place: Optional[Cursor] = None  # of the checkpoint that is loaded; None = none is
         self._received: Optional[Dict[str, Any]] = None  # the state of the others; None = taken
         self._over = False  # the training loop has ended
-        # What was logged before, in the epoch in which this worker joined or resumed, by name.
-        self._logged: Dict[str, Any] = {}
-        self._waiting: List[_Logged] = []  # what was logged in the step under way
-        # What was logged in the steps before of the update under way, over all workers, by name.
-        self._found: Dict[str, torch.Tensor] = {}
-        self._finish: Dict[str, Callable[[Any], None]] = {}  # what logs these, by name
+        self._logged: Any = None  # a Logged; None = without the launcher
         # The others' count of steps for loggers; None = taken over, or there was none.
         self._stepped: Optional[int] = None
         self._update: Optional[Update] = None  # None = before the training
         self._validations: List[Validation] = []  # those that are dealt out
         if self._job is not None:
+            self._logged = Logged(self._job)
             self._forward_redirection = _DDPForwardRedirection()
             self._adopt_rank()
 
@@ -125,6 +114,11 @@ class Strategy(SingleDeviceStrategy):
                 "fit() was called a second time, and a job of shoal trains once: give the one"
                 " training all of its epochs, or start another job"
             )
+        if trainer.reload_dataloaders_every_n_epochs:
+            raise ValueError(
+                "reload_dataloaders_every_n_epochs gives each epoch samples of its own, and a job"
+                " of shoal deals out one dataset: leave it out"
+            )
         self._trainer = trainer
         self._fitting = True
         trainer.fit_loop.setup_data()
@@ -134,9 +128,7 @@ class Strategy(SingleDeviceStrategy):
         if 0 < trainer.estimated_stepping_batches < float("inf"):
             shoal.goal(steps=trainer.estimated_stepping_batches)
         super().setup(trainer)
-        trainer.fit_loop.epoch_loop._results.log = self._wrap_log(
-            trainer.fit_loop.epoch_loop._results.log
-        )
+        self._logged.begin(trainer.fit_loop.epoch_loop._results)
         self._enter(trainer)
 
     def _setup_model(self, model: Any) -> Any:
@@ -153,7 +145,7 @@ class Strategy(SingleDeviceStrategy):
             return dataloader
         if self._fitting:
             trainer = self._trainer
-            self._train = _TrainLoader(self, dataloader, trainer.accumulate_grad_batches)
+            self._train = _TrainLoader(self, dataloader, trainer)
             return self._train
         if self._train is None or not can_be_dealt(self._trainer, dataloader):
             return dataloader
@@ -186,8 +178,9 @@ class Strategy(SingleDeviceStrategy):
                 callback.dirpath = callbacks[callback.state_key]["dirpath"]
         connector._loaded_checkpoint = checkpoint
         connector.restore_callbacks()
-        self._stepped, self._logged = received["stepped"], unpack(received["logged"])
-        self._found = unpack(received["found"])
+        self._stepped = received["stepped"]
+        self._logged.take_epoch_values(received["logged"])
+        self._logged.take_update_values(received["found"])
         trainer.should_stop = trainer.should_stop or received["over"]
 
     def _state_for_joiners(self) -> Dict[str, Any]:
@@ -196,8 +189,8 @@ class Strategy(SingleDeviceStrategy):
         return {
             "loops": pack(trainer._checkpoint_connector._get_loops_state_dict()),
             "callbacks": pack(call._call_callbacks_state_dict(trainer)),
-            "logged": pack(_epoch_values(trainer.fit_loop.epoch_loop._results)),
-            "found": pack(self._found),
+            "logged": self._logged.epoch_values(),
+            "found": self._logged.update_values(),
             "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
             "over": self._over,
         }
@@ -238,29 +231,13 @@ class Strategy(SingleDeviceStrategy):
         if train.last:
             update.commit_alone()
             update.end(train.part, self._parameters())
-            self._log_pending(whole=not self._has_lost_samples())
+            self._logged.end_step(whole=not self._has_lost_samples())
         return result
 
     def _has_lost_samples(self) -> bool:
         """Whether a lost worker has left samples of this update, whose step is committed."""
         assert self._train is not None
         return bool(self._train.loader.place.left)
-
-    def _log_pending(self, whole: bool) -> None:
-        """Put together what the batches of this update have, once the values of all workers are
-        there, for which it waits; those of one name as one value, which so does not depend on how
-        the samples are cut. Log it where the update is `whole`.
-        """
-        waiting, self._waiting = self._waiting, []
-        for entry in waiting:
-            sums = entry.shared.wait()
-            if entry.name in self._found:
-                sums = _combine(entry.how, self._found.pop(entry.name), sums)
-            self._found[entry.name], self._finish[entry.name] = sums, entry.finish
-        if whole:
-            for name, finish in self._finish.items():
-                finish(self._found[name])
-            self._found, self._finish = {}, {}
 
     def _parameters(self) -> List[Any]:
         """The parameters that are trained."""
@@ -303,50 +280,6 @@ class Strategy(SingleDeviceStrategy):
 
         return run
 
-    def _wrap_log(self, log: Callable[..., Any]) -> Callable[..., Any]:
-        """`log` in the place of Lightning's own, which is given: values of a training step are
-        those over all workers, and are logged when the step is committed.
-        """
-
-        def everywhere(fx: str, name: str, value: Any, *others: Any, **options: Any) -> Any:
-            """Log a value of this worker; in a training step of the job, begin the call that
-            combines those of all workers, and keep it for `_log_pending`.
-            """
-            step, train = self._job.step, self._train  # type: ignore[union-attr]
-            if fx != "training_step" or step is None or step.committed or train is None:
-                return log(fx, name, value, *others, **options)
-            if not torch.is_tensor(value):
-                return log(fx, name, value, *others, **options)
-            how = options.get("reduce_fx", "mean")
-            how = how if isinstance(how, str) else how.__name__
-            mine, mean = value.detach().double().reshape(-1).cpu(), how in ("mean", "avg")
-            if mean:
-                sums = torch.zeros(mine.numel() + 1, dtype=torch.float64)
-                if train.weight:
-                    sums[:-1], sums[-1] = mine * train.weight, train.weight
-                mine = sums
-            # A part of the step: a worker that is lost has its samples neither here nor there.
-            shared = step.share(mine, last=False, op="sum" if mean else how)
-
-            def finish(sums: torch.Tensor) -> None:
-                """Log the value over all workers: `sums` is what the call has combined, for a mean
-                with the number of samples at its end.
-                """
-                if mean:
-                    options["batch_size"] = int(sums[-1])
-                    sums = sums[:-1] / sums[-1]
-                new = sums.to(value.device, value.dtype).reshape(value.shape)
-                log(fx, name, new, *others, **options)
-                before = self._logged.pop(f"{fx}.{name}", None)
-                if before is not None:
-                    results = self._trainer.fit_loop.epoch_loop._results
-                    _restore_metric(results[f"{fx}.{name}"], before)
-
-            self._waiting.append(_Logged(name, "sum" if mean else how, shared, finish))
-            return None
-
-        return everywhere
-
     def on_train_end(self) -> None:
         """As Lightning's own, then end the loop over the steps of the job: the last one is made."""
         super().on_train_end()
@@ -356,6 +289,12 @@ class Strategy(SingleDeviceStrategy):
             self._adopt_rank()
 
     # What the workers tell each other
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """What the lowest rank that is not lost has decided, as `broadcast` says: all workers stop
+        early, or save, alike.
+        """
+        return bool(self.broadcast(decision))
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """What the lowest rank that is not lost has, whatever `src` is. Without a job, and in a
@@ -376,7 +315,7 @@ class Strategy(SingleDeviceStrategy):
         if job is None or self._train is None:
             return super().save_checkpoint(checkpoint, filepath, storage_options)
         checkpoint[_PLACE] = self._train.loader.place.pack().hex()
-        checkpoint[_LOGGED] = pack(_epoch_values(self._trainer.fit_loop.epoch_loop._results))
+        checkpoint[_LOGGED] = self._logged.epoch_values()
         save = super().save_checkpoint
         write_once(job, lambda: save(checkpoint, filepath, storage_options))
 
@@ -386,7 +325,7 @@ class Strategy(SingleDeviceStrategy):
         if self._job is not None and _PLACE in checkpoint:
             self._place = Cursor.unpack(bytes.fromhex(checkpoint[_PLACE]))
             if _LOGGED in checkpoint:  # not in checkpoints of earlier versions
-                self._logged = unpack(checkpoint[_LOGGED])
+                self._logged.take_epoch_values(checkpoint[_LOGGED])
         return checkpoint
 
 
@@ -395,33 +334,38 @@ class _TrainLoader:
     uses it; the next step may wait for the other workers.
     """
 
-    def __init__(self, strategy: Strategy, dataloader: Any, each: int):
-        """Deal out the samples of `dataloader`, `each` batches a step."""
-        options = worker_options(dataloader)
+    def __init__(self, strategy: Strategy, dataloader: Any, trainer: Any):
+        """Deal out the samples of `dataloader`, as many batches a step as the Trainer accumulates.
+        Raises TypeError or ValueError where they cannot be dealt out.
+        """
+        check_dealable(dataloader)
         self.dataset, self.batch_size = dataloader.dataset, dataloader.batch_size
         self._strategy, self._collate = strategy, dataloader.collate_fn
-        self._count = batches_in_epoch(dataloader, dataloader.batch_size, each)
+        samples = samples_in_epoch(dataloader, self.batch_size)
+        limit, whole = trainer.limit_train_batches, -(-samples // self.batch_size)
+        limit = int(whole * limit) if isinstance(limit, float) else min(whole, limit)
+        # Lightning computes the same, and says what is wrong with a limit of no batch.
+        self._whole, limit = whole, max(limit, 1)
         self.loader = shoal.torch.loader(
             dataloader.dataset,
-            dataloader.batch_size * each,
+            self.batch_size * trainer.accumulate_grad_batches,
             seed=torch.initial_seed() % (1 << 63),
             epochs=FOREVER,
             shuffle=type(dataloader.sampler) is RandomSampler,
-            drop_last=dataloader.drop_last,
+            samples_per_epoch=min(samples, limit * self.batch_size),
             apart=True,
             collate_fn=list,
-            **options,
+            **worker_options(dataloader),
         )
         self._steps = iter(self.loader)
         self._batches: Iterator[Any] = self._all_batches()
         self.part = Part([])  # Update wants one; this has no samples
-        # Of the batch given out: what its loss is multiplied by, and how many samples of it count.
-        self.share, self.weight = 1.0, 0
+        self.share = 1.0  # what the loss of the batch given out is multiplied by
         self.first = self.last = True  # the batch is the first, or the last, of its step
 
     def __len__(self) -> int:
-        """The number of batches in an epoch."""
-        return self._count
+        """The number of batches of the DataLoader, of which a limit may leave out some."""
+        return self._whole
 
     def __iter__(self) -> Iterator[Any]:
         """The batches that follow, over all epochs: always the same iterator."""
@@ -454,7 +398,7 @@ class _TrainLoader:
             # Lightning divides by the number of batches that it accumulates.
             whole = -(-(step.count + strategy._update.weight) // self.batch_size)
             for i, cut in enumerate(cut_evenly(samples, count, self.batch_size)):
-                self.weight = len(cut) if step.weight else 0
+                strategy._logged.weight = len(cut) if step.weight else 0
                 self.share = len(cut) / len(samples) * whole
                 self.first, self.last = i == 0, i == count - 1
                 yield self._collate(cut or samples[:2])
@@ -463,38 +407,8 @@ class _TrainLoader:
         strategy._trainer.should_stop = True
 
 
-def _combine(how: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Two values of several workers as one, by `how`: sum, max or min."""
-    if how == "sum":
-        return one + other
-    return torch.maximum(one, other) if how == "max" else torch.minimum(one, other)
-
-
-def _epoch_values(results: Any) -> Dict[str, Any]:
-    """What was logged so far for a value over the whole epoch, by the key of Lightning's results:
-    the value, and the number of samples in it, None where it has none.
-    """
-    return {
-        key: [metric.value, getattr(metric, "cumulated_batch_size", None)]
-        for key, metric in results.items()
-        if metric.is_tensor and metric.meta.on_epoch
-    }
-
-
-def _restore_metric(metric: Any, before: List[Any]) -> None:
-    """Add to a metric of Lightning what was logged in the epoch before this worker joined or
-    resumed: a value as `_epoch_values` gives it.
-    """
-    value, size = before
-    if metric.meta.is_max_reduction or metric.meta.is_min_reduction:
-        metric.value = metric.meta.reduce_fx(torch.stack([metric.value, value.to(metric.value)]))
-    else:
-        metric.value = metric.value + value.to(metric.value)
-    if size is not None:
-        metric.cumulated_batch_size = metric.cumulated_batch_size + size
-
-
 # self.log of a compiled module, and what it is averaged by, talk to the agent.
 shoal.torch.untraced.skip_package(__name__)
+shoal.torch.untraced.skip_package("shoal._trainers.logged")
 shoal.torch.untraced.skip_package("shoal.steps")
 shoal.torch.untraced.skip_package("shoal._live.step")

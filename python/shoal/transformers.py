@@ -25,21 +25,22 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import torch
 import transformers
-from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import trainer as _trainer
-from transformers.trainer_callback import ProgressCallback
 
 import shoal
 import shoal.torch
 from shoal._trainers import process
 from shoal._trainers.arguments import check_arguments
 from shoal._trainers.batches import Part, TrainLoader
-from shoal._trainers.callbacks import attributes_of
-from shoal._trainers.checkpoints import place_after_updates, write_once, write_place
-from shoal._live.object_collectives import allgather_objects, unpack
+from shoal._trainers.callbacks import show_progress, states_of, take_states
+from shoal._trainers.checkpoints import (
+    place_after_updates,
+    share_loaded,
+    write_once,
+    write_place,
+)
 from shoal._trainers.rounds import Predictions, is_dealable
 from shoal._trainers.update import Update
-from shoal.torch.wire import wire_to_move
 
 __all__ = ["Elastic", "Seq2SeqTrainer", "Trainer"]
 
@@ -85,21 +86,14 @@ class Elastic:
         dataloader = super().get_train_dataloader()  # type: ignore[misc]
         if self._job is None:
             return dataloader
-        sampler = self._get_train_sampler(self.train_dataset)
-        if type(sampler) not in (RandomSampler, SequentialSampler):
-            raise ValueError(
-                f"the training has a sampler of its own, {type(sampler).__name__}, which shoal"
-                " cannot deal out: sort or weigh the dataset instead, and leave the order to"
-                ' train_sampling_strategy="random" or "sequential"'
-            )
         args = self.args
         if self._data is None:
             self._data = TrainLoader(
                 dataloader,
+                self._get_train_sampler(self.train_dataset),
                 self._train_batch_size,
                 args.gradient_accumulation_steps,
                 args.seed if args.data_seed is None else args.data_seed,
-                type(sampler) is RandomSampler,
             )
         return self._data
 
@@ -153,11 +147,9 @@ class Elastic:
         if not first or before:
             return
         transformers.logging.set_verbosity(self.args.get_process_log_level())
-        for callback in self.callback_handler.callbacks:
-            if isinstance(callback, ProgressCallback) and callback.training_bar is None:
-                callback.on_train_begin(self.args, self.state, self.control)
-                callback.training_bar.update(self.state.global_step)
-                callback.current_step = self.state.global_step
+        if self.args.push_to_hub and self.hub_model_id is None:
+            self.init_hf_repo()  # as rank 0 has done when its Trainer was made
+        show_progress(self)
 
     # The training loop
 
@@ -214,8 +206,11 @@ class Elastic:
         prepare = super()._prepare_for_training  # type: ignore[misc]
         self._prepared = prepare(max_steps, self._data, self._folder)
         shoal.goal(steps=max(max_steps, 1))
-        self._enter(updates)
-        return begin(max_steps, updates, *others)
+        best = self._enter(updates)
+        begun = begin(max_steps, updates, *others)
+        if self.args.load_best_model_at_end and best is not None:
+            self.state.best_model_checkpoint = best
+        return begun
 
     def _prepare_for_training(self, *arguments: Any) -> Any:
         """What the Trainer's own has returned already, in `_init_training_state`."""
@@ -234,8 +229,10 @@ class Elastic:
         options = process.ddp_options(self.accelerator, gradient_as_bucket_view=True)
         return shoal.torch.ddp(prepared, **options)
 
-    def _enter(self, updates: int) -> None:
-        """Enter the job, with the state of the others or of its checkpoint, and wait for them."""
+    def _enter(self, updates: int) -> Optional[str]:
+        """Enter the job, with the state of the others or of its checkpoint, and wait for them.
+        Return the best model's folder in that state, which this worker may not see; None = none.
+        """
         job, data = self._job, self._data
         assert job is not None and data is not None and self._update is not None
         self._update.register()
@@ -248,9 +245,14 @@ class Elastic:
         if not data.loader.enter(place):
             raise SystemExit(0)
         self._adopt_rank()
-        if self._received is not None:
-            with open(os.path.join(self._folder, _STATE), "w") as file:
-                file.write(self._received["state"])
+        if self._received is None:
+            return None
+        state = json.loads(self._received["state"])
+        # The Trainer would forget a folder that is not there.
+        best, state["best_model_checkpoint"] = state["best_model_checkpoint"], None
+        with open(os.path.join(self._folder, _STATE), "w") as file:
+            json.dump(state, file)
+        return best
 
     def _run_epoch(self, **given: Any) -> None:
         """As the Trainer's own; a worker that has joined behind the last step makes none."""
@@ -372,10 +374,7 @@ class Elastic:
             "over": self._over,
             "loss": None if loss is None else float(loss),
             "running": {name: float(getattr(self, name, 0)) for name in _RUNNING},
-            "callbacks": [
-                [type(callback).__qualname__, attributes_of(callback)]
-                for callback in self.callback_handler.callbacks
-            ],
+            "callbacks": states_of(self.callback_handler.callbacks),
         }
 
     def _keep_received(self, value: Dict[str, Any]) -> None:
@@ -391,11 +390,7 @@ class Elastic:
             setattr(self, name, type(getattr(self, name))(value))
         if received["loss"] is not None:
             self._tr_loss.fill_(received["loss"])
-        for callback, (kind, attributes) in zip(
-            self.callback_handler.callbacks, received["callbacks"]
-        ):
-            if type(callback).__qualname__ == kind:
-                vars(callback).update((name, unpack(v)) for name, v in attributes.items())
+        take_states(self.callback_handler.callbacks, received["callbacks"])
 
     # Checkpoints of the Trainer
 
@@ -448,20 +443,21 @@ class Elastic:
         load = super()._load_best_model  # type: ignore[misc]
         if self._job is None:
             return load()
-        there = allgather_objects(self._job, os.path.isdir(self.state.best_model_checkpoint))
-        if there[self._job.rank] or not any(there.values()):
-            load()
-        if all(there.values()) or not any(there.values()):
-            return None
-        giver = next(rank for rank, has in there.items() if has)
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
-            wire = wire_to_move(tensor)
-            self._job.broadcast(wire.data, giver)
-            if wire.back is not None:
-                wire.back()
+        there = os.path.isdir(self.state.best_model_checkpoint)
+        share_loaded(self._job, self.model, there, load)
+        if not there:
+            self.state.best_model_checkpoint = None  # the Trainer would look into it at its end
         return None
 
     # Evaluation
+
+    def _evaluate(self, *arguments: Any, **options: Any) -> Any:
+        """As the Trainer's own, but for `eval_on_start` on a worker that joins: the others have
+        begun before.
+        """
+        if self._received is not None:
+            return {}
+        return super()._evaluate(*arguments, **options)  # type: ignore[misc]
 
     def evaluation_loop(self, dataloader: Any, *arguments: Any, **options: Any) -> Any:
         """As transformers' own, with the batches dealt out over the workers."""

@@ -131,6 +131,69 @@ def test_an_evaluation_of_a_worker_that_waits():
     assert not list(batches)
 
 
+def test_an_evaluation_that_loses_a_worker():
+    """Batches of an evaluation are loaded as the DataLoader says; those of a worker that is lost
+    are dealt out again, and every batch is evaluated once.
+    """
+    from shoal.accelerate import _EvalLoader
+
+    job = types.SimpleNamespace(rank=1, size=3, outside=False)
+    state = types.SimpleNamespace(_add_dataloader=id, _remove_dataloader=id)
+    accelerator = types.SimpleNamespace(_job=job, gradient_state=state, device="cpu")
+    given = torch.utils.data.DataLoader(range(16), batch_size=2, num_workers=1, prefetch_factor=3)
+    loader = _EvalLoader(accelerator, given)
+    assert loader._own_loader([0, 1, 2]).prefetch_factor == 3
+    mine, evaluated, alive = [], [], [0, 1, 2]
+
+    def answers(_, data):
+        """What all workers that are not lost have: the numbers of their batches."""
+        return {rank: loader._round.get(rank) for rank in alive}
+
+    with mock.patch("shoal.accelerate.allgather_objects", answers):
+        for batch in loader:
+            mine.append(batch.tolist())
+            if len(mine) == 2:
+                alive.remove(0)
+            evaluated += loader.gather_round(None)
+    assert evaluated == [0, 1, 2, 4, 5, 3, 6, 7]
+    assert mine == [[2, 3], [8, 9], [6, 7], [14, 15]]
+
+
+def test_samplers_that_can_be_dealt_out():
+    """Some of the samples, each once, and without a smaller batch at the end, are an epoch; samples
+    that are drawn twice, or by a sampler of one's own, are refused.
+    """
+    from shoal._trainers.batches import check_dealable, samples_in_epoch
+
+    data = list(range(10))
+
+    def dealt(sampler=None, **options):
+        """How many samples an epoch takes of a DataLoader with this sampler."""
+        loader = torch.utils.data.DataLoader(data, 4, sampler=sampler, **options)
+        check_dealable(loader)
+        return samples_in_epoch(loader, 4)
+
+    random = torch.utils.data.RandomSampler
+    assert dealt() == dealt(shuffle=True) == 10 and dealt(drop_last=True) == 8
+    assert dealt(random(data, num_samples=7)) == 7
+    for sampler in (
+        random(data, replacement=True),
+        random(data, num_samples=11),
+        random(data[:5]),
+        torch.utils.data.SequentialSampler(data[:5]),
+    ):
+        with pytest.raises(ValueError, match="once an epoch"):
+            dealt(sampler)
+    with pytest.raises(ValueError, match="SubsetRandomSampler"):
+        dealt(torch.utils.data.SubsetRandomSampler(data))
+    with pytest.raises(TypeError, match="__len__"):
+        check_dealable(types.SimpleNamespace(dataset=iter(data)))
+    batches = torch.utils.data.BatchSampler(random(data), 4, drop_last=True)
+    prepared = torch.utils.data.DataLoader(data, batch_sampler=batches)  # as Accelerate makes them
+    check_dealable(prepared, random(data))
+    assert samples_in_epoch(prepared, 4, random(data)) == 8
+
+
 def test_a_worker_that_waits_writes_no_checkpoint(tmp_path):
     """The program of a worker that joins goes through the epochs of before, and what it saves after
     each leaves the checkpoint of the others as it is.

@@ -3,6 +3,7 @@ worker that trains on the same batches.
 """
 
 import json
+import math
 import pathlib
 from unittest import mock
 
@@ -65,12 +66,68 @@ def test_a_checkpoint_of_an_earlier_version():
     from shoal.lightning import Strategy
 
     strategy, place = Strategy.__new__(Strategy), Cursor.start(96, 8, 1, True)
-    strategy._job, strategy._logged = common.RELEASED, {}
+    strategy._job, strategy._logged = common.RELEASED, mock.Mock()
     old = {"shoal-place": place.pack().hex()}
     own = "lightning.pytorch.strategies.Strategy.load_checkpoint"
     with mock.patch(own, return_value=old):
         assert strategy.load_checkpoint("unused") is old
-    assert strategy._place == place and strategy._logged == {}
+    assert strategy._place == place and not strategy._logged.take_epoch_values.called
+
+
+def test_a_metric_in_a_training_step_is_refused():
+    """A metric of torchmetrics would see the samples of one worker: the error says what to log in
+    its place. Elsewhere, and once the step is committed, it is logged as Lightning does.
+    """
+    from shoal._trainers.logged import Logged
+    from torchmetrics import MeanMetric
+
+    job, results = mock.Mock(), mock.Mock()
+    own, logged = results.log, Logged(job)
+    logged.begin(results)
+    job.step.committed = False
+    with pytest.raises(TypeError, match=r"MeanMetric.*self.log\(name, metric\(predicted, target"):
+        results.log("training_step", "right", MeanMetric())
+    results.log("on_train_epoch_end", "right", MeanMetric())
+    job.step.committed = True
+    results.log("training_step", "right", MeanMetric())
+    assert own.call_count == 2
+
+
+@pytest.mark.parametrize("how, neutral", [("sum", 0.0), ("max", -math.inf), ("min", math.inf)])
+def test_a_worker_without_samples_logs_nothing(how, neutral):
+    """What a worker logs of samples that stand in for its own changes no sum, maximum or
+    minimum.
+    """
+    from shoal._trainers.logged import Logged
+
+    job, results = mock.Mock(), mock.Mock()
+    job.step.committed, logged = False, Logged(job)
+    logged.begin(results)
+    for logged.weight, sent in (2, 7.0), (0, neutral):
+        results.log("training_step", "value", torch.tensor(7.0), reduce_fx=how)
+        share = job.step.share.call_args
+        assert share.args[0].tolist() == [sent] and share.kwargs["op"] == how
+
+
+def test_rank_0_decides_for_all():
+    """Whether training stops early is what the lowest rank says."""
+    from shoal.lightning import Strategy
+
+    strategy = Strategy.__new__(Strategy)
+    with mock.patch.object(Strategy, "broadcast", return_value=True) as broadcast:
+        assert strategy.reduce_boolean_decision(False, all=False) is True
+    broadcast.assert_called_once_with(False)
+
+
+def test_loaders_that_are_made_anew_are_refused():
+    """A loader of its own for each epoch is refused before the training."""
+    from lightning.pytorch.trainer.states import TrainerFn
+    from shoal.lightning import Strategy
+
+    strategy, trainer = Strategy.__new__(Strategy), mock.Mock(reload_dataloaders_every_n_epochs=1)
+    strategy._job, strategy._train, trainer.state.fn = object(), None, TrainerFn.FITTING
+    with pytest.raises(ValueError, match="reload_dataloaders_every_n_epochs"):
+        strategy.setup(trainer)
 
 
 def _train(config):
@@ -91,7 +148,7 @@ def test_resumes_with_another_number_of_workers(tmp_path):
         each epoch, and the ledger.
         """
         (tmp_path / name).mkdir()
-        config.update(out=str(tmp_path / name), samples=94)
+        config.update(out=str(tmp_path / name), samples=89)
         ended = world(n, _train, config, modules=TRAINERS.split(","))
         whole = 10 * (3 if name == "two" else 2 if name == "one" else 1)
         assert sum(r[3] for r in ended) == whole, "batches validated, of all workers"
@@ -100,7 +157,8 @@ def test_resumes_with_another_number_of_workers(tmp_path):
 
     own = tmp_path / "own"
     epochs, steps = run(2, "two", every=17, checkpoint=str(own))
-    alone, _ = common.replay([s["taken"] for s in steps], 94, 36, clip=0.5)
+    assert [s["samples"] for s in steps] == [len(s["taken"]) for s in steps]  # the last has one
+    alone, _ = common.replay([s["taken"] for s in steps], 89, 36, clip=0.5)
     assert [s["loss"] for s in steps] == pytest.approx([loss for loss, _ in alone], rel=1e-6)
     same = ("taken", "loss", "rate")
     saved = str(tmp_path / "two/saved/epoch=1-step=17.ckpt")
@@ -112,6 +170,18 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     again, rest = run(3, "three", every=1000, checkpoint=str(own))
     common.check_resumed(steps, rest, step + 1, same)
     assert again[2] == pytest.approx(epochs[2], rel=1e-6)
+
+
+def test_a_limit_of_batches(tmp_path):
+    """With limit_train_batches an epoch has as many batches, and the samples of its steps are
+    others in the next one.
+    """
+    config = dict(out=str(tmp_path), samples=89, epochs=2, limit=3)
+    ended = world(2, _train, config, modules=TRAINERS.split(","))
+    steps = common.read_ledger(tmp_path)
+    assert [len(s["taken"]) for s in steps] == [8, 4, 8, 4]
+    assert len({i for s in steps for i in s["taken"]}) == 24
+    assert ended[0][2][:2] == [4, 2] and ended[0][2] == ended[1][2]
 
 
 if __name__ == "__main__":

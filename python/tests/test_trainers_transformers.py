@@ -6,6 +6,7 @@ import collections
 import json
 import pathlib
 import threading
+import types
 from unittest import mock
 
 import pytest
@@ -66,7 +67,8 @@ def test_losses_joins_and_releases(training, tmp_path):
     """A worker is killed, two join and rank 0 is killed: the samples of each step are those of a
     training without losses, and logged losses, rates and the evaluation those of one worker.
     """
-    with training(3, gates=[5, 9, 16], arguments=dict(eval_strategy="steps", eval_steps=6)) as job:
+    arguments = dict(eval_strategy="steps", eval_steps=6, eval_on_start=True)
+    with training(3, gates=[5, 9, 16], arguments=arguments) as job:
         job.read_until("GATE 5")
         job.kill(2)
         common.open_gate(tmp_path, 5)
@@ -115,6 +117,71 @@ def test_a_released_worker_ends_where_it_was_rank_0():
     with pytest.raises(SystemExit) as ended:
         trainer._next_part()
     assert ended.value.code == 0
+
+
+def elastic(*methods, **attributes):
+    """An Elastic in a job, of a Trainer that is not initialised: it has these attributes, and what
+    it calls of the Trainer's own are these functions.
+    """
+    from shoal.transformers import Elastic
+
+    plain = type("Plain", (), {method.__name__: method for method in methods})
+    made = type("Made", (Elastic, plain), {"__init__": object.__init__})()
+    vars(made).update(dict(_job=mock.Mock(), _received=None), **attributes)
+    return made
+
+
+def test_a_worker_that_joins_does_not_see_the_best_model(tmp_path):
+    """It knows which checkpoint is the best, so that it takes part when that is loaded."""
+    def _init_training_state(self, *_):
+        """As the Trainer's own: it forgets a folder that is not there."""
+        state = json.loads((tmp_path / "trainer_state.json").read_text())
+        self.state = types.SimpleNamespace(**state)
+        return 3, 4
+
+    def _prepare_for_training(self, *_):
+        """Nothing to prepare."""
+
+    received = {"state": json.dumps({"best_model_checkpoint": "/elsewhere", "global_step": 7})}
+    trainer = elastic(
+        _init_training_state,
+        _prepare_for_training,
+        _data=mock.Mock(),
+        _update=mock.Mock(),
+        _resumed=None,
+        _received=received,
+        _folder=str(tmp_path),
+        _adopt_rank=mock.Mock(),
+        args=mock.Mock(load_best_model_at_end=True),
+    )
+    with mock.patch("shoal.goal"):
+        assert trainer._init_training_state(9, 3) == (3, 4)
+    assert vars(trainer.state) == {"best_model_checkpoint": "/elsewhere", "global_step": 7}
+    assert not trainer._evaluate()  # eval_on_start was before
+
+
+def test_the_next_rank_0_has_a_repository():
+    """Where rank 0 is lost that pushes to the hub, the worker that writes from then on opens the
+    repository, once.
+    """
+    job = mock.Mock(rank=1)
+    trainer = elastic(
+        _job=job,
+        _first=False,
+        state=mock.Mock(),
+        args=mock.Mock(push_to_hub=True),
+        callback_handler=mock.Mock(callbacks=[]),
+        hub_model_id=None,
+        init_hf_repo=mock.Mock(),
+    )
+    with mock.patch("shoal._trainers.process.set_accelerate_rank"):
+        with mock.patch("transformers.logging.set_verbosity"):
+            trainer._adopt_rank()
+            assert not trainer.init_hf_repo.called
+            job.rank = 0
+            trainer._adopt_rank()
+            trainer._adopt_rank()
+    trainer.init_hf_repo.assert_called_once_with()
 
 
 def _train(config):

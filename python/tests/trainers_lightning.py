@@ -4,7 +4,8 @@
 
 CONFIG is JSON: `out` a folder, and what it has of DEFAULTS: `gates` steps to wait at, `resume` a
 checkpoint of Lightning's, None = none, `every` after how many steps Lightning and the job make
-checkpoints, and `checkpoint` a folder for those of the job. END is not used. Lightning calls the
+checkpoints, `checkpoint` a folder for those of the job, and `limit` the batches of an epoch, None =
+all. END is not used. Lightning calls the
 methods of Module and Watch, on the thread of the training loop.
 """
 
@@ -29,7 +30,15 @@ from trainers_common import (
 import shoal
 
 DEFAULTS = dict(
-    samples=96, batch=4, accumulate=2, epochs=3, gates=[], resume=None, every=None, checkpoint=None
+    samples=96,
+    batch=4,
+    accumulate=2,
+    epochs=3,
+    gates=[],
+    resume=None,
+    every=None,
+    checkpoint=None,
+    limit=None,
 )
 
 
@@ -43,9 +52,12 @@ class Module(lightning.LightningModule):
         self.validated = 0  # number of batches that this worker has validated
 
     def training_step(self, batch, _):
-        """The loss of a batch, which is logged for each step and each epoch."""
+        """The loss of a batch, which is logged for each step and each epoch; so is the number of
+        samples of each step.
+        """
         loss = self.net(**batch)["loss"]
         self.log("loss", loss, on_step=True, on_epoch=True)
+        self.log("samples", torch.tensor(float(len(batch["index"]))), reduce_fx="sum")
         return loss
 
     def validation_step(self, batch, _):
@@ -90,6 +102,7 @@ class LedgerCallback(Callback):
             seen=self.seen,
             rate=self._rate,
             loss=trainer.callback_metrics["loss_step"].item(),
+            samples=trainer.callback_metrics["samples"].item(),
             taken=module.net.take_marks(),
             digest=module.net.layers[0].weight.sum().item().hex(),
         )
@@ -123,6 +136,7 @@ def main(config):
         accelerator="cpu",
         max_epochs=epochs,
         accumulate_grad_batches=config["accumulate"],
+        limit_train_batches=config["limit"],
         callbacks=[watch, *([saved] if config["every"] else [])],
         gradient_clip_val=0.5,
         logger=False,

@@ -7,41 +7,54 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, NamedTuple
 
 import torch
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 import shoal.torch
 from shoal._live.epochs import FOREVER
 
 
-def worker_options(dataloader: Any) -> Dict[str, Any]:
-    """Return the options of a DataLoader for its worker processes, none where it has no such
-    processes. Raises TypeError or ValueError where its samples cannot be dealt out by their
-    numbers.
+def check_dealable(dataloader: Any, sampler: Any = None) -> None:
+    """Raise TypeError or ValueError where the samples of a DataLoader cannot be dealt out by their
+    numbers, each once an epoch. `sampler` is the one that it was made with; None = it has it.
     """
-    if not (hasattr(dataloader.dataset, "__len__") and hasattr(dataloader.dataset, "__getitem__")):
+    dataset = dataloader.dataset
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise TypeError(
-            f"the dataset of a DataLoader is {type(dataloader.dataset).__name__}, without a length:"
+            f"the dataset of a DataLoader is {type(dataset).__name__}, without a length:"
             " shoal deals out samples by their numbers. Give it __len__ and __getitem__"
         )
-    sampler = type(dataloader.sampler)
-    if dataloader.batch_size is None or sampler not in (RandomSampler, SequentialSampler):
+    sampler = dataloader.sampler if sampler is None else sampler
+    if type(dataloader.batch_sampler) is not BatchSampler:
+        sampler = dataloader.batch_sampler
+    if type(sampler) not in (RandomSampler, SequentialSampler):
         raise ValueError(
-            "a DataLoader has a sampler of its own, which shoal cannot deal out: give it"
-            " batch_size and shuffle"
+            f"a DataLoader has a sampler of its own, {type(sampler).__name__}, which shoal cannot"
+            " deal out: give it batch_size and shuffle, and sort or weigh the dataset itself"
         )
-    if not dataloader.num_workers:
-        return {}
-    return dict(num_workers=dataloader.num_workers, prefetch_factor=dataloader.prefetch_factor)
+    there, of = len(dataset), len(sampler.data_source)
+    if getattr(sampler, "replacement", False) or of != there or len(sampler) > there:
+        raise ValueError(
+            "shoal deals each sample out once an epoch at most, and the sampler of a DataLoader"
+            f" draws {len(sampler)} of {of}, of a dataset of {there}: leave out replacement, and"
+            " the sampler of another dataset"
+        )
 
 
-def batches_in_epoch(dataloader: Any, size: int, batches_per_step: int) -> int:
-    """Return how many batches of `size` samples an epoch of a DataLoader has, of which
-    `batches_per_step` make up a step. With drop_last an epoch has no smaller step at its end.
+def worker_options(dataloader: Any) -> Dict[str, Any]:
+    """Return the options of a DataLoader for its worker processes, none where it has no such
+    processes.
     """
-    samples = len(dataloader.dataset)
-    if dataloader.drop_last:
-        return samples // (size * batches_per_step) * batches_per_step
-    return -(-samples // size)
+    names = ["num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context"]
+    names.append("worker_init_fn")
+    return {name: getattr(dataloader, name) for name in names} if dataloader.num_workers else {}
+
+
+def samples_in_epoch(dataloader: Any, size: int, sampler: Any = None) -> int:
+    """Return how many samples an epoch of a DataLoader takes in batches of `size`: those of its
+    sampler, with drop_last those of whole batches. `sampler` is as in `check_dealable`.
+    """
+    samples = len(dataloader.sampler if sampler is None else sampler)
+    return samples - samples % size if dataloader.batch_sampler.drop_last else samples
 
 
 def cut_evenly(samples: List[Any], count: int, max_samples: int) -> List[List[Any]]:
@@ -100,28 +113,27 @@ class TrainLoader:
     `parts`, and `close`, may wait for the other workers.
     """
 
-    def __init__(self, dataloader: Any, size: int, updates: int, seed: int, shuffle: bool):
-        """`dataloader` is the DataLoader that it replaces, `size` the samples of each of its
-        batches, of which `updates` are accumulated for one update of the parameters. `seed` and
-        `shuffle` are those of shoal.torch.loader.
+    def __init__(self, dataloader: Any, sampler: Any, size: int, updates: int, seed: int):
+        """`dataloader` is the DataLoader that it replaces, which was made with `sampler`, `size`
+        the samples of each of its batches, of which `updates` are accumulated for one update of the
+        parameters. `seed` is that of shoal.torch.loader. Raises TypeError or ValueError where the
+        samples cannot be dealt out.
         """
+        check_dealable(dataloader, sampler)
         self.dataset, self.batch_size = dataloader.dataset, size
-        self._count = batches_in_epoch(dataloader, size, updates)
-        options = {"pin_memory": dataloader.pin_memory and torch.cuda.is_available()}
-        if dataloader.num_workers:
-            names = ["num_workers", "prefetch_factor", "persistent_workers"]
-            names += ["multiprocessing_context", "worker_init_fn"]
-            options.update((name, getattr(dataloader, name)) for name in names)
+        samples = samples_in_epoch(dataloader, size, sampler)
+        self._count = -(-samples // size)
         self.loader = shoal.torch.loader(
             dataloader.dataset,
             size * updates,
             seed=seed,
             epochs=FOREVER,
-            shuffle=shuffle,
-            drop_last=dataloader.drop_last,
+            shuffle=type(sampler) is RandomSampler,
+            samples_per_epoch=samples,
             apart=True,
             collate_fn=_EvenCollate(dataloader.collate_fn, size),
-            **options,
+            pin_memory=dataloader.pin_memory and torch.cuda.is_available(),
+            **worker_options(dataloader),
         )
         # This worker's samples, step after step; each item opens the next step of the job.
         self.parts: Iterator[List[MicroBatch]] = iter(self.loader)

@@ -1,16 +1,30 @@
-"""The state of a Trainer's callbacks, which workers that join get."""
+"""A Trainer's callbacks: their state, which workers that join get, and its progress bar."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict
+from typing import Any, Dict, List
 
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import ExportableState, ProgressCallback
 
-from shoal._live.object_collectives import pack
+from shoal._live.object_collectives import pack, unpack
 
 
-def attributes_of(callback: Any) -> Dict[str, bytes]:
+def states_of(callbacks: List[Any]) -> List[List[Any]]:
+    """The states of callbacks, for `take_states` on another worker: of each the name of its class,
+    and its attributes, packed.
+    """
+    return [[type(callback).__qualname__, _attributes_of(callback)] for callback in callbacks]
+
+
+def take_states(callbacks: List[Any], states: List[List[Any]]) -> None:
+    """Give callbacks what `states_of` has returned for those of another worker."""
+    for callback, (kind, attributes) in zip(callbacks, states):
+        if type(callback).__qualname__ == kind:
+            vars(callback).update((name, unpack(value)) for name, value in attributes.items())
+
+
+def _attributes_of(callback: Any) -> Dict[str, bytes]:
     """The state of a callback: those of its attributes that can be sent, packed, by name. Nothing
     of those of transformers that keep no state. The callback stays as it is.
     """
@@ -22,3 +36,12 @@ def attributes_of(callback: Any) -> Dict[str, bytes]:
         with contextlib.suppress(TypeError):
             found[name] = pack(value)
     return found
+
+
+def show_progress(trainer: Any) -> None:
+    """Begin the progress bars of a Trainer that has trained without one, at the step it is at."""
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, ProgressCallback) and callback.training_bar is None:
+            callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+            callback.training_bar.update(trainer.state.global_step)
+            callback.current_step = trainer.state.global_step

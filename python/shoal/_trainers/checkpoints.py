@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 import shoal
 from shoal._live.object_collectives import allgather_objects
 from shoal._runtime.log import log_line
 from shoal.cursor import Cursor
+from shoal.torch.wire import wire_to_move
 
 T = TypeVar("T")
 
@@ -30,6 +31,24 @@ def write_once(job: "shoal.Job", write: Callable[[], T]) -> T:
             if answer is not None:
                 return answer[0]
         writer = min(answers)
+
+
+def share_loaded(job: "shoal.Job", model: Any, there: bool, load: Callable[[], None]) -> None:
+    """Have each worker that sees the files of a model (`there`) call load(), and the others get its
+    parameters and buffers from one of these. Where none sees them, all call load(). The threads of
+    the training loop of all workers call it at the same place, and wait for each other.
+    """
+    seen = allgather_objects(job, there)
+    if seen[job.rank] or not any(seen.values()):
+        load()
+    if all(seen.values()) or not any(seen.values()):
+        return
+    giver = next(rank for rank, has in seen.items() if has)
+    for tensor in (*model.parameters(), *model.buffers()):
+        wire = wire_to_move(tensor)
+        job.broadcast(wire.data, giver)
+        if wire.back is not None:
+            wire.back()
 
 
 def write_place(folder: "str | os.PathLike[str]", place: Cursor) -> None:

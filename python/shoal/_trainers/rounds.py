@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, SequentialSampler
 import shoal
 from shoal._live.object_collectives import map_over_workers
 
+from .batches import worker_options
+
 
 def is_dealable(loader: Any) -> bool:
     """Whether the batches of a DataLoader can be dealt out by their numbers: its dataset has them
@@ -22,6 +24,7 @@ def is_dealable(loader: Any) -> bool:
         type(getattr(batches, "sampler", None)) is SequentialSampler
         and hasattr(loader.dataset, "__getitem__")
         and hasattr(loader.dataset, "__len__")
+        and len(batches.sampler) == len(loader.dataset)
     )
 
 
@@ -43,9 +46,7 @@ class Rounds:
         # The results for the batches of this round that the loop has not asked for yet, by number.
         self._found: Dict[int, Any] = {}
         own = [self._samples(i) for i in range(job.rank, self.count, job.size)]
-        options = {}
-        if loader.num_workers:
-            options = dict(num_workers=loader.num_workers, prefetch_factor=loader.prefetch_factor)
+        options = worker_options(loader)
         # The batches that are this worker's unless another one is lost.
         self._own: Iterator[Any] = iter(
             DataLoader(self._dataset, batch_sampler=own, collate_fn=self._collate, **options)

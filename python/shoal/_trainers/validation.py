@@ -15,7 +15,7 @@ from torchmetrics import Metric
 
 import shoal
 
-from .batches import batches_in_epoch
+from .batches import samples_in_epoch
 from .rounds import Rounds, is_dealable, move_to
 
 NUMBERS = {"samples", "loader"}  # the keys of a batch of numbers
@@ -59,7 +59,7 @@ class Validation:
 
     def __len__(self) -> int:
         """The number of batches, of all workers."""
-        return batches_in_epoch(self._dataloader, self.batch_size, 1)
+        return -(-samples_in_epoch(self._dataloader, self.batch_size) // self.batch_size)
 
     def __iter__(self) -> Iterator[Dict[str, Any]]:
         """The numbers of the samples of each batch, and of this loader."""

@@ -38,6 +38,7 @@ def loader(
     statistical_epochs: Optional[int] = None,
     shuffle: bool = True,
     drop_last: bool = False,
+    samples_per_epoch: Optional[int] = None,
     weights: Optional[Sequence[float]] = None,
     averages: int = 1,
     apart: bool = False,
@@ -64,6 +65,9 @@ def loader(
     many samples, with shuffle others in the next. For batch norms, which cannot compute with one
     sample, give it, or a global_batch of two or more for each worker: then a worker gets a single
     sample only where that is all that an epoch has left.
+
+    With `samples_per_epoch` an epoch takes so many of the dataset's samples, with shuffle others in
+    the next.
 
     With `weights`, a number for each sample, an epoch draws as many samples as the dataset has,
     with replacement and in proportion to the weights, as torch's WeightedRandomSampler does. The
@@ -142,13 +146,18 @@ def loader(
             " model cannot lose a worker"
         )
     samples = len(dataset)  # type: ignore[arg-type]
-    left_out = samples % global_batch if drop_last else 0
-    if samples and left_out == samples:
+    taken = samples
+    if samples_per_epoch is not None:
+        what = f"how many samples an epoch takes, an integer from 1 to the {samples} there are"
+        taken = as_integer("samples_per_epoch", samples_per_epoch, 1, what, samples)
+    if drop_last:
+        taken -= taken % global_batch
+    if samples and not taken:
         raise ValueError(
-            f"with drop_last no batch is left: the dataset has {samples} samples, fewer than"
-            f" global_batch={global_batch}"
+            f"with drop_last no batch is left: an epoch has {samples_per_epoch or samples} samples,"
+            f" fewer than global_batch={global_batch}"
         )
-    progress = job.place(samples - left_out, global_batch, seed, shuffle, apart, allowed)
+    progress = job.place(taken, global_batch, seed, shuffle, apart, allowed)
     progress.averages = averages
     draws = None if weights is None else _WeightedDraws(weights, samples, seed)
     keep_random_state(job)
@@ -158,7 +167,7 @@ def loader(
         dataset,
         End(epochs, steps, statistical_epochs),
         collate_fn or default_collate,
-        left_out if shuffle else 0,
+        samples - taken if shuffle else 0,
         draws,
         options,
     )
