@@ -15,8 +15,8 @@ from .._runtime.tree import Item
 from ..errors import ShoalError
 from ..mesh import Mesh
 from ..world import World
-from .checkpoints import Contents
 from .commit import Sealed
+from .contents import Contents
 from .writer import AgentWriter, writer_of
 
 
