@@ -3,7 +3,6 @@ that average never or twice. Functions that tests give to `world` run on each ra
 own process; an error there fails the job, and `world` raises Failed with what was printed.
 """
 
-import resource
 import sys
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
-from shoal.torch.elastic import _bit_sum
 from torch_world import Failed, main, world
 
 
@@ -403,45 +401,6 @@ def test_a_parameter_that_comes_later_is_refused(how, named):
         ),
     ):
         world(2, _add_parameter, how)
-
-
-def _step_on_rank_0():
-    """Train with an optimizer that only rank 0 steps, and then end with an error."""
-    loader, model, optimizer = _loop(_linear)
-    for x, y in loader:
-        optimizer.zero_grad()
-        F.mse_loss(model(x), y).backward()
-        if loader._job.rank == 0:
-            optimizer.step()
-    raise SystemExit("the loop has ended")
-
-
-def test_a_worker_that_steps_alone_is_told_once():
-    """The user is told once that the parameters differ."""
-    with pytest.raises(
-        Failed,
-        match=(
-            "the parameters of the workers differ after 1 step, though all gradients are averaged."
-            " Every worker must call optimizer.step"
-        ),
-    ) as ended:
-        world(2, _step_on_rank_0)
-    assert str(ended.value).count("[0] shoal: the parameters") == 1 and "the loop has ended" in str(
-        ended.value
-    )
-
-
-@pytest.mark.parametrize(
-    "dtype, word", [(torch.float32, torch.int32), (torch.bfloat16, torch.int16)]
-)
-def test_the_bits_of_parameters_are_summed_without_fresh_memory(dtype, word):
-    """The sum of the bits of a tensor is that of its words, and touches no memory of its size."""
-    tensor = torch.arange(5 << 20).to(dtype)  # as words of 64 bits too large for memory of before
-    expected = int(tensor.view(word).sum(dtype=torch.int64))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    assert _bit_sum(tensor) == expected
-    touched = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    assert touched * resource.getpagesize() < tensor.numel() * tensor.element_size() / 2
 
 
 def _train_sparse():

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from array import array
 from datetime import timedelta
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -16,7 +15,6 @@ from torch import Tensor
 
 import shoal
 from shoal._runtime.arguments import wrong_type
-from shoal._runtime.log import format_count, log_line
 
 from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket, make_buckets
@@ -24,13 +22,13 @@ from .bucket_sizes import BucketSizes
 from .ddp_model import DistributedDataParallel
 from .exchange import require_open_step
 from .path import Path, Paths
+from .replicas import Comparison
 
 _LEAST_BYTES = 1 << 20  # bytes of the smallest bucket that is worth a call
 _BUCKETS = 16  # number of buckets that a model is cut into, unless they get too small or too large
 # The largest number of DDP's own buckets where the workers find the size of shoal's.
 _MOST_DDP_BUCKETS = 64
 _FOREVER = timedelta(days=3650)  # a timeout that never ends
-_SUMMED = 1 << 16  # words whose bits are summed at a time
 # The option that keeps DDP from sending the parameters to itself at the start, which copies them.
 # Empty where PyTorch is too old to have it.
 _UNSYNCED: Dict[str, Any] = (
@@ -147,25 +145,6 @@ class _SingleProcessGroup(ProcessGroup):
         return self._job.alone()
 
 
-def _bit_sum(p: Tensor) -> int:
-    """A sum of the bits of a tensor, in words of its elements' size: 500 MB take 0.07 s on a core,
-    and byte by byte several times as long.
-    """
-    words = p.detach().reshape(-1)
-    size = words.element_size()
-    if size <= 8:
-        words = words.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
-    else:  # complex numbers of two doubles
-        words = torch.view_as_real(words).view(torch.int64)
-    # On the CPU torch copies what it sums into words of 64 bits, into fresh memory where that is
-    # large: in runs it uses the same small memory again and again.
-    runs = words.split(_SUMMED) if words.device.type == "cpu" else [words]
-    whole = torch.zeros((), dtype=torch.int64, device=words.device)
-    for run in runs:
-        whole += run.sum(dtype=torch.int64)
-    return int(whole)
-
-
 class Average:
     """The mean of all gradients of a backward pass, over the members of the job or over a group.
 
@@ -201,10 +180,7 @@ class Average:
         # them changes them there too.
         self._keeps = make is Bucket and group is None
         self._alone = False  # it does so in the step under way
-        # The user was told that the parameters of the workers differ.
-        self._told_differ = False
-        self._generation = 0  # of the job in the last step; 0 = there was none
-        self._members_since = 0  # the first step with the workers of now
+        self._comparison = Comparison(job)
         self._names = {p: name for name, p in model.named_parameters()}
         # Gradients are ready in about the reverse order of the parameters.
         self._parameters = parameters[::-1]
@@ -278,10 +254,11 @@ class Average:
         mean. On the CPU the last bucket of a step waits for all means.
         """
         if not self._taken:
-            self._note_members()
+            self._comparison.note_members()
             self._alone = self._keeps and self._job.size == 1 and self._job.step is not None
             if not self._alone:
-                self._compare_parameters()
+                if not self._grouped:
+                    self._comparison.compare(self._parameters)
                 self._resize_buckets()
                 self._begin_step(self._paths.choose())
         if self._alone:
@@ -309,42 +286,6 @@ class Average:
             for each, done in taken:
                 done.set_result(each.buffer())
         return future
-
-    def _note_members(self) -> None:
-        """Note the step if the workers are not those of the step before. All workers note the same
-        one, also those for which it is the first.
-        """
-        if self._job.step is not None and self._job.generation != self._generation:
-            self._generation, self._members_since = self._job.generation, self._job.step.number
-
-    def _compare_parameters(self) -> None:
-        """Compare the parameters of all workers 1, 2, 4, 8 … steps after the workers have
-        changed: where they differ, each trains a model of its own, and nobody would know. Waits for
-        the other workers then. A line in the log and no error, for processors of several kinds may
-        round differently in the optimizer.
-        """
-        step = self._job.step
-        if self._grouped or step is None or step.committed:
-            return
-        together = step.number - self._members_since
-        if together < 1 or together & (together - 1):
-            return
-        # The sum and its negative are both numbers of 64 bits.
-        mine = sum(_bit_sum(p) for p in self._parameters if p.layout is torch.strided) % (1 << 62)
-        most, least = step.submit_aside(array("q", [mine, -mine]), "max").wait()
-        if most != -least and not self._told_differ:
-            self._told_differ = True
-            if self._job.rank == 0:
-                steps = format_count(step.number, "step")
-                log_line(
-                    f"the parameters of the workers differ after {steps},"
-                    " though all gradients are averaged. Every worker must call optimizer.step(),"
-                    " and change its model in no other path than the others: `if rank == 0:` is for"
-                    " what is written and printed. What a program keeps besides model, optimizers"
-                    " and schedulers, such as a count of steps or a moving average of the model, a"
-                    " worker that joins gets only if job.register hands it on. Where processors or"
-                    " GPUs are of several kinds this can be rounding"
-                )
 
     def _begin_step(self, path: Path) -> None:
         """Begin a step on a path, or begin it again, with the statistics of the model. Waits until
@@ -412,7 +353,7 @@ class Average:
         """
         while not self._path.exchange.try_commit():
             # The step is void, and is made again: DDP's buckets have the gradients still.
-            self._note_members()
+            self._comparison.note_members()
             self._begin_step(self._paths.choose(void=True))
             for bucket, _ in taken:
                 self._copy_in(bucket)

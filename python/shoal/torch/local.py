@@ -19,6 +19,7 @@ from .exchange import require_open_step
 from .moments import broadcast_state
 from .optimizer_wrapper import Wrapper
 from .partner import Partners
+from .replicas import Comparison
 from .state import initialize_state, load_state, mark_registered
 from .wire import wire_to_move
 from .zero.optimizer import Zero
@@ -140,6 +141,7 @@ class LocalSteps(Wrapper):
         self._text = self._in_force = sync.strategy.text
         self._anchor = Anchor(job, sync.strategy, trained, buffers)
         self._partners = Partners(job, self._anchor.parameters)
+        self._comparison = Comparison(job)
         self._begun = False  # local steps were made of which no commit was made yet
         self._at_anchor = False  # the parameters are the anchor for a while
         self._due = False  # a local step is open of which the program has not called `step` yet
@@ -293,8 +295,25 @@ class LocalSteps(Wrapper):
         if self._begun:
             self._anchor.reset_replica()
             self._begun = False
+        self._compare_anchors(step)
         if progress.sync != self._text:
             self._switch(step, progress.sync)
+
+    def _compare_anchors(self, step: "shoal.Step") -> None:
+        """Compare the anchors of all workers before a round, for whom it waits, where that is
+        due.
+        """
+        self._comparison.note_members()
+        if not self._comparison.is_due(step.local_steps, first=True):
+            return
+        differing = self._anchor.differing_ranks(step, self._job.size, self._job.rank)
+        if differing:
+            self._comparison.tell(
+                f"before step {step.number} {_describe_differing(differing)}. All workers must"
+                " change the model in the same way, before the loop too: `if rank == 0:` is for"
+                " what is written and printed. Weights that one worker alone loads, it loads before"
+                " shoal.torch.optimizer, which hands out those of rank 0"
+            )
 
     def _switch(self, step: "shoal.Step", text: str) -> None:
         """Go on with the strategy that the setting of the job names. All workers do so before the

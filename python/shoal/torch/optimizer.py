@@ -19,6 +19,7 @@ from .compress import Compression, bucket_maker
 from .local import local_steps
 from .optimizer_wrapper import Wrapper, submit_whole
 from .path import Path, Paths
+from .replicas import Comparison
 from .scale import check_rule, follow_batch
 from .state import check_arguments, register_state
 
@@ -153,6 +154,7 @@ class Averaging(Wrapper):
             uncompressed=make is Bucket,
         )
         self._averaged = False  # the gradients are averages, of which no step was made yet
+        self._comparison = Comparison(job)
         self._add_parameters(parameters)
 
     def __repr__(self) -> str:
@@ -180,8 +182,11 @@ class Averaging(Wrapper):
         """
         if self._averaged:
             return
+        self._comparison.note_members()
+        self._comparison.compare([p for bucket in self._buckets for p in bucket.parameters])
         path = self._submit_buckets(self._paths.choose())
         while not path.exchange.try_commit():
+            self._comparison.note_members()
             path = self._submit_buckets(self._paths.choose(void=True))
         for bucket in path.exchange.averaged_buckets():
             for parameter, average in zip(bucket.parameters, bucket.unpack()):
