@@ -3,7 +3,6 @@ package launcher
 import (
 	"context"
 	"maps"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/gpu"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/numa"
+	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
@@ -258,7 +258,7 @@ func (l *launcher) workerEnvironment(j jobMessage) environment {
 	if f := l.cfg.Fleet; f != nil {
 		here = min(here, f.Slots)
 	}
-	return environment{base: os.Environ(), spec: j.Spec, socket: l.place.Socket(),
+	return environment{base: rundir.Environ(), spec: j.Spec, socket: l.place.Socket(),
 		mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0), here: here, addr: j.Addr, port: j.Port}
 }
 

@@ -8,15 +8,22 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 )
 
 // ControlSuffix ends the names of the sockets in Path on which launchers answer tools.
 const ControlSuffix = ".ctl"
 
-// Path returns the folder of the sockets and locks of the running jobs of this user. It lies in
-// XDG_RUNTIME_DIR where there is one, else in the folder for temporary files. Path makes it when it
-// is missing, and fails when anybody else could reach into it. Any goroutine may call it.
+// Variable names the folder in which the keeper of a pool looks for the jobs that it starts, which
+// have the environment of who submits them: the folder for temporary files may be another one.
+const Variable = "SHOAL_RUNTIME_DIR"
+
+// Path returns the folder of the sockets and locks of the running jobs of this user. It is the one
+// that Variable names, or lies in XDG_RUNTIME_DIR where there is one, else in the folder for
+// temporary files. Path makes it when it is missing, and fails when anybody else could reach into
+// it. Any goroutine may call it.
 func Path() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("shoal-%d", os.Getuid()))
 	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {
@@ -24,11 +31,22 @@ func Path() (string, error) {
 			dir = filepath.Join(xdg, "shoal")
 		}
 	}
+	if given := os.Getenv(Variable); filepath.IsAbs(given) {
+		dir = given
+	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf(
 			"rundir: a directory for sockets: %w; set XDG_RUNTIME_DIR to a folder of yours", err)
 	}
 	return dir, checkPrivate(dir)
+}
+
+// Environ returns the environment of this process for the programs of a job, which is without
+// Variable: a job that such a program runs lies where it would have without the pool.
+func Environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, Variable+"=")
+	})
 }
 
 // checkPrivate fails unless dir is a folder of this user that nobody else can use. It looks at the

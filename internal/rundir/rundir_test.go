@@ -3,6 +3,7 @@ package rundir
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,22 @@ func TestPath(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", tmp)
 	if dir, err := Path(); err != nil || dir != filepath.Join(tmp, "shoal") {
 		t.Errorf("with XDG_RUNTIME_DIR: %q, %v", dir, err)
+	}
+}
+
+// TestVariable checks that the folder is the one that is named, of which the programs of a job do
+// not hear.
+func TestVariable(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "named")
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	t.Setenv(Variable, dir)
+	if got, err := Path(); err != nil || got != dir {
+		t.Errorf("%q, %v; want %q", got, err, dir)
+	}
+	env := Environ()
+	if !slices.Contains(env, "XDG_RUNTIME_DIR="+os.Getenv("XDG_RUNTIME_DIR")) ||
+		slices.Contains(env, Variable+"="+dir) {
+		t.Errorf("a program of a job gets %q", env)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/store"
@@ -26,7 +27,8 @@ import (
 //	fails   it says why, and ends before there is a run
 //	waits   it answers nobody, and ends well when somebody opens the pipe "gate" in its folder
 //
-// Each start adds a line to the file "starts" in the folder of the job.
+// Each start adds a line to the file "starts" in the folder of the job, and writes into the file
+// "sockets" where it would answer.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "run" {
 		os.Exit(fakeRun(os.Args[1:], os.Getenv("FAKE")))
@@ -43,6 +45,10 @@ func fakeRun(args []string, what string) int {
 	}
 	fmt.Fprintln(starts, os.Getpid())
 	starts.Close()
+	sockets, err := rundir.Path()
+	if err != nil || os.WriteFile("sockets-"+name, []byte(sockets), 0o600) != nil {
+		return 3
+	}
 	if what == "fails" {
 		fmt.Fprintln(os.Stderr, "shoal: there is no such thing")
 		return 2
@@ -161,10 +167,10 @@ func (n *notes) Write(text []byte) (int, error) {
 	return n.text.Write(text)
 }
 
-// submit gives the pool a job, and returns its answer.
-func (h *host1) submit(name, what string) (a pool.Answer, err error) {
+// submit gives the pool a job, submitted with these variables too, and returns its answer.
+func (h *host1) submit(name, what string, env ...string) (a pool.Answer, err error) {
 	err = Call(context.Background(), "lab", PathSubmit, Request{Spec: "name: " + name +
-		"\ncommand: [fake]\n", Dir: h.work, Env: []string{"FAKE=" + what}, Who: "ada"}, &a)
+		"\ncommand: [fake]\n", Dir: h.work, Env: append(env, "FAKE="+what), Who: "ada"}, &a)
 	return a, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/store"
@@ -254,6 +255,28 @@ func TestCannotStart(t *testing.T) {
 		if n := starts(t, h.work, name); n > 1 {
 			t.Errorf("job %s was started %d times", name, n)
 		}
+	}
+}
+
+// The launcher of a job that is submitted with another folder for temporary files answers where the
+// keeper looks for it.
+func TestOtherTemporaryFolder(t *testing.T) {
+	h := newHost1(t)
+	t.Setenv("TMPDIR", os.Getenv("XDG_RUNTIME_DIR"))
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	k := h.start(h.record)
+	<-k.up
+	if _, err := h.submit("one", "ends", "TMPDIR="+t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	h.until("the end of the job", func() bool { return h.job("one").State == pool.Ended })
+	want, err := rundir.Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(h.work, "sockets-one"))
+	if err != nil || string(got) != want {
+		t.Errorf("the launcher answers in %q, %v; the keeper looks in %q", got, err, want)
 	}
 }
 

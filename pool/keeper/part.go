@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 )
@@ -313,7 +314,11 @@ func (p *part) start(o pool.Order) error {
 			strconv.Itoa(o.Slots), "--token-file", h.path(p.name, tokenSuffix))
 	}
 	cmd.Dir, cmd.Stderr, cmd.ExtraFiles = o.Dir, log, []*os.File{lock}
-	cmd.Env = append(os.Environ(), o.Env...)
+	sockets, err := rundir.Path()
+	if err != nil {
+		return err
+	}
+	cmd.Env = append(append(os.Environ(), o.Env...), rundir.Variable+"="+sockets)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
