@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/gpu"
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
@@ -17,9 +18,6 @@ import (
 // Which GPU a worker of this host takes: one that no other worker of this user has, in whatever
 // job, as long as there is one. A worker finds it where programs look for it, at cuda:LOCAL_RANK.
 // The methods of gpus lock files and wait for nobody; the lock of the supervisor is held.
-
-// gpuVariable is the variable by which CUDA knows which GPUs a process sees, and in which order.
-const gpuVariable = "CUDA_VISIBLE_DEVICES"
 
 // gpus are the GPUs that workers may take. In the zero value there are none.
 type gpus struct {
@@ -30,7 +28,7 @@ type gpus struct {
 
 // device is a GPU.
 type device struct {
-	name    string   // as gpuVariable has it
+	name    string   // as gpu.Variable has it
 	file    string   // that is locked as long as a worker of this user has it; "" = none can be
 	lock    *os.File // while workers of this launcher have it; nil = it has no file, or they do not
 	workers int      // of this launcher
@@ -41,13 +39,8 @@ type device struct {
 // CUDA knows which those are.
 func findGPUs(env, folders, devices []string) gpus {
 	var names []string
-	if seen, set := lookupVariable(env, gpuVariable); set {
-		for name := range strings.SplitSeq(seen, ",") {
-			if name = strings.TrimSpace(name); name == "" || strings.HasPrefix(name, "-") {
-				break // CUDA ignores what follows
-			}
-			names = append(names, name)
-		}
+	if seen, set := lookupVariable(env, gpu.Variable); set {
+		names = gpu.Named(seen)
 	} else if len(folders) == len(devices) {
 		for i := range folders {
 			names = append(names, strconv.Itoa(i))
@@ -119,7 +112,7 @@ func (g *gpus) entry(places []int) string {
 	for _, i := range places {
 		names = append(names, g.list[i].name)
 	}
-	return gpuVariable + "=" + strings.Join(names, ",")
+	return gpu.Variable + "=" + strings.Join(names, ",")
 }
 
 // take gives a worker the first GPU that nobody has, or else one of those that the fewest workers

@@ -6,13 +6,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/internal/gpu"
 )
 
 // Workers of jobs of one user take different GPUs as long as there are some, and find them at
 // cuda:LOCAL_RANK: that of one that comes later is 0.
 func TestWorkersTakeGPUs(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
-	env := []string{gpuVariable + "=4,GPU-a/b, 6,-1,7"}
+	env := []string{gpu.Variable + "=4,GPU-a/b, 6,-1,7"}
 	jobs := map[string]*gpus{}
 	for _, job := range []string{"A", "B"} {
 		found := findGPUs(env, nil, nil)
@@ -57,7 +59,7 @@ B w4 comes: , worker 4: other jobs have all GPUs
 		}
 		fmt.Fprintf(&out, "%s w%d %s", job, worker, does)
 		if text != "" {
-			fmt.Fprintf(&out, ": %s, %s", strings.TrimPrefix(entry, gpuVariable+"="), text)
+			fmt.Fprintf(&out, ": %s, %s", strings.TrimPrefix(entry, gpu.Variable+"="), text)
 		}
 		fmt.Fprintln(&out)
 	}
@@ -66,7 +68,7 @@ B w4 comes: , worker 4: other jobs have all GPUs
 	}
 	two, one := []string{"a", "b"}, []string{"a"}
 	for _, hidden := range []string{"", "-1", " "} {
-		if g := findGPUs([]string{gpuVariable + "=" + hidden}, two, two); len(g.list) > 0 {
+		if g := findGPUs([]string{gpu.Variable + "=" + hidden}, two, two); len(g.list) > 0 {
 			t.Errorf("with %q: %+v", hidden, g)
 		}
 	}

@@ -2,7 +2,24 @@
 // goroutine may call them.
 package gpu
 
-import "path/filepath"
+import (
+	"path/filepath"
+	"strings"
+)
+
+// Variable is the variable by which CUDA knows which GPUs a process sees, and in which order.
+const Variable = "CUDA_VISIBLE_DEVICES"
+
+// Named returns the GPUs that a value of Variable names. It is pure.
+func Named(seen string) (names []string) {
+	for name := range strings.SplitSeq(seen, ",") {
+		if name = strings.TrimSpace(name); name == "" || strings.HasPrefix(name, "-") {
+			break // CUDA ignores what follows
+		}
+		names = append(names, name)
+	}
+	return names
+}
 
 // Folders returns the folders of Nvidia's driver, one for each GPU of this machine.
 func Folders() []string { return glob("/proc/driver/nvidia/gpus/*") }

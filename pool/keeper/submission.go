@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/job"
@@ -76,13 +77,18 @@ func kind(command []string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// ofHost are variables that a job has from the keeper of each of its hosts, and not from who
+// submits it: where sockets are, and which GPUs of the host the pool has.
+var ofHost = []string{"XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+	"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
+
 // environment returns the variables of who submits that a job gets: not those that shoal or the
-// session of a terminal sets.
+// session of a terminal sets, or that are the host's.
 func environment(env []string) []string {
 	kept := []string{}
 	for _, variable := range env {
 		name, _, ok := strings.Cut(variable, "=")
-		if ok && name != "" && name != "XDG_RUNTIME_DIR" && name != "_" &&
+		if ok && name != "" && name != "_" && !slices.Contains(ofHost, name) &&
 			!strings.HasPrefix(name, "SHOAL_") && !strings.ContainsRune(variable, 0) {
 			kept = append(kept, variable)
 		}

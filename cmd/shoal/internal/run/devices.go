@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,12 +15,20 @@ import (
 // What the commands find out about the devices of this machine. The functions read files of the
 // kernel, and any goroutine may call them.
 
-// DefaultSlots returns the number of GPUs of this machine, or of its cores if it has none.
+// DefaultSlots returns the number of GPUs of this machine that this process sees, or of its cores
+// if there are none.
 func DefaultSlots() int {
-	if gpus := gpu.Folders(); len(gpus) > 0 {
-		return len(gpus)
+	seen, set := os.LookupEnv(gpu.Variable)
+	return cmp.Or(visibleGPUs(gpu.Folders(), seen, set), runtime.NumCPU())
+}
+
+// visibleGPUs returns how many GPUs CUDA finds on a machine that has these folders of GPUs, where
+// seen is the value of gpu.Variable, if that is set.
+func visibleGPUs(folders []string, seen string, set bool) int {
+	if set && len(folders) > 0 {
+		return len(gpu.Named(seen))
 	}
-	return runtime.NumCPU()
+	return len(folders)
 }
 
 // kindUsage is the help of the flag --kind.

@@ -6,6 +6,29 @@ import (
 	"testing"
 )
 
+// A host has a slot for each GPU that CUDA would find.
+func TestVisibleGPUs(t *testing.T) {
+	two := []string{"0000:00:04.0", "0000:00:05.0"}
+	for _, c := range []struct {
+		folders []string
+		seen    string
+		set     bool
+		want    int
+	}{
+		{two, "", false, 2},
+		{two, "1", true, 1},
+		{two, "0,-1,1", true, 1},
+		{two, "", true, 0},
+		{two[:1], "MIG-a,MIG-b", true, 2},
+		{nil, "0,1", true, 0},
+		{nil, "", false, 0},
+	} {
+		if got := visibleGPUs(c.folders, c.seen, c.set); got != c.want {
+			t.Errorf("%q of %v: %d GPUs, want %d", c.seen, c.folders, got, c.want)
+		}
+	}
+}
+
 // TestKindOfHost: a host is of the kind that somebody says, else of that of its GPU, else cpu; a
 // text that cannot be a kind is refused.
 func TestKindOfHost(t *testing.T) {
