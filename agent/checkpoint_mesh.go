@@ -65,6 +65,9 @@ func (s *session) serveLoad(r *api.LoadRequest) error {
 			return memory[name]
 		})
 	}
+	if errors.Is(err, snapshot.ErrDamaged) {
+		return s.reply(&api.LoadReply{Damaged: err.Error()})
+	}
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (s *session) fetchCheckpoint(from checkpoints.Source, reply *api.ResumeRepl
 	}
 	f, err := s.agent.stores.Fetch(from)
 	switch {
-	case errors.Is(err, s3.ErrDamaged):
+	case errors.Is(err, snapshot.ErrDamaged):
 		reply.Damaged = err.Error()
 		return nil
 	case err != nil:

@@ -146,16 +146,17 @@ func (t *Trainer) newestCheckpoint(ctx context.Context, source source, tried,
 // errOther means that a checkpoint is whole, and of another program.
 var errOther = errors.New("client: the newest checkpoint is of another program")
 
+// errElsewhere means that another worker can say what is wrong with a checkpoint.
+var errElsewhere = errors.New("another worker says what is wrong")
+
 // readCheckpoint reads all of a checkpoint into the state. Each worker compares its share of the
-// hashes, and all of them agree on what they have seen; nil when it is damaged. All workers call it
-// together. The caller calls source.done after it, whatever it returns.
+// hashes, and all of them agree on what they have seen; nil when it is proved to be damaged. With
+// any other error all of them fail. All workers call it together. The caller calls source.done
+// after it, whatever it returns.
 func (t *Trainer) readCheckpoint(ctx context.Context, source source,
 	a snapshot.Attempt) (*snapshot.Sealed,
 	error) {
 	folder, unread := source.fetch(a)
-	if unread != nil && !errors.Is(unread, errDamaged) {
-		return nil, fmt.Errorf("client: fetching the checkpoint of step %d: %w", a.Step, unread)
-	}
 	turn, turns := t.job.rank, t.job.size
 	for {
 		var s *snapshot.Sealed
@@ -163,26 +164,31 @@ func (t *Trainer) readCheckpoint(ctx context.Context, source source,
 		if err == nil {
 			s, compared, err = t.readAndCompare(ctx, folder, a.Step, turn, turns)
 		}
-		said := []int64{0, 0, int64(compared)} // damaged, of another program, compared
+		said := []int64{0, 0, int64(compared)} // damaged, not usable here, compared
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.Is(err, errOther):
-			said[1] = 1
-		case err != nil:
+		case errors.Is(err, snapshot.ErrDamaged):
 			t.checkpoints.folder.Log(
 				fmt.Sprintf("checkpoint of step %d cannot be used: %v; the one before it is tried",
 					a.Step, err))
 			said[0] = 1
+		case err != nil:
+			said[1] = 1
 		}
 		if failed := AllReduce(ctx, t.job, said, collective.Sum); failed != nil {
 			return nil, failed
 		}
 		switch {
-		case said[1] > 0:
-			return nil, cmp.Or(err, errOther)
 		case said[0] > 0:
 			return nil, nil
+		case errors.Is(err, errOther):
+			return nil, err
+		case said[1] > 0:
+			return nil, fmt.Errorf("client: the checkpoint of step %d in %s cannot be read: %w; "+
+				"it stays as it is: start again when that is mended, or move it elsewhere to go "+
+				"on from the one before", a.Step, t.checkpoints.folder.Root,
+				cmp.Or(err, errElsewhere))
 		case said[2] >= int64(s.Blocks):
 			return s, nil
 		}

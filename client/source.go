@@ -1,15 +1,18 @@
 package client
 
 import (
-	"errors"
-	"fmt"
-
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// errDamaged means that a checkpoint is not as it was sealed.
-var errDamaged = errors.New("it is damaged")
+// A damage is what the agent says is wrong with the bytes of a checkpoint: a snapshot.ErrDamaged.
+type damage string
+
+// Error returns what is wrong.
+func (d damage) Error() string { return string(d) }
+
+// Is says that the error is snapshot.ErrDamaged.
+func (d damage) Is(target error) bool { return target == snapshot.ErrDamaged }
 
 // source is where a training loop looks for its checkpoints when it begins. The goroutine of the
 // loop calls all methods, and each does I/O in a folder or waits for the agent.
@@ -18,7 +21,7 @@ type source interface {
 	// there is none. With 0 it also removes what earlier workers have left unfinished.
 	newest(tried int) (a snapshot.Attempt, found bool, err error)
 	// fetch returns a folder from which a checkpoint can be read until done is called. The error
-	// wraps errDamaged where the checkpoint is not as it was sealed.
+	// is snapshot.ErrDamaged where the checkpoint is not as it was sealed.
 	fetch(a snapshot.Attempt) (snapshot.Folder, error)
 	// done ends the use of the folder that fetch has returned.
 	done() error
@@ -82,7 +85,7 @@ func (s *agentSource) newest(tried int) (a snapshot.Attempt, found bool, err err
 func (s *agentSource) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
 	reply, err := s.ask(api.ResumeRequest{Do: api.ResumeFetch, Step: a.Step, Seed: a.Seed})
 	if err == nil && !reply.Done {
-		err = fmt.Errorf("%w: %s", errDamaged, reply.Damaged)
+		err = damage(reply.Damaged)
 	}
 	if err != nil {
 		return snapshot.Folder{}, err

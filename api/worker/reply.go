@@ -124,8 +124,12 @@ type ResumeReply struct {
 // TypeName implements Message.
 func (*ResumeReply) TypeName() string { return "resume" }
 
-// LoadReply says that the state of a LoadRequest has been read.
-type LoadReply struct{ Header }
+// LoadReply says whether the state of a LoadRequest has been read.
+type LoadReply struct {
+	Header
+	// Damaged says what of the checkpoint is not as it was sealed; empty if all has been read.
+	Damaged string `json:"damaged,omitempty"`
+}
 
 // TypeName implements Message.
 func (*LoadReply) TypeName() string { return "load" }

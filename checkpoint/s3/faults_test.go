@@ -212,7 +212,7 @@ func TestDamage(t *testing.T) {
 			if what == "a byte" && strings.HasSuffix(key, "shoal-manifest.json") {
 				continue // it may be a byte that nobody needs, or a hash of another file
 			}
-			if !errors.Is(err, s3.ErrDamaged) {
+			if !errors.Is(err, snapshot.ErrDamaged) {
 				t.Errorf("%s, other in %s: %v", key, what, err)
 			} else if !strings.Contains(err.Error(), key[strings.LastIndex(key, "/")+1:]) {
 				t.Errorf("%v does not name %s", err, key)

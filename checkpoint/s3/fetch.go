@@ -20,12 +20,9 @@ import (
 // fetchWorkers is the number of parts of files in flight, each of up to unitBytes in memory.
 const fetchWorkers = 4
 
-// ErrDamaged says that a checkpoint differs from what was sealed.
-var ErrDamaged = errors.New("not as it was sealed")
-
 // Fetch copies a sealed checkpoint to a folder root of the file system, where snapshot.Folder finds
-// it. All bytes are compared with their hashes. The error is ErrDamaged when they differ, or a file
-// is missing. After an error the caller removes what is there.
+// it. All bytes are compared with their hashes. The error is snapshot.ErrDamaged when they differ,
+// or a file is missing. After an error the caller removes what is there.
 func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) error {
 	text, err := b.readAll(ctx, folderName(a)+manifest.Name, manifest.MaxBytes)
 	if err != nil {
@@ -33,7 +30,8 @@ func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) err
 	}
 	m, err := manifest.Parse(text)
 	if err != nil {
-		return fmt.Errorf("%s/%s%s: %w: %w", b.url, folderName(a), manifest.Name, ErrDamaged, err)
+		return fmt.Errorf("%s/%s%s: %w", b.url, folderName(a), manifest.Name,
+			snapshot.SealError(err))
 	}
 	dir := snapshot.Folder{Root: root}.Path(a.Step)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -73,8 +71,7 @@ func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.
 	o, err := b.stat(ctx, folderName(a)+f.Name)
 	if err == nil && o.size != f.Size {
 		err = fmt.Errorf("%s/%s%s has %d bytes, and had %d: %w", b.url, folderName(a), f.Name,
-			o.size,
-			f.Size, ErrDamaged)
+			o.size, f.Size, snapshot.ErrDamaged)
 	}
 	if err != nil {
 		return asDamage(err)
@@ -118,10 +115,11 @@ func (b *Bucket) fetchPart(ctx context.Context, a snapshot.Attempt, f *manifest.
 	return fmt.Errorf("%s/%s%s, %w", b.url, folderName(a), f.Name, err)
 }
 
-// asDamage returns ErrDamaged for the error about a missing object, and any other error as it is.
+// asDamage returns snapshot.ErrDamaged for the error about a missing object, and any other error as
+// it is.
 func asDamage(err error) error {
 	if isGone(err) {
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
+		return fmt.Errorf("%w: %w", snapshot.ErrDamaged, err)
 	}
 	return err
 }
@@ -131,7 +129,8 @@ func checkHashes(f *manifest.File, part []byte, at int64) error {
 	for from := 0; from < len(part); from += manifest.BlockBytes {
 		block := part[from:min(from+manifest.BlockBytes, len(part))]
 		if begin := at + int64(from); sha256.Sum256(block) != f.Blocks[begin/manifest.BlockBytes] {
-			return fmt.Errorf("bytes %d to %d: %w", begin, begin+int64(len(block)), ErrDamaged)
+			return fmt.Errorf("bytes %d to %d: %w", begin, begin+int64(len(block)),
+				snapshot.ErrDamaged)
 		}
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -45,16 +47,20 @@ func (p blockReads) addRange(at int64, to []byte) {
 	}
 }
 
-// openChecked opens a file of the checkpoint, and fails when its size is not the sealed one. The
-// caller closes it. The caller is a method of Sealed, on the goroutine that reads the checkpoint.
+// openChecked opens a file of the checkpoint. The error is ErrDamaged when its size is not the
+// sealed one, or it is missing. The caller, a method of Sealed on the goroutine that reads the
+// checkpoint, closes it.
 func (s *Sealed) openChecked(f *manifest.File) (*os.File, error) {
 	file, err := os.Open(filepath.Join(s.Path, filepath.FromSlash(f.Name)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	info, err := file.Stat()
 	if err == nil && info.Size() != f.Size {
-		err = fmt.Errorf("%s has %d bytes, %d when it was sealed", f.Name, info.Size(), f.Size)
+		err = fmt.Errorf("%s has %d bytes, and had %d: %w", f.Name, info.Size(), f.Size, ErrDamaged)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -64,7 +70,8 @@ func (s *Sealed) openChecked(f *manifest.File) (*os.File, error) {
 
 // readBlocks reads those blocks of a file, which f describes, that are in want, compares the hashes
 // of those that compare selects, and copies the wanted ranges. It does so on all processors, calls
-// compare there, and returns when all is read.
+// compare there, and returns when all is read. The error is ErrDamaged when a hash differs, or the
+// file ends early.
 func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want blockReads,
 	compare func(block int) bool) error {
 	blocks := slices.Sorted(maps.Keys(want))
@@ -77,12 +84,13 @@ func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want block
 			block := blocks[i]
 			at := int64(block) * manifest.BlockBytes
 			b := buffer[:min(manifest.BlockBytes, f.Size-at)]
-			if n, err := file.ReadAt(b, at); n < len(b) {
+			n, err := file.ReadAt(b, at)
+			if n < len(b) && err != io.EOF {
 				return err
 			}
-			if compare(block) && sha256.Sum256(b) != f.Blocks[block] {
-				return fmt.Errorf("%s, bytes %d to %d: not as it was sealed", f.Name, at,
-					at+int64(len(b)))
+			if n < len(b) || compare(block) && sha256.Sum256(b) != f.Blocks[block] {
+				return fmt.Errorf("%s, bytes %d to %d: %w", f.Name, at, at+int64(len(b)),
+					ErrDamaged)
 			}
 			for _, x := range want[block] {
 				copy(x.to, b[x.from-at:])

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -56,9 +57,9 @@ func (l localStore) List(context.Context) (sealed, unsealed []Attempt, err error
 		name := e.Name()
 		if m := sealedName.FindStringSubmatch(name); m != nil {
 			step, err := strconv.ParseUint(m[1], 10, 64)
-			if _, missing := os.Stat(
-				filepath.Join(l.sealedPath(step), manifest.Name)); err == nil &&
-				missing == nil {
+			// One that cannot be looked at counts: it is no reason to go on from an older one.
+			_, missing := os.Stat(filepath.Join(l.sealedPath(step), manifest.Name))
+			if err == nil && !isGone(missing) && !errors.Is(missing, syscall.ENOTDIR) {
 				sealed = append(sealed, Attempt{Step: step})
 			}
 		} else if m := stagingName.FindStringSubmatch(name); m != nil {

@@ -130,16 +130,17 @@ func (p *Part) fingerprint(ctx context.Context, r *receipt) error {
 // ReadMeshed reads a rank's part of the state for a layout of any mesh, and no more, and waits
 // until all is read. memory returns the zeroed bytes of one of its tensors, the same ones each
 // time: it is called for every piece of the tensor, and they are written until ReadMeshed returns.
-// After an error they hold a part. Every block that is used is compared with its hash.
+// After an error they hold a part; it is ErrDamaged where the bytes are proved to be wrong. Every
+// block that is used is compared with its hash.
 func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int,
 	memory func(name string) []byte) error {
 	w, err := s.planReads(l, rank, memory)
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.Path, err)
+		return s.proveDamage(ctx, fmt.Errorf("%s: %w", s.Path, err))
 	}
 	for _, name := range slices.Sorted(maps.Keys(w)) {
 		if err := s.readVerified(ctx, name, w[name]); err != nil {
-			return fmt.Errorf("%s: %w", s.Path, err)
+			return s.proveDamage(ctx, fmt.Errorf("%s: %w", s.Path, err))
 		}
 	}
 	return nil
@@ -216,7 +217,7 @@ func (w fileReads) addPiece(x *format.Tensor, to layout.Piece, memory []byte) {
 
 // readVerified reads the wanted blocks of the file called name, and compares each with its hash.
 func (s *Sealed) readVerified(ctx context.Context, name string, want blockReads) error {
-	i := slices.IndexFunc(s.files, func(f manifest.File) bool { return f.Name == name })
+	i := s.indexOf(name)
 	if i < 0 {
 		return fmt.Errorf("%s is not among the files that were sealed", name)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math/bits"
@@ -140,8 +141,12 @@ func TestMeshed(t *testing.T) {
 		}
 		damageFile(t, path)
 		for rank := range want {
-			if got, err := read(rank); err == nil {
+			got, err := read(rank)
+			switch {
+			case err == nil:
 				checkSame(t, rank, got, want[rank])
+			case !errors.Is(err, snapshot.ErrDamaged):
+				t.Fatalf("rank %d is not told of damage: %v", rank, err)
 			}
 		}
 	})

@@ -2,7 +2,9 @@ package snapshot_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
+	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -140,13 +143,21 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-// TestDamageIsNoticed damages each file of a checkpoint: it cannot be read.
-func TestDamageIsNoticed(t *testing.T) {
-	r := rand.New(rand.NewPCG(drawSeed(t), 3))
+// writeSmall writes a checkpoint of step 5, of one tensor by two workers.
+func writeSmall(t *testing.T) snapshot.Folder {
+	t.Helper()
 	f := snapshot.Folder{Root: t.TempDir(), Keep: 1, Log: new(snapshottest.Lines).Say}
 	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	writeParts(t, f, s, [][]byte{make([]byte, 8000)}, 0, 1)
+	return f
+}
+
+// TestDamageIsNoticed damages each file of a checkpoint: it cannot be read, and the error says that
+// it is damaged.
+func TestDamageIsNoticed(t *testing.T) {
+	r := rand.New(rand.NewPCG(drawSeed(t), 3))
+	f := writeSmall(t)
 	files, err := filepath.Glob(filepath.Join(f.Path(5), "*"))
 	if err != nil || len(files) != 4 {
 		t.Fatal(files, err)
@@ -166,15 +177,79 @@ func TestDamageIsNoticed(t *testing.T) {
 			if err := os.WriteFile(name, broken, 0o666); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := readNewest(t, f, 1); err == nil &&
+			if _, _, err := readNewest(t, f, 1); !errors.Is(err, snapshot.ErrDamaged) &&
 				!(strings.HasSuffix(name, "manifest.json") && json.Valid(broken)) {
-				t.Errorf("%s with other bytes was read", name)
+				t.Errorf("%s with other bytes: %v", name, err)
+			}
+		}
+		if strings.HasSuffix(name, ".safetensors") {
+			if err := os.Remove(name); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := readNewest(t, f, 1); !errors.Is(err, snapshot.ErrDamaged) {
+				t.Errorf("without %s: %v", name, err)
 			}
 		}
 		if err := os.WriteFile(name, whole, 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestWhatIsNoDamage has checkpoints that cannot be read, though nothing says that their bytes are
+// wrong.
+func TestWhatIsNoDamage(t *testing.T) {
+	for name, spoil := range map[string]func(dir string) error{
+		"a file out of reach": func(dir string) error {
+			shard := filepath.Join(dir, "shard-00002-of-00002.safetensors")
+			return errors.Join(os.Remove(shard), os.Symlink(shard, shard))
+		},
+		"no manifest for this reader": func(dir string) error {
+			return os.Remove(filepath.Join(dir, manifest.Name))
+		},
+		"a manifest of another version": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, manifest.Name),
+				[]byte(`{"shoal":"manifest/2","what":"is new"}`), 0o666)
+		},
+		"a state of another version": func(dir string) error {
+			return replaceSealed(dir, snapshot.StateName,
+				[]byte(`{"shoal":"job/2","what":"is new"}`))
+		},
+	} {
+		f := writeSmall(t)
+		if err := spoil(f.Path(5)); err != nil {
+			t.Fatal(err)
+		}
+		s, err := f.Open(5)
+		if err == nil {
+			_, err = s.Read(t.Context(), [][]byte{make([]byte, 8000)}, 0, 1)
+		}
+		if err == nil || errors.Is(err, snapshot.ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// replaceSealed writes another file into a checkpoint, as if it had been sealed with it.
+func replaceSealed(dir, name string, text []byte) error {
+	path := filepath.Join(dir, manifest.Name)
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	m, err := manifest.Parse(old)
+	if err != nil {
+		return err
+	}
+	for i := range m.Files {
+		if m.Files[i].Name == name {
+			m.Files[i].Size = int64(len(text))
+			m.Files[i].Blocks = []manifest.Hash{sha256.Sum256(text)}
+		}
+	}
+	seal, err := m.Append(nil)
+	return errors.Join(err, os.WriteFile(path, seal, 0o666),
+		os.WriteFile(filepath.Join(dir, name), text, 0o666))
 }
 
 // TestWrongParts checks that parts that do not fit the state are refused.

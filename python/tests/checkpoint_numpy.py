@@ -6,9 +6,11 @@ trained on, over all starts.
 ELEMENTS float64 more are in the state. Before the step STOP of the environment each worker dies by
 SIGKILL, or later, when a checkpoint is begun. The rank DOOMED dies in the first checkpoint before
 its part is handed to the agent, the rank ORPHANED right after that, and the rank LOOKING when it is
-to look for checkpoints. The rank CRAMPED has no memory for its part.
+to look for checkpoints. The rank CRAMPED has no memory for its part. The rank REFUSED may open no
+file of a checkpoint that it is to read.
 """
 
+import errno
 import json
 import os
 import signal
@@ -17,12 +19,18 @@ import sys
 import numpy as np
 
 import shoal
+from shoal._checkpoint.shards import ShardReader
 from shoal._checkpoint.writer import AgentWriter
 
 
 def refuse_memory(*_):
     """Refuse memory, as where the system gives no more: stands in for AgentWriter.allocate."""
     raise shoal.ArenaError("the job has no more")
+
+
+def refuse_file(_, path, *__):
+    """Refuse a file, as where the process has too many: stands in for ShardReader.read."""
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
 
 folder = sys.argv[1]
@@ -56,6 +64,8 @@ if os.environ.get("LOOKING") == str(job.rank):
     type(job._checkpoints._source).newest = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if os.environ.get("CRAMPED") == str(job.rank):
     AgentWriter.allocate = refuse_memory
+if os.environ.get("REFUSED") == str(job.rank):
+    ShardReader.read = refuse_file
 gradient = job.empty((samples, 3), "float64")
 print("PID", os.getpid(), flush=True)
 first = True

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -59,6 +60,9 @@ type File struct {
 	Size   int64  `json:"size"` // in bytes
 	Blocks []Hash `json:"sha256"`
 }
+
+// ErrVersion says that a manifest is of another version of the format.
+var ErrVersion = errors.New("it is of another version")
 
 // A Hash is a SHA-256, in JSON a string of hexadecimal digits.
 type Hash [sha256.Size]byte
@@ -140,14 +144,20 @@ func Parse(text []byte) (*Manifest, error) {
 
 // parseManifest is Parse, whose errors do not say that they are of a manifest.
 func parseManifest(text []byte) (*Manifest, error) {
+	var version struct {
+		Shoal string `json:"shoal"`
+	}
+	if json.Unmarshal(text, &version) == nil && version.Shoal != "" && version.Shoal != Version {
+		return nil, fmt.Errorf("%w: %.80q, and this program reads %q", ErrVersion, version.Shoal,
+			Version)
+	}
 	var j manifestJSON
 	if err := strict.JSON(text, &j); err != nil {
 		return nil, err
 	}
 	if j.Shoal != Version {
-		return nil, fmt.Errorf(
-			"the field shoal is %q, not %q; this is no manifest, or one of another version",
-			j.Shoal, Version)
+		return nil, fmt.Errorf("the field shoal is %q, not %q; this is no manifest", j.Shoal,
+			Version)
 	}
 	seed, err := strconv.ParseUint(j.Seed, 16, 64)
 	if err != nil {

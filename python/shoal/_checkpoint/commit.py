@@ -14,18 +14,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import tempfile
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from .._runtime.log import log_line
+from ..errors import ShoalError
 from .fingerprint import PRIME, Key, format_fingerprint
-from .shards import HASHED, TensorInfo, write_hashed
+from .shards import HASHED, Damaged, TensorInfo, write_hashed
 
 VERSION = "job/1"
+_MANIFEST_VERSION = "manifest/1"
 STATE = "shoal-checkpoint.json"
 MANIFEST = "shoal-manifest.json"
 LATEST = "latest"
@@ -148,7 +151,7 @@ class Unsealed(NamedTuple):
             )
         files = sorted((f for r in receipts for f in r["files"]), key=lambda f: str(f["name"]))
         return {
-            "shoal": "manifest/1",
+            "shoal": _MANIFEST_VERSION,
             "seed": f"{self.seed:016x}",
             "state": format_fingerprint(state, nbytes),
             "tensors": lines,
@@ -178,32 +181,66 @@ class Sealed(NamedTuple):
         return os.path.join(self.root, f"step-{self.step:012d}")
 
     def read_state(self) -> Dict[str, Any]:
-        """Read STATE. Raises ValueError when it cannot be read, OSError when it is missing."""
-        found = _read_json(self.path, STATE)
-        if found.get("shoal") != VERSION:
-            raise ValueError(
-                f"{self.path}/{STATE} is of version {found.get('shoal')!r}, not {VERSION!r}"
-            )
+        """Read STATE, and compare it with its hashes. Raises ShoalError for another version of the
+        format, else as `read_small_file`.
+        """
+        found = dict(json.loads(self.read_small_file(STATE)))
+        _refuse_other_version(os.path.join(self.path, STATE), found.get("shoal"), VERSION)
         return found
 
     def file_hashes(self) -> List[Dict[str, Any]]:
         """Read the list of files from the manifest: for each its "name", "size" in bytes, and
-        "sha256", the hashes of its blocks.
+        "sha256", the hashes of its blocks. Raises Damaged for what is no manifest, ShoalError for
+        another version of it, OSError where it is out of reach, also where it is not there: whoever
+        has listed the checkpoint has seen it.
         """
-        return list(_read_json(self.path, MANIFEST)["files"])
+        path = os.path.join(self.path, MANIFEST)
+        with open(path, "rb") as file:
+            text = file.read()
+        try:
+            found = dict(json.loads(text))
+        except (ValueError, TypeError):
+            raise Damaged(f"{path} is no JSON") from None
+        if found.get("shoal"):
+            _refuse_other_version(path, found["shoal"], _MANIFEST_VERSION)
+        try:
+            return [
+                {
+                    "name": str(f["name"]),
+                    "size": int(f["size"]),
+                    "sha256": [str(h) for h in f["sha256"]],
+                }
+                for f in found["files"]
+            ]
+        except (ValueError, KeyError, TypeError) as err:
+            raise Damaged(f"{path} lists no files ({err!r})") from None
 
     def read_small_file(self, name: str) -> bytes:
-        """Read a file that fits into memory. Raises ValueError when it does not have its hashes,
-        KeyError when the manifest does not list it.
+        """Read a file that fits into memory. Raises Damaged when it does not have its hashes, or
+        the manifest does not list it, else as `file_hashes`.
         """
-        hashes = {f["name"]: f["sha256"] for f in self.file_hashes()}[name]
-        with open(os.path.join(self.path, name), "rb") as file:
+        hashes = next((f["sha256"] for f in self.file_hashes() if f["name"] == name), None)
+        with self._open(name) as file:
             text = file.read()
-        if [
-            hashlib.sha256(text[at : at + HASHED]).hexdigest() for at in range(0, len(text), HASHED)
-        ] != hashes:
-            raise ValueError(f"{self.path}/{name}: not as it was sealed")
+        if _hashes_of(io.BytesIO(text)) != hashes:
+            raise Damaged(f"{self.path}/{name}: not as it was sealed")
         return text
+
+    def compare(self) -> None:
+        """Compare all files with their hashes. Raises Damaged where the bytes are wrong, OSError or
+        ShoalError where they cannot be compared.
+        """
+        for sealed in self.file_hashes():
+            with self._open(sealed["name"]) as file:
+                if _hashes_of(file) != sealed["sha256"]:
+                    raise Damaged(f"{file.name}: not as it was sealed")
+
+    def _open(self, name: str) -> BinaryIO:
+        """Open a file that the manifest lists. Raises Damaged where it is missing, else OSError."""
+        try:
+            return open(os.path.join(self.path, name), "rb")
+        except FileNotFoundError as err:
+            raise Damaged(str(err)) from None
 
     def quarantine(self) -> None:
         """Rename a damaged checkpoint, so that it is not chosen again; nothing where that fails."""
@@ -218,9 +255,34 @@ def sealed_checkpoints(root: str) -> List[Sealed]:
     """The sealed checkpoints in a folder, the newest first."""
     found = (_SEALED.match(name) for name in _list_names(root))
     listed = [Sealed(root, int(m[1])) for m in found if m]
-    return sorted(
-        (s for s in listed if os.path.exists(os.path.join(s.path, MANIFEST))), reverse=True
-    )
+    return sorted((s for s in listed if _has_manifest(s)), reverse=True)
+
+
+def _has_manifest(found: Sealed) -> bool:
+    """Whether a checkpoint is sealed. One that cannot be looked at counts: it is no reason to go on
+    from an older one.
+    """
+    try:
+        os.stat(os.path.join(found.path, MANIFEST))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _hashes_of(file: BinaryIO) -> List[str]:
+    """The SHA-256 of each block of a file, which is read to its end."""
+    return [hashlib.sha256(b).hexdigest() for b in iter(lambda: file.read(HASHED), b"")]
+
+
+def _refuse_other_version(path: str, version: Any, ours: str) -> None:
+    """Raise ShoalError unless a file is of the version of the format that this program reads."""
+    if version != ours:
+        raise ShoalError(
+            f"{path} is of version {version!r}, and this shoal reads {ours!r}: start the job with"
+            " the version of shoal that wrote it, or a newer one"
+        )
 
 
 def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:

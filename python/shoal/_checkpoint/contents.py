@@ -46,8 +46,8 @@ class MeshedState(Protocol):
         """
 
     def read(self, chosen: Sealed, state: Dict[str, Any]) -> LoadedParts:
-        """Read this worker's part, which is not set yet. Raises ValueError when the checkpoint
-        cannot be used.
+        """Read this worker's part, which is not set yet. Raises Damaged where the bytes are wrong,
+        ShoalError where it cannot be read.
         """
 
 

@@ -4,10 +4,11 @@ and agree on what they have seen of it.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from array import array
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
 from .._live.transfer import State
 from .._runtime.log import log_line
@@ -16,9 +17,11 @@ from ..errors import ShoalError
 from ..group import Group
 from .commit import Sealed, listed_tensors
 from .contents import LoadedParts, MeshedState
-from .shards import ShardReader
+from .shards import Damaged, ShardReader
 from .source import Candidate, Source
 from .writer import Writer
+
+_READ_ERRORS = (OSError, MemoryError, ValueError, KeyError, TypeError, IndexError)
 
 
 class ReadCheckpoint(NamedTuple):
@@ -82,11 +85,12 @@ class Resumer:
         self.shared_seed = 0  # a random number, drawn in the last search: the same on all workers
 
     def read_newest(self, meshed: Optional[MeshedState]) -> Optional[ReadCheckpoint]:
-        """Read the newest checkpoint that is whole, and rename the damaged ones; None where there
-        is no checkpoint. `meshed` is the state on a mesh; None = every worker has all of it.
+        """Read the newest checkpoint that is whole, and rename those that are damaged; None where
+        there is no checkpoint. `meshed` is the state on a mesh; None = every worker has all of it.
 
         The first time, a worker whose part could not be written there raises ShoalError. So do all
-        when there are checkpoints, and none of them can be used.
+        when there are checkpoints, and none of them can be used, and when a worker cannot read the
+        newest one that is not damaged.
         """
         damaged: List[Candidate] = []
         self._lister = 0
@@ -95,8 +99,10 @@ class Resumer:
             self._writer.try_write(self._root, self._keep)
             self._writable = True
         while chosen is not None:
-            found = self._read(chosen, meshed)
-            self._source.release()
+            try:
+                found = self._read(chosen, meshed)
+            finally:
+                self._source.release()
             if found is None:
                 damaged.append(chosen)
                 chosen = self._choose(len(damaged))
@@ -138,54 +144,103 @@ class Resumer:
     def _read(
         self, chosen: Candidate, meshed: Optional[MeshedState]
     ) -> Optional[Tuple[Dict[str, Any], LoadedParts]]:
-        """Read all of a checkpoint into memory, or this worker's part; None where it cannot be used
-        on all workers. Each worker compares its share of the hashes, and all of them agree on what
-        they have seen, for which they wait. Returns the content of shoal-checkpoint.json, and what
-        was read.
+        """Read all of a checkpoint into memory, or this worker's part; None where its bytes are
+        proved to be wrong. Each worker compares its share of the hashes, and all of them agree on
+        what they have seen, for which they wait. Returns the content of shoal-checkpoint.json, and
+        what was read. Raises ShoalError on all workers where one of them cannot read it.
         """
-        found: Optional[Tuple[Dict[str, Any], LoadedParts]] = None
         fetched: Optional[Sealed] = None
-        broken = ""
-        try:
-            fetched = self._source.fetch(chosen)
-        except ValueError as err:
-            broken = str(err)
         rank, size = self._job.rank, self._job.size
         while True:
-            blocks = hashed = 0
+            found: Optional[Tuple[Dict[str, Any], LoadedParts]] = None
+            blocks = hashed = damaged = 0
+            unreadable: Optional[Exception] = None
             try:
-                if fetched is None:
-                    raise ValueError(broken)
-                state = fetched.read_state()
-                if ("mesh" in state) != (meshed is not None):
-                    raise ValueError(
-                        "it is of a job with a mesh"
-                        if "mesh" in state
-                        else "it is of a job without a mesh"
+                fetched = fetched or self._source.fetch(chosen)
+                found, blocks, hashed = _read_share(fetched, meshed, rank, size)
+            except (ShoalError, *_READ_ERRORS) as err:
+                why = _look_for_damage(fetched, err)
+                if isinstance(why, Damaged):
+                    damaged = 1
+                    log_line(
+                        f"checkpoint of step {chosen.step} cannot be used: {why}; the one before it"
+                        " is tried"
                     )
-                if meshed is not None:
-                    found = state, meshed.read(fetched, state)
                 else:
-                    loaded = ShardReader(listed_tensors(state))
-                    for file in fetched.file_hashes():
-                        blocks += len(file["sha256"])
-                        loaded.read(
-                            os.path.join(fetched.path, file["name"]),
-                            file["size"],
-                            file["sha256"],
-                            rank,
-                            size,
-                        )
-                    found, hashed = (state, loaded), loaded.hashed
-            except (OSError, ValueError, KeyError, TypeError, IndexError) as err:
-                log_line(
-                    f"checkpoint of step {chosen.step} cannot be used: {err}; the one before it is"
-                    " tried"
-                )
-                found = None
-            said = self._job.allreduce(array("q", [found is None, hashed]))
+                    unreadable = why
+            said = self._job.allreduce(array("q", [damaged, unreadable is not None, hashed]))
             if said[0]:
                 return None
-            if said[1] >= blocks:
+            if said[1]:
+                self._fail(chosen, unreadable)
+            if said[2] >= blocks:
                 return found
             rank, size = 0, 1  # a worker was lost that had compared a share
+
+    def _fail(self, chosen: Candidate, why: Optional[Exception]) -> NoReturn:
+        """Raise ShoalError about a checkpoint that cannot be read, and may be whole. `why` is what
+        this worker has met; None = another one has.
+        """
+        met = "another worker says why" if why is None else f"{str(why) or repr(why)}{_advice(why)}"
+        raise ShoalError(
+            f"the checkpoint of step {chosen.step} in {self._root} cannot be read: {met}. It stays"
+            " as it is, and nobody has found it damaged: start again when that is mended, or move"
+            " it out of the folder to go on from the one before"
+        ) from why
+
+
+def _read_share(
+    fetched: Sealed, meshed: Optional[MeshedState], rank: int, size: int
+) -> Tuple[Tuple[Dict[str, Any], LoadedParts], int, int]:
+    """Read a checkpoint, or this worker's part of one on a mesh. Returns the content of
+    shoal-checkpoint.json and what was read, how many blocks have hashes, and how many of them were
+    compared: each `size`-th one from number `rank` on. On a mesh, both numbers are 0: what is read
+    is compared.
+    """
+    state = fetched.read_state()
+    if ("mesh" in state) != (meshed is not None):
+        kind = "with" if "mesh" in state else "without"
+        raise ShoalError(f"it is of a job {kind} a mesh: name another folder")
+    if meshed is not None:
+        return (state, meshed.read(fetched, state)), 0, 0
+    loaded, blocks = ShardReader(listed_tensors(state)), 0
+    for file in fetched.file_hashes():
+        blocks += len(file["sha256"])
+        path = os.path.join(fetched.path, file["name"])
+        loaded.read(path, file["size"], file["sha256"], rank, size)
+    return (state, loaded), blocks, loaded.hashed
+
+
+def _look_for_damage(fetched: Optional[Sealed], err: Exception) -> Exception:
+    """Why a checkpoint could not be read: Damaged where its bytes are proved to be wrong, else the
+    error `err`. May read all of its files again.
+    """
+    # The system refuses, or the checkpoint is of another program: its bytes may be right. Only a
+    # file that is missing may be damage.
+    refused = isinstance(err, (ShoalError, OSError, MemoryError))
+    if isinstance(err, Damaged) or refused and not isinstance(err, FileNotFoundError):
+        return err
+    assert fetched is not None  # what `fetch` raises is one of these
+    try:
+        fetched.compare()
+    except Damaged as proof:
+        return proof
+    except (ShoalError, *_READ_ERRORS):
+        pass  # then nobody can say what the bytes are
+    return err
+
+
+def _advice(err: Exception) -> str:
+    """What to do about an error of the system, as the end of a sentence; "" where that is not
+    known.
+    """
+    number = err.errno if isinstance(err, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE):
+        return ". Raise `ulimit -n`"
+    if number == errno.ENOMEM or isinstance(err, MemoryError):
+        return ". Give the job more memory, or start fewer workers on this host"
+    if number in (errno.EACCES, errno.EPERM):
+        return ". Let the user who starts the job read it"
+    if isinstance(err, FileNotFoundError):
+        return ". All hosts must see the same folder"
+    return ""

@@ -60,6 +60,10 @@ _TYPES = {
 }
 
 
+class Damaged(ValueError):
+    """The bytes of a checkpoint are proved to be others than those that were sealed, or fewer."""
+
+
 class TensorInfo(NamedTuple):
     """A tensor of the checkpoint."""
 
@@ -236,15 +240,16 @@ class ShardReader:
 
     def read(self, path: str, size: int, hashes: Sequence[str], rank: int, workers: int) -> None:
         """Read a file of `size` bytes into `parts`, on several threads, and wait for them. Each
-        `workers`-th block, from block `rank` on, is compared with its hash. Raises ValueError when
-        the file is damaged, OSError when it cannot be read.
+        `workers`-th block, from block `rank` on, is compared with its hash. Raises Damaged when
+        the bytes are wrong, ValueError when the header makes no sense, and OSError when the file
+        cannot be read.
         """
         from concurrent.futures import ThreadPoolExecutor
 
         if os.path.getsize(path) != size:
-            raise ValueError(f"{path} has {os.path.getsize(path)} bytes, {size} when it was sealed")
+            raise Damaged(f"{path} has {os.path.getsize(path)} bytes, {size} when it was sealed")
         if len(hashes) != -(-size // HASHED):
-            raise ValueError(f"{path}: {len(hashes)} hashes for {size} bytes")
+            raise Damaged(f"{path}: {len(hashes)} hashes for {size} bytes")
         with open(path, "rb", buffering=0) as file:
             ranges = (
                 sorted(self._read_header(file, path, size), key=lambda run: run[0])
@@ -265,7 +270,7 @@ class ShardReader:
                     if i % workers == rank:
                         hashed.update(piece)
             if i % workers == rank and hashed.hexdigest() != hashes[i]:
-                raise ValueError(f"{path}, bytes {i * HASHED} to {stop}: not as it was sealed")
+                raise Damaged(f"{path}, bytes {i * HASHED} to {stop}: not as it was sealed")
             return i % workers == rank
 
         # Reading and hashing let other threads run.
@@ -322,12 +327,12 @@ def _memory_for(
 
 
 def _read_fully(file: Any, room: memoryview, at: int, path: str) -> None:
-    """Fill memory from byte `at` of a file on. Raises ValueError where the file ends before."""
+    """Fill memory from byte `at` of a file on. Raises Damaged where the file ends before."""
     file.seek(at)
     while room:
         n = file.readinto(room)
         if not n:
-            raise ValueError(f"{path} ends early")
+            raise Damaged(f"{path} ends early")
         room = room[n:]
 
 

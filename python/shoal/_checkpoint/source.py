@@ -10,6 +10,7 @@ from .._runtime.link import Link, Refused
 from .._runtime.log import log_line
 from ..errors import ShoalError
 from .commit import Sealed, recover, sealed_checkpoints, update_latest
+from .shards import Damaged
 
 
 def is_bucket(root: str) -> bool:
@@ -36,8 +37,8 @@ class Source(Protocol):
         """
 
     def fetch(self, chosen: Candidate) -> Sealed:
-        """Make a checkpoint readable until `release`, and wait for that. Raises ValueError when it
-        is damaged.
+        """Make a checkpoint readable until `release`, and wait for that. Raises Damaged when its
+        bytes are wrong, ShoalError where the place cannot be read.
         """
 
     def release(self) -> None:
@@ -117,12 +118,12 @@ class BucketSource:
         return Candidate(reply.get("step", 0), reply.get("seed", 0)) if reply.get("done") else None
 
     def fetch(self, chosen: Candidate) -> Sealed:
-        """Have the agent fetch a checkpoint, once for all workers of this host. Raises ValueError
-        where it is damaged.
+        """Have the agent fetch a checkpoint, once for all workers of this host. Raises Damaged
+        where its bytes are wrong, ShoalError where the agent cannot fetch it.
         """
         reply = self._ask_agent("fetch", step=chosen.step, seed=chosen.seed)
         if not reply.get("done"):
-            raise ValueError(str(reply.get("damaged")))
+            raise Damaged(str(reply.get("damaged")))
         return Sealed(str(reply["folder"]), chosen.step)
 
     def release(self) -> None:

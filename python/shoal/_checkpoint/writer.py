@@ -20,7 +20,7 @@ from .._runtime.worker import Worker
 from ..errors import ArenaError, ShoalError
 from .commit import STATE, Unsealed, recover, try_write
 from .fingerprint import Key
-from .shards import ByteRange, TensorInfo, fingerprints, shard_header
+from .shards import ByteRange, Damaged, TensorInfo, fingerprints, shard_header
 from .source import BucketSource, FolderSource, Source, is_bucket
 
 
@@ -134,7 +134,7 @@ class AgentWriter:
 
     def read(self, root: str, step: int, mesh: str, rank: int, into: memoryview) -> None:
         """Have the agent read what a rank holds on a mesh from a checkpoint into arena memory, and
-        wait for that. Raises ValueError when it cannot.
+        wait for that. Raises Damaged where the bytes are wrong, ShoalError when it cannot.
         """
         asked = {
             "folder": root,
@@ -144,9 +144,11 @@ class AgentWriter:
             "into": self._worker.arena.extent(into),
         }
         try:
-            self._worker.link.request({"type": "load", **asked}, "load")
+            reply, _ = self._worker.link.request({"type": "load", **asked}, "load")
         except Refused as err:
-            raise ValueError(str(err)) from None
+            raise ShoalError(str(err)) from None
+        if reply.get("damaged"):
+            raise Damaged(str(reply["damaged"]))
 
     def is_busy(self) -> bool:
         """Whether the agent still writes a shard of any worker of this host."""
