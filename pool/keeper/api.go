@@ -75,7 +75,7 @@ func (k *keeper) handler() http.Handler {
 	mux.HandleFunc("GET "+PathQueue, func(w http.ResponseWriter, r *http.Request) {
 		var s State
 		if k.do(r.Context(), func() {
-			s = State{k.Name, k.m.Policy(), now(), k.m.Hosts(k.Host),
+			s = State{k.Name, k.m.Policy(), k.now(), k.m.Hosts(k.Host),
 				k.m.Jobs(r.URL.Query().Has("all"))}
 			if s.Jobs == nil {
 				s.Jobs = []pool.JobView{}
@@ -89,7 +89,7 @@ func (k *keeper) handler() http.Handler {
 		j := Job{Pool: k.Name}
 		var err error
 		if k.do(r.Context(), func() {
-			j.Now = now()
+			j.Now = k.now()
 			j.Job, err = k.m.Find(name)
 		}) {
 			answer(w, j, err)
@@ -107,22 +107,22 @@ func (k *keeper) handler() http.Handler {
 		}
 	}
 	mux.HandleFunc("POST "+PathStop, about(func(a Ask) error {
-		return k.m.Stop(now(), a.Job, a.Who, a.Now)
+		return k.m.Stop(k.now(), a.Job, a.Who, a.Now)
 	}))
 	mux.HandleFunc("POST "+PathPark, about(func(a Ask) error {
-		return k.m.Park(now(), a.Job, a.Who)
+		return k.m.Park(k.now(), a.Job, a.Who)
 	}))
 	mux.HandleFunc("POST "+PathResume, about(func(a Ask) error {
-		return k.m.Resume(now(), a.Job, a.Who)
+		return k.m.Resume(k.now(), a.Job, a.Who)
 	}))
 	mux.HandleFunc("POST "+PathResize, about(func(a Ask) error {
-		return k.m.Resize(now(), a.Job, a.Workers, a.Who)
+		return k.m.Resize(k.now(), a.Job, a.Workers, a.Who)
 	}))
 	mux.HandleFunc("POST "+PathDrain, about(func(a Ask) error {
-		return k.m.Leave(now(), a.Host, !a.Undo)
+		return k.m.Leave(k.now(), a.Host, !a.Undo)
 	}))
 	mux.HandleFunc("POST "+PathForget, about(func(a Ask) error {
-		return k.m.Forget(now(), a.Host)
+		return k.m.Forget(k.now(), a.Host)
 	}))
 	mux.HandleFunc("POST "+PathEnd, endHandler(k.group))
 	return mux
@@ -156,7 +156,7 @@ func (k *keeper) submit(w http.ResponseWriter, r *http.Request) {
 	if !k.do(r.Context(), func() {
 		before := k.m.Ends()
 		var id string
-		if id, err = k.m.Submit(now(), s); err == nil {
+		if id, err = k.m.Submit(k.now(), s); err == nil {
 			k.waiting = append(k.waiting, waitingReply{id, before, done})
 		}
 	}) {

@@ -139,7 +139,7 @@ func (h headHandler) Message(from fabric.Host, b []byte) {
 	case m.Report != nil:
 		k.post(func() {
 			if k.peers[from] == m.Report.Host {
-				k.m.Reported(now(), *m.Report)
+				k.m.Reported(k.now(), *m.Report)
 			}
 		})
 	case m.Ask != nil:
@@ -160,14 +160,14 @@ func (k *keeper) unlink(peer fabric.Host) {
 	host, known := k.peers[peer]
 	if delete(k.peers, peer); known && k.links[host] == peer {
 		delete(k.links, host)
-		k.m.HostDown(now(), host)
+		k.m.HostDown(k.now(), host)
 	}
 }
 
 // admit takes a host into the pool, or tells it why it cannot. from is the other end of the link,
 // and h what the keeper there has said of its host.
 func (k *keeper) admit(from fabric.Host, h *hello) {
-	if err := k.m.Admit(now(), h.Host, h.Machine); err != nil {
+	if err := k.m.Admit(k.now(), h.Host, h.Machine); err != nil {
 		_ = send(k.network, from, &message{Refused: &refused{err.Error()}}) // a short one
 		return
 	}
@@ -177,8 +177,8 @@ func (k *keeper) admit(from fabric.Host, h *hello) {
 	}
 	k.links[h.Host], k.peers[from] = from, h.Host
 	_ = send(k.network, from, &message{Welcome: &welcome{k.Name}})
-	k.m.HostUp(now(), h.Host, h.Slots, h.Address)
-	k.m.SetLink(now(), h.Host, h.Link)
+	k.m.HostUp(k.now(), h.Host, h.Slots, h.Address)
+	k.m.SetLink(k.now(), h.Host, h.Link)
 }
 
 // order hands an order to the keeper of its host, and does not wait until it is carried out. Where

@@ -65,8 +65,8 @@ const tick = time.Second
 
 // keeper is the head of a pool, and the keeper of the host that it is on. Run sets its fields
 // before it starts goroutines, and calls open and, after their end, retire and closeNetwork. While
-// they run, m, waiting and what writer and headLinks say belong to the goroutine of loop, which
-// alone calls settle, written and reply; others have it do something with do and post.
+// they run, m, waiting, clock and what writer and headLinks say belong to the goroutine of loop,
+// which alone calls settle, written and reply; others have it do something with do and post.
 type keeper struct {
 	Config
 	m       *pool.Machine
@@ -75,6 +75,7 @@ type keeper struct {
 	waiting []waitingReply
 	writer  writer
 	group   *group.Group
+	clock
 	headLinks
 }
 
@@ -85,8 +86,25 @@ type waitingReply struct {
 	done   chan pool.Answer // has room for one
 }
 
-// now returns the time as package pool has it.
-func now() int64 { return time.Now().UnixMilli() }
+// clock tells the time as package pool has it. It goes on where the machine's clock is set back,
+// from the time that it has told: else all that a pool waits for would stand still for so long. It
+// belongs to the goroutine of loop.
+type clock struct {
+	asked time.Time     // when it was asked last; zero = never
+	told  time.Duration // since 1970, what it said then
+}
+
+// now returns the time in milliseconds since 1970.
+func (c *clock) now() int64 { return c.at(time.Now()) }
+
+// at returns what the clock says at t, which is not before asked.
+func (c *clock) at(t time.Time) int64 {
+	if !c.asked.IsZero() {
+		c.told += t.Sub(c.asked) // by a clock that nobody sets
+	}
+	c.asked, c.told = t, max(c.told, time.Duration(t.UnixNano()))
+	return c.told.Milliseconds()
+}
 
 // socketPrefix and socketSuffix stand around the name of a pool in that of its socket.
 const (
@@ -196,16 +214,16 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	k.group.Go("report of this host", func(ctx context.Context) error {
 		return k.host.reports(ctx, func() {
 			r := k.host.report()
-			k.do(ctx, func() { k.m.Reported(now(), r) })
+			k.do(ctx, func() { k.m.Reported(k.now(), r) })
 		})
 	})
 	k.group.Go("keep the pool", func(ctx context.Context) error {
 		k.host.find(ctx)
-		if err := k.m.Admit(now(), c.Host, c.Machine); err != nil {
+		if err := k.m.Admit(k.now(), c.Host, c.Machine); err != nil {
 			return err
 		}
-		k.m.HostUp(now(), c.Host, c.Slots, k.address())
-		k.m.SetLink(now(), c.Host, c.Link)
+		k.m.HostUp(k.now(), c.Host, c.Slots, k.address())
+		k.m.SetLink(k.now(), c.Host, c.Link)
 		started(len(k.m.Jobs(false)))
 		return k.loop(ctx)
 	})
@@ -288,7 +306,7 @@ func (k *keeper) restore(ctx context.Context) error {
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	k.m, err = pool.Restore(pool.Config{Name: k.Name, Policy: k.Policy}, now(), values)
+	k.m, err = pool.Restore(pool.Config{Name: k.Name, Policy: k.Policy}, k.now(), values)
 	return err
 }
 
@@ -304,7 +322,7 @@ func (k *keeper) headValue(run string, since, ended int64) pool.Write {
 func (k *keeper) lead(ctx context.Context) error {
 	id := make([]byte, 6)
 	_, _ = rand.Read(id) // does not fail
-	k.writer.id, k.writer.since = hex.EncodeToString(id), now()
+	k.writer.id, k.writer.since = hex.EncodeToString(id), k.now()
 	return k.writer.write(ctx, k.headValue(k.writer.id, k.writer.since, 0))
 }
 
@@ -316,7 +334,7 @@ func (k *keeper) retire() {
 	for _, w := range k.m.TakeWrites() {
 		_ = k.writer.write(ctx, w) // what is missing is found out again
 	}
-	_ = k.writer.write(ctx, k.headValue(k.writer.id, k.writer.since, now()))
+	_ = k.writer.write(ctx, k.headValue(k.writer.id, k.writer.since, k.now()))
 }
 
 // loop does one thing after the other until ctx ends. It settles at most a quarter of the time:
@@ -340,7 +358,7 @@ func (k *keeper) loop(ctx context.Context) error {
 				}
 				happened = true
 			case <-ticker.C:
-				k.m.Tick(now())
+				k.m.Tick(k.now())
 				happened = true
 			case <-rest.C:
 				rested = true
@@ -354,7 +372,7 @@ func (k *keeper) loop(ctx context.Context) error {
 // settle has the machine decide, and does what follows. What is to be written is written by the
 // writer, one batch after the other; orders wait in the machine until it is.
 func (k *keeper) settle() {
-	k.m.Settle(now())
+	k.m.Settle(k.now())
 	for _, note := range k.m.TakeNotes() {
 		fmt.Fprintln(k.Notes, "shoal:", note)
 	}
@@ -375,7 +393,7 @@ func (k *keeper) settle() {
 func (k *keeper) written(b batch) error {
 	k.writer.busy = false
 	for _, w := range b.written {
-		k.m.Written(now(), w)
+		k.m.Written(k.now(), w)
 	}
 	for _, w := range b.rest {
 		k.m.Rewrite(w)

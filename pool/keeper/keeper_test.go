@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/rundir"
@@ -277,6 +278,22 @@ func TestOtherTemporaryFolder(t *testing.T) {
 	got, err := os.ReadFile(filepath.Join(h.work, "sockets-one"))
 	if err != nil || string(got) != want {
 		t.Errorf("the launcher answers in %q, %v; the keeper looks in %q", got, err, want)
+	}
+}
+
+// The time of a pool goes on where the clock of its machine is set back, and follows it where it is
+// set ahead, or has slept.
+func TestClock(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct{ set, want time.Duration }{
+		{0, time.Minute}, {-time.Hour, time.Minute}, {time.Hour, time.Hour + time.Minute},
+	} {
+		before := now.Add(-time.Minute)
+		told := time.Duration(before.UnixNano()) - c.set
+		k := clock{before, told}
+		if got := k.at(now) - told.Milliseconds(); got != c.want.Milliseconds() {
+			t.Errorf("a minute in which the clock is set by %v: %d ms", c.set, got)
+		}
 	}
 }
 
