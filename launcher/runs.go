@@ -171,9 +171,10 @@ func RunNames() (names []string) {
 	return names
 }
 
-// NewestRun reads RunsDir and returns the directory of the run of a name that started last. Runs of
-// one name are called NAME, NAME-2, … A name that no run has may be that of a script, from which
-// runs get their names.
+// NewestRun reads RunsDir and returns the directory of the run of a name that started last, of
+// those that live if there are any. Runs of one name are called NAME, NAME-2, … and where this host
+// has joined a job, NAME@HOST. A name that no run has may be that of a script, from which runs get
+// their names.
 func NewestRun(name string) (string, error) {
 	parent, err := RunsDir()
 	if err != nil {
@@ -188,19 +189,60 @@ func NewestRun(name string) (string, error) {
 		"path of another (shoal run --log-dir)", name, parent)
 }
 
-// newestRun finds the directory in parent, which is RunsDir, of the run of a name that started
-// last; "" if there is none.
+// newestRun finds the directory in parent, which is RunsDir, of the run of a name that NewestRun
+// returns; "" if there is none.
 func newestRun(parent, name string) string {
-	newest, last := "", time.Time{}
+	var newest, led ownRun // of all, and of those of jobs that have begun on this host
 	for _, folder := range RunNames() {
 		rest, ok := strings.CutPrefix(folder, name)
+		rest, _, joined := strings.Cut(rest, "@")
 		if !ok || rest != "" && !numbered.MatchString(rest) {
 			continue
 		}
-		dir := filepath.Join(parent, folder)
-		if r, err := ReadRecord(dir); err == nil && !r.Started.Before(last) {
-			newest, last = dir, r.Started
+		r := ownRun{dir: filepath.Join(parent, folder)}
+		record, err := ReadRecord(r.dir)
+		if err != nil {
+			continue
+		}
+		r.started, r.lives = record.Started, ledgerIsLocked(r.dir)
+		if !r.isBefore(newest) {
+			newest = r
+		}
+		if !joined && !r.isBefore(led) {
+			led = r
 		}
 	}
-	return newest
+	// Where a host had joined a job on the machine that leads it, that one knows more of it.
+	end, err := ReadResult(led.dir)
+	if led.lives || err == nil && !newest.lives &&
+		newest.started.Sub(led.started).Seconds() <= end.Seconds {
+		return led.dir
+	}
+	return newest.dir
+}
+
+// ownRun is a run that lies in RunsDir.
+type ownRun struct {
+	dir     string
+	started time.Time
+	lives   bool // its launcher runs
+}
+
+// isBefore reports whether a run of the same name tells people less than another one: that lives,
+// or this does not and has begun earlier.
+func (r ownRun) isBefore(other ownRun) bool {
+	if r.lives != other.lives {
+		return other.lives
+	}
+	return r.started.Before(other.started)
+}
+
+// ledgerIsLocked reports whether the launcher of the run in dir lives, which has locked the ledger.
+func ledgerIsLocked(dir string) bool {
+	f, err := os.Open(LedgerPath(dir))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(proc.Flock(f, syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
 }
