@@ -15,7 +15,8 @@ import (
 
 // HostUp tells that the keeper of a host is linked, and how many slots the host has. What was under
 // way on an earlier link is lost: the keeper must not carry out orders of that any more. Nothing is
-// ordered, and no slot is free, before its first report.
+// ordered, and no slot is free, before its first report. A host that is taken out of the pool stays
+// so, unless it was gone for good: Leave ends that, for a keeper that has been started anew too.
 func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 	m.at(now)
 	h := m.hosts[name]
@@ -29,7 +30,8 @@ func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 		m.notef("host %s is back", name)
 	}
 	h.Slots, h.Address, h.Up, h.Since = slots, address, true, m.now
-	h.Leaving, h.Forgot, h.heard, h.foreign = false, false, false, false
+	h.Leaving = h.Leaving && !h.Forgot
+	h.Forgot, h.heard, h.foreign = false, false, false
 	for _, e := range m.unfinished() {
 		delete(e.stuck, name)
 		for key := range e.sent {

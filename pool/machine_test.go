@@ -374,3 +374,39 @@ func TestStepsOfAJobThatGoesOn(t *testing.T) {
 		}
 	}
 }
+
+// A host that is drained stays so when its link breaks, and when another head begins, until a
+// person or a keeper that is started says that it has jobs again, or it was gone for good.
+func TestDrainOutlivesLink(t *testing.T) {
+	m, err := New(Config{Name: "lab"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.HostUp(1, "a", 2, "")
+	if err := m.Leave(1, "a", true); err != nil {
+		t.Fatal(err)
+	}
+	m.HostDown(2, "a")
+	m.HostUp(3, "a", 2, "")
+	values := map[string][]byte{}
+	for _, w := range m.TakeWrites() {
+		values[w.Key] = w.Value
+	}
+	next, err := Restore(Config{Name: "lab"}, 4, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.HostUp(4, "a", 2, "")
+	for name, m := range map[string]*Machine{"after a link": m, "under another head": next} {
+		if !m.hosts["a"].Leaving || m.capacity() != 0 {
+			t.Errorf("%s the drained host has jobs again", name)
+		}
+	}
+	next.HostDown(5, "a")
+	if err := next.Forget(5, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if next.HostUp(6, "a", 2, ""); next.capacity() != 2 {
+		t.Error("a host that was gone for good comes back drained")
+	}
+}

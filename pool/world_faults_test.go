@@ -60,6 +60,14 @@ func (w *world) person() {
 	}
 }
 
+// unlink ends the link with a keeper; what is under way is lost.
+func (w *world) unlink(h *worldHost) {
+	if h.linked {
+		h.linked, h.in, h.out = false, nil, nil
+		w.m.HostDown(w.now, h.name)
+	}
+}
+
 // mishap kills an agent, loses a report, or lets parts of jobs that have ended go.
 func (w *world) mishap() {
 	switch w.r.IntN(4) {

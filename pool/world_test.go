@@ -144,15 +144,10 @@ func (w *world) link(h *worldHost) {
 		p.invited = 0
 	}
 	w.m.HostUp(w.now, h.name, h.slots, h.name+":1")
-	w.m.SetLink(w.now, h.name, float64(w.now%4)*1e6)
-}
-
-// unlink ends the link with a keeper; what is under way is lost.
-func (w *world) unlink(h *worldHost) {
-	if h.linked {
-		h.linked, h.in, h.out = false, nil, nil
-		w.m.HostDown(w.now, h.name)
+	if w.now%2 == 0 { // as after another start of the keeper
+		_ = w.m.Leave(w.now, h.name, false)
 	}
+	w.m.SetLink(w.now, h.name, float64(w.now%4)*1e6)
 }
 
 // write lets the store take the oldest write.

@@ -167,7 +167,7 @@ func FuzzAnswers(f *testing.F) {
 // it was read, or is refused.
 func FuzzMessages(f *testing.F) {
 	for _, m := range []message{
-		{Hello: &hello{"node2", "5f0c27a9d1e4", 4, "127.0.0.1:7070", 25e6}},
+		{Hello: &hello{"node2", "5f0c27a9d1e4", 4, "127.0.0.1:7070", 25e6, true}},
 		{Welcome: &welcome{"lab"}},
 		{Refused: &refused{"it is another machine"}},
 		{Report: &pool.Report{Host: "node2", Jobs: []pool.JobReport{{Job: "one", Attempt: 1,

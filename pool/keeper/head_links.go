@@ -17,8 +17,8 @@ import (
 
 // The links of the head of a pool with the keepers of other hosts. They are those of the agents of
 // a job, with the same tokens. open calls listen before other goroutines know the keeper. unlink,
-// admit and order run on the goroutine of keeper.loop; the other functions may be called on any
-// goroutine.
+// admit, hostUp and order run on the goroutine of keeper.loop; the other functions may be called on
+// any goroutine.
 
 // linkName returns the name under which the keepers of a pool are linked.
 func linkName(pool string) string { return "pool-" + pool }
@@ -177,7 +177,16 @@ func (k *keeper) admit(from fabric.Host, h *hello) {
 	}
 	k.links[h.Host], k.peers[from] = from, h.Host
 	_ = send(k.network, from, &message{Welcome: &welcome{k.Name}})
+	k.hostUp(h)
+}
+
+// hostUp tells the machine that the keeper of a host is linked, or is this one. One that has been
+// started since it was linked last takes back that its host is out of the pool.
+func (k *keeper) hostUp(h *hello) {
 	k.m.HostUp(k.now(), h.Host, h.Slots, h.Address)
+	if !h.Again {
+		_ = k.m.Leave(k.now(), h.Host, false) // the host is in the pool
+	}
 	k.m.SetLink(k.now(), h.Host, h.Link)
 }
 

@@ -103,7 +103,7 @@ const rejoinPause = 2 * time.Second
 func (g *guest) keep(ctx context.Context, started func()) error {
 	first := true
 	for {
-		err := g.session(ctx, func() {
+		err := g.session(ctx, !first, func() {
 			if first {
 				started()
 			}
@@ -130,8 +130,8 @@ func (g *guest) keep(ctx context.Context, started func()) error {
 const welcomeTime = 20 * time.Second
 
 // session is one link with the head, from the joining to its end, for which it waits, and whose
-// reason it returns; nil where ctx has ended.
-func (g *guest) session(ctx context.Context, welcomed func()) error {
+// reason it returns; nil where ctx has ended. again says that there was one before.
+func (g *guest) session(ctx context.Context, again bool, welcomed func()) error {
 	token := g.Token
 	var err error
 	if g.Authority != nil {
@@ -140,7 +140,7 @@ func (g *guest) session(ctx context.Context, welcomed func()) error {
 		}
 	}
 	g.host.newLink()
-	s := &session{guest: g, ready: make(chan struct{}), over: make(chan error, 1),
+	s := &session{guest: g, again: again, ready: make(chan struct{}), over: make(chan error, 1),
 		welcome: make(chan struct{}, 1)}
 	network, err := tcp.Join(ctx, g.Config.Join, token, tcp.Config{Job: linkName(g.Name),
 		Name: fabric.Host(g.Host), Listen: g.Listen, Version: version.Version,
@@ -206,6 +206,7 @@ func (g *guest) leave() {
 // of fabric.Handler on its goroutines. Where a method takes both locks, it is one after the other.
 type session struct {
 	guest   *guest
+	again   bool          // whether the head has welcomed this keeper before
 	ready   chan struct{} // closed when network is set
 	welcome chan struct{} // has room for one
 	over    chan error    // has room for one: why the link with the head is gone
@@ -233,7 +234,7 @@ func (s *session) open(network *tcp.Network) {
 func (s *session) hello(peer fabric.Host) {
 	g := s.guest
 	_ = send(s.network, peer, &message{Hello: &hello{g.Host, g.Machine, g.Slots,
-		s.network.Addr(), g.Link}}) // a short one
+		s.network.Addr(), g.Link, s.again}}) // a short one
 }
 
 // Up implements fabric.Handler: it says hello to the peer, or has open say it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/pool"
 )
@@ -118,5 +119,73 @@ func TestLongAnswer(t *testing.T) {
 		default:
 			t.Errorf("%d bytes do not arrive", len(body))
 		}
+	}
+}
+
+// blinker is a head that welcomes each host, and ends its link when it reports.
+type blinker struct {
+	dropper
+	hellos chan *hello // has room for two
+}
+
+// Message implements fabric.Handler.
+func (b *blinker) Message(from fabric.Host, text []byte) {
+	<-b.ready
+	if m, err := decodeMessage(text); err == nil && m.Hello != nil {
+		_ = send(b.network, from, &message{Welcome: &welcome{"lab"}})
+		select {
+		case b.hellos <- m.Hello:
+		default:
+		}
+		return
+	}
+	b.network.Drop(from, errors.New("the cellar is full"))
+}
+
+// A keeper says when it is linked again whether it was in the pool before, and one that was not has
+// its host get jobs again.
+func TestAgain(t *testing.T) {
+	h := newHost1(t)
+	head := &blinker{dropper{ready: make(chan struct{})}, make(chan *hello, 2)}
+	network, err := tcp.Create(tcp.Config{Job: linkName("lab"), Name: "head",
+		Listen: "127.0.0.1:0", Version: version.Version}, head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer network.Close()
+	head.network = network
+	close(head.ready)
+	ctx, cancel := context.WithCancel(context.Background())
+	g := group.New(ctx)
+	g.Go("join", func(ctx context.Context) error {
+		return Join(ctx, Config{Name: "lab", Host: "two", Slots: 1, Dir: h.dir, Notes: new(notes),
+			Links: Links{Machine: "12345678", Listen: "127.0.0.1:0", Join: network.Addr(),
+				KeepAuthority: func([]byte) error { return nil },
+				Token:         network.Token(time.Hour)}}, func() {})
+	})
+	m, err := pool.New(pool.Config{Name: "lab"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &keeper{m: m}
+	for i, again := range []bool{false, true, false} {
+		x := &hello{Host: "two", Slots: 1} // of a keeper that is started in the end
+		if i < 2 {
+			x = <-head.hellos
+		}
+		if x.Again != again {
+			t.Errorf("hello %d: %+v", i, x)
+		}
+		k.hostUp(x)
+		if got := m.Hosts("")[0].Leaving; got != again {
+			t.Errorf("after hello %d, %+v: the host is drained: %t", i, x, got)
+		}
+		if err := m.Leave(k.now(), "two", true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := g.Wait(); err != nil {
+		t.Error(err)
 	}
 }

@@ -222,8 +222,7 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 		if err := k.m.Admit(k.now(), c.Host, c.Machine); err != nil {
 			return err
 		}
-		k.m.HostUp(k.now(), c.Host, c.Slots, k.address())
-		k.m.SetLink(k.now(), c.Host, c.Link)
+		k.hostUp(&hello{Host: c.Host, Slots: c.Slots, Address: k.address(), Link: c.Link})
 		started(len(k.m.Jobs(false)))
 		return k.loop(ctx)
 	})

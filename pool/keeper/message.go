@@ -40,6 +40,8 @@ type hello struct {
 	Address string `json:"address"` // where the keeper listens
 	// Link is how many bytes a second its card carries in each direction; absent = not known.
 	Link float64 `json:"link,omitempty"`
+	// Again says that this keeper was in the pool already, and has not been started since.
+	Again bool `json:"again,omitempty"`
 }
 
 // welcome takes a keeper into the pool.

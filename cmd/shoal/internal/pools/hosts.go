@@ -22,7 +22,7 @@ func newDrainCommand() *cobra.Command {
 		Long: cli.Help(`Have the jobs of a host go elsewhere, and start none there, such as before it is switched off. Jobs
 that train in steps move when other hosts have slots for them, at the end of a step; the others stay
 until they end. shoal pool ls shows which are left. The host gets jobs again with --undo, or when
-its keeper joins again.`, cli.ExitCodes, "pool"),
+its keeper is started again.`, cli.ExitCodes, "pool"),
 		Example: `  shoal pool drain node2
   shoal pool drain node2 --undo
   shoal pool drain node2 --pool night && shoal pool ls --pool night`,
