@@ -1,5 +1,6 @@
 """The page of a run in a browser: live, and as a report. Pictures are in build/test/pictures."""
 
+import json
 import os
 import signal
 import subprocess
@@ -42,6 +43,7 @@ def test_live_page_and_report(training, open_page, tmp_path):
         page.get_by_role("button", name="log of 0").click()
         expect(page.locator(".log")).to_contain_text("hello from 0")
         expect(page.locator("#charts")).to_contain_text(EVIL)
+        zooms(page, expect)
         goes_by_keys(page, expect)
         picture(page, "live")
         page.reload()  # by the cookie, without a token
@@ -66,6 +68,67 @@ def moves(page, expect):
     step = page.locator(".facts dd").first
     before = step.inner_text()
     expect(step).not_to_have_text(before)
+
+
+def zooms(page, expect):
+    """A chart in which a part of the time was chosen stays so when it is drawn anew, and says the
+    newest time where the cursor is nowhere.
+    """
+    chart = page.get_by_role("group", name="a chart").first
+    area = chart.locator(".u-over").bounding_box()
+    time = chart.locator(".u-value").first
+
+    def move(part):
+        """Move the mouse to a part of the width of the chart."""
+        page.mouse.move(area["x"] + part * area["width"], area["y"] + area["height"] / 2)
+
+    move(0.02)
+    first = time.inner_text()
+    move(0.5)
+    page.mouse.down()
+    move(0.9)
+    page.mouse.up()
+    page.mouse.move(0, 0)
+    newest = time.inner_text()
+    expect(time).not_to_have_text(newest)
+    move(0.02)
+    zoomed = time.inner_text()
+    assert zoomed != first
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.mouse.move(0, 0)
+    move(0.02)
+    expect(time).to_have_text(zoomed)
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.mouse.dblclick(area["x"] + area["width"] / 2, area["y"] + area["height"] / 2)
+    page.mouse.move(0, 0)
+
+
+def test_what_is_no_number_and_what_is_missing(open_page, tmp_path):
+    """A loss whose newest report is no number is said to be none, and there are links only to what
+    is on the page.
+    """
+    from playwright.sync_api import expect
+
+    at = "2026-11-26T16:{:02}:02Z"
+    (tmp_path / "job.json").write_text(
+        json.dumps({"spec": {"name": "x", "command": ["x"]}, "started": at.format(0)})
+    )
+    reports = [
+        json.dumps({"time": at.format(i), "rank": 0, "metrics": {"loss": 0.25, "other": 1}})
+        for i in range(5)
+    ]
+    reports.append(json.dumps({"time": at.format(5), "rank": 0, "metrics": {"loss": "NaN"}}))
+    (tmp_path / "metrics.jsonl").write_text("\n".join(reports) + "\n")
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    page = open_page(report.as_uri())
+    charts = page.locator("#charts section")
+    expect(charts.first.locator(".u-value").last).to_have_text("NaN")
+    expect(charts.last.locator(".u-value").last).to_have_text("1")
+    expect(page.locator("nav a")).to_have_text(["1 Charts", "2 What happened", "3 Changes"])
 
 
 def goes_by_keys(page, expect):

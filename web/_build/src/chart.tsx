@@ -11,6 +11,7 @@ export interface Line {
   values: (number | null)[];
   color: string; // name of a CSS variable
   dash?: number[];
+  now?: string; // what the legend says where the cursor is nowhere; absent = the last number
 }
 
 interface Props {
@@ -129,6 +130,7 @@ function optionsOf(p: Props, width: number, marks: () => Mark[]): uPlot.Options 
         spanGaps: true,
         points: { show: p.times.length < 30, size: 5 },
         value: (_u: uPlot, _x: number, _k: number, at: number | null) => {
+          if (at === null && line.now) return line.now;
           const x = at === null ? last(line.values) : line.values[at];
           return x === null || x === undefined ? "–" : format(x);
         },
@@ -181,6 +183,7 @@ function scaleOf(low: number | null, high: number | null, fromZero: boolean): [n
 export function Chart(p: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
+  const zoom = useRef<[number, number] | null>(null); // of the plot before; null = it had none
   const shown = useRef(p);
   shown.current = p;
   const labels = p.lines.map((l) => l.label).join("|");
@@ -195,6 +198,7 @@ export function Chart(p: Props) {
         element,
       );
       plot.current = u;
+      if (zoom.current) u.setScale("x", { min: zoom.current[0], max: zoom.current[1] });
     };
     make();
     const resize = new ResizeObserver(() => {
@@ -205,6 +209,8 @@ export function Chart(p: Props) {
     resize.observe(element);
     return () => {
       resize.disconnect();
+      const u = plot.current;
+      zoom.current = u && isZoomed(u) ? [u.scales.x.min!, u.scales.x.max!] : null;
       plot.current?.destroy();
       plot.current = null;
     };
@@ -220,7 +226,10 @@ export function Chart(p: Props) {
     });
     const zoomed = isZoomed(u);
     u.setData(dataOf(p), !zoomed);
-    if (zoomed) u.redraw();
+    if (zoomed) {
+      u.redraw();
+      u.setLegend({ idxs: u.series.map(() => u.cursor.idx ?? null) }, false);
+    }
   }, [p.times, p.lines.map((l) => l.values)[0], p.marks.length]);
   const onKeyDown = (e: KeyboardEvent) => {
     const u = plot.current;

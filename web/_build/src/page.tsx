@@ -2,7 +2,7 @@ import "uplot/dist/uPlot.min.css";
 import "./page.css";
 
 import { h, render, Fragment } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 
 import { Chart, Line } from "./chart";
 import { apply, clock, column, Common, digits, duration, isLong, Series, View } from "./model";
@@ -111,6 +111,7 @@ function Charts({ view, theme }: { view: View; theme: string }) {
   const common = { marks: view.marks, theme };
   const list: h.JSX.Element[] = [];
   const steps = view.series.find((s) => s.name === "steps");
+  const loss = view.series.find((s) => s.name === "metric loss");
   // add adds a chart of columns of the steps, each with its label, if one of them has numbers.
   const add = (
     title: string,
@@ -120,7 +121,8 @@ function Charts({ view, theme }: { view: View; theme: string }) {
   ) => {
     const lines = columns.flatMap(([name, label], i): Line[] => {
       const values = column(view, "steps", name);
-      return values ? [{ label, values, color: palette[i], dash: dashes[i] }] : [];
+      const now = name === "loss" && loss ? saysNow(loss) : undefined;
+      return values ? [{ label, values, color: palette[i], dash: dashes[i], now }] : [];
     });
     if (steps && lines.length)
       list.push(
@@ -136,14 +138,13 @@ function Charts({ view, theme }: { view: View; theme: string }) {
       );
   };
   add("Loss", [["loss", "loss, the workers' mean"]]);
-  const loss = view.series.find((s) => s.name === "metric loss");
   if (!list.length && loss) {
     list.push(
       <Chart
         key="loss"
         title={`Loss, as worker ${loss.worker} reports it`}
         times={loss.times}
-        lines={[{ label: "loss", values: loss.values[0], color: "--c1" }]}
+        lines={[{ label: "loss", values: loss.values[0], color: "--c1", now: saysNow(loss) }]}
         {...common}
       />,
     );
@@ -211,12 +212,13 @@ function Charts({ view, theme }: { view: View; theme: string }) {
       key={s.name}
       title={`${s.columns[0]}, as worker ${s.worker} reports it`}
       times={s.times}
-      lines={[{ label: s.columns[0], values: s.values[0], color: "--c3" }]}
+      lines={[{ label: s.columns[0], values: s.values[0], color: "--c3", now: saysNow(s) }]}
       {...common}
     />
   );
   const first = others.slice(0, mostMetrics);
   const rest = others.slice(mostMetrics);
+  if (!list.length && !first.length) return null;
   return (
     <div id="charts" tabIndex={-1}>
       <div class="charts">
@@ -231,6 +233,12 @@ function Charts({ view, theme }: { view: View; theme: string }) {
       )}
     </div>
   );
+}
+
+// saysNow returns what a legend says of a metric whose newest report is no number.
+function saysNow(s: Series): string | undefined {
+  const values = s.values[0];
+  return values[values.length - 1] === null ? "NaN" : undefined;
 }
 
 // splitNames says what the parts of the time of a step are.
@@ -271,6 +279,15 @@ function App() {
   const [view, setView] = useState<View | undefined>(file);
   const [link, setLink] = useState<Link>(file ? "report" : "open");
   const [theme, change] = useTheme();
+  const [there, setThere] = useState(""); // the parts of the page that have something to show
+  useLayoutEffect(() => {
+    setThere(
+      sections
+        .map(([id]) => id)
+        .filter((id) => document.getElementById(id))
+        .join(" "),
+    );
+  });
   useEffect(() => (file ? undefined : follow(setView, setLink)), []);
   useEffect(() => {
     const onKey = (e: KeyboardEvent) => {
@@ -323,18 +340,20 @@ function App() {
         )}
         {view && <Facts view={view} />}
         <nav aria-label="parts of the page">
-          {sections.map(([id, name], i) => (
-            <a
-              key={id}
-              href={"#" + id}
-              onClick={(e) => {
-                e.preventDefault();
-                goTo(id);
-              }}
-            >
-              {i + 1} {name}
-            </a>
-          ))}
+          {sections.map(([id, name], i) =>
+            there.split(" ").includes(id) ? (
+              <a
+                key={id}
+                href={"#" + id}
+                onClick={(e) => {
+                  e.preventDefault();
+                  goTo(id);
+                }}
+              >
+                {i + 1} {name}
+              </a>
+            ) : null,
+          )}
         </nav>
       </header>
       {!view && !links[link] && <p class="muted">Waiting for the server…</p>}

@@ -60,12 +60,13 @@ func fitColumns(line string, width int) string {
 	return string([]rune(line)[:max(width-1, 0)]) + "…"
 }
 
-// clock returns the time of day of seconds since 1970; "-" = it is not known.
-func clock(seconds float64) string {
+// clock returns the time of day of seconds since 1970, with the date where that is another one than
+// that of now; "-" = it is not known.
+func clock(seconds, now float64) string {
 	if seconds <= 0 {
 		return "-"
 	}
-	return time.UnixMilli(int64(seconds * 1e3)).Local().Format(time.TimeOnly)
+	return timeOrDate(time.UnixMilli(int64(seconds*1e3)), time.UnixMilli(int64(now*1e3)))
 }
 
 // headLines says which job it is, how it is, and what is missing.
@@ -88,15 +89,14 @@ func headLines(v watch.View) (lines []string) {
 		if v.State.Over && v.State.At > 0 {
 			end = v.State.At
 		}
-		began := time.UnixMilli(int64(v.Started * 1e3))
-		facts = append(facts, fmt.Sprintf("since %s (%v)",
-			timeOrDate(began, time.UnixMilli(int64(v.Made*1e3))),
+		facts = append(facts, fmt.Sprintf("since %s (%v)", clock(v.Started, v.Made),
 			(time.Duration(math.Max(end-v.Started, 0))*time.Second).Round(time.Second)))
 	}
 	lines = append(lines, strings.Join(facts, "  "))
 	switch {
 	case v.State.Word == "silent" && v.State.At > 0:
-		lines = append(lines, fmt.Sprintf("silent since %s: %s", clock(v.State.At), v.State.Text))
+		lines = append(lines, fmt.Sprintf("silent since %s: %s", clock(v.State.At, v.Made),
+			v.State.Text))
 	case v.Live == nil:
 		lines = append(lines, v.State.Text)
 	default:
@@ -114,16 +114,22 @@ func stepLines(v watch.View, width int) (lines []string) {
 	if width > 0 {
 		chart = max(width-36, 10)
 	}
+	metricLoss := findSeries(v, "metric loss")
 	// add adds a line about a column of a series.
 	add := func(name string, s *watch.SeriesView, column string, text func(float64) string) {
 		if s == nil {
 			return
 		}
 		list := s.Values[slices.Index(s.Columns, column)]
-		if x, ok := newest(list); ok {
-			lines = append(lines, fmt.Sprintf("%-16.16s %16s  %s", name,
-				text(x), sparkline(list, chart)))
+		x, ok := newest(list)
+		if !ok {
+			return
 		}
+		said := text(x)
+		if isNoNumber(s) || name == "loss" && metricLoss != nil && isNoNumber(metricLoss) {
+			said = "NaN"
+		}
+		lines = append(lines, fmt.Sprintf("%-16.16s %16s  %s", name, said, sparkline(list, chart)))
 	}
 	steps := findSeries(v, "steps")
 	add("step", steps, "median", plural.Seconds)
@@ -168,6 +174,15 @@ func findSeries(v watch.View, name string) *watch.SeriesView {
 		return nil
 	}
 	return &v.Series[i]
+}
+
+// isNoNumber reports whether a series is a metric whose newest report is no number.
+func isNoNumber(s *watch.SeriesView) bool {
+	if n := len(s.Times); strings.HasPrefix(s.Name, "metric ") && n > 0 {
+		x := s.Values[0][n-1]
+		return math.IsNaN(x) || math.IsInf(x, 0)
+	}
+	return false
 }
 
 // newest returns the last number that is one.
@@ -290,8 +305,8 @@ func markLines(v watch.View) (lines []string) {
 		if len(lines) == 12 {
 			break
 		}
-		text := fmt.Sprintf("%s  step %-6d %s", clock(m.Time), cmp.Or(m.OptimizerSteps, m.Step),
-			m.Title)
+		text := fmt.Sprintf("%s  step %-6d %s", clock(m.Time, v.Made),
+			cmp.Or(m.OptimizerSteps, m.Step), m.Title)
 		if m.Text != "" {
 			text += ": " + m.Text
 		}
