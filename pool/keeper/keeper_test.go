@@ -297,6 +297,53 @@ func TestClock(t *testing.T) {
 	}
 }
 
+// A job does not start beside processes of it of which the keeper lost track: it does when they are
+// gone.
+func TestStartBesideLeft(t *testing.T) {
+	h := newHost1(t)
+	lock, err := os.OpenFile(filepath.Join(h.dir, "one"+lockSuffix), os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		err = proc.Flock(lock, syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := h.start(h.record)
+	<-k.up
+	if _, err := h.submit("one", "ends"); err != nil {
+		t.Fatal(err)
+	}
+	h.until("an attempt", func() bool { return h.job("one").Attempt == 1 })
+	for range 50 { // what the keeper would do meanwhile
+		if v := h.job("one"); v.Attempt != 1 || v.State.Over() || starts(t, h.work, "one") > 0 {
+			t.Fatalf("%+v", v)
+		}
+	}
+	lock.Close()
+	h.until("the end of the job", func() bool { return h.job("one").State.Over() })
+	if v := h.job("one"); v.State != pool.Ended || v.Attempt != 2 || starts(t, h.work, "one") != 1 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// What an earlier start has said is gone before it is written that the next one may run.
+func TestEarlierWords(t *testing.T) {
+	h := newHost1(t)
+	p := newPart(newHost(Config{Name: "lab", Host: "here", Dir: h.dir}, nil), "one")
+	log := filepath.Join(h.dir, "one"+logSuffix)
+	if err := os.WriteFile(log, []byte("shoal: job one, 1 worker, files in /old\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	part := filepath.Join(h.dir, "one"+partSuffix)
+	if err := os.Mkdir(part, 0o700); err != nil { // so that it cannot be written, as if killed
+		t.Fatal(err)
+	}
+	if err := p.start(pool.Order{Verb: pool.StartRun}); err == nil || p.runDir() != "" {
+		t.Errorf("start: %v, and its run is %q", err, p.runDir())
+	}
+}
+
 // A launcher that answers nobody for as long as it wants keeps its slot, also when the keeper is
 // another one, and the job ends when the launcher does.
 func TestSlowLauncher(t *testing.T) {

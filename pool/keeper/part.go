@@ -272,24 +272,25 @@ func (p *part) save() error {
 	return err
 }
 
+// errLeft means that processes of an earlier start of a job are left, of which the keeper does not
+// know. The part lives as long as they do.
+var errLeft = errors.New("processes of an earlier start of it are left on this host")
+
 // start starts a job, or the agent with which this host joins one. That it may run is on the disk
 // before, and the lock of the file that its processes inherit tells whether any of them is left,
-// whoever is killed meanwhile.
+// whoever is killed meanwhile. What an earlier start has said is gone by then, since it would be
+// taken for the words of this one.
 func (p *part) start(o pool.Order) error {
 	h := p.host
-	_ = os.Remove(h.path(p.name, lockSuffix)) // of an attempt that is over
 	lock, err := os.OpenFile(h.path(p.name, lockSuffix), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	if err := proc.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return err
-	}
-	if err := p.save(); err != nil {
-		return err
-	}
-	if err := os.WriteFile(h.path(p.name, specSuffix), []byte(o.Spec), 0o600); err != nil {
+	if err := proc.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err,
+		syscall.EWOULDBLOCK) {
+		return errLeft
+	} else if err != nil {
 		return err
 	}
 	log, err := os.OpenFile(h.path(p.name, logSuffix), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
@@ -297,6 +298,12 @@ func (p *part) start(o pool.Order) error {
 		return err
 	}
 	defer log.Close()
+	if err := p.save(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(h.path(p.name, specSuffix), []byte(o.Spec), 0o600); err != nil {
+		return err
+	}
 	cmd := exec.Command(h.Program, "run", "--name", p.name, "-n", strconv.Itoa(o.Workers), "-f",
 		h.path(p.name, specSuffix))
 	switch {
@@ -367,7 +374,7 @@ func (p *part) isLauncher(j *control.Job) bool {
 // kills an agent that has not joined in time, and once more what is to end and still lives.
 func (p *part) look(ctx context.Context) (gone bool) {
 	if p.failed != nil && p.saved.PID == 0 {
-		return true
+		return !errors.Is(p.failed, errLeft) || !p.held()
 	}
 	p.reap()
 	p.findLauncher(ctx)

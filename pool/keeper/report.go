@@ -69,6 +69,9 @@ func (p *part) runDir() string {
 // end returns how a part has ended whose processes are gone.
 func (p *part) end() *pool.End {
 	p.reap()
+	if errors.Is(p.failed, errLeft) { // which is no fault of the job
+		return &pool.End{Lost: true, Error: p.failed.Error()}
+	}
 	if p.failed != nil && p.saved.PID == 0 {
 		return &pool.End{Final: !p.saved.Joins,
 			Error: "it could not be started: " + p.failed.Error()}
