@@ -199,8 +199,8 @@ func (l *launcher) onProcessExit(p *process, e proc.Exit) {
 			l.reportWorker(&message{Ended: end})
 		})
 	}
-	// SIGKILL ends one process, and not the processes that load data for it
-	if survived && e.Signal == syscall.SIGKILL {
+	// a signal ends one process, and not the processes that load data for it
+	if survived && e.Signal != 0 {
 		_ = proc.SweepGroup(l.place.Run, e.PID) // the end of the job sweeps what this misses
 	}
 }

@@ -141,13 +141,13 @@ class Running:
         finally:
             slow_file.unlink(missing_ok=True)  # another order may have ended it
 
-    def kill(self, *ranks):
-        """Kill the workers of these ranks at one moment, and return when the job knows: when they
-        are no members any more, or the job has ended.
+    def kill(self, *ranks, by=signal.SIGKILL):
+        """Kill the workers of these ranks at one moment, by a signal, and return when the job
+        knows: when they are no members any more, or the job has ended.
         """
         gone = {w["worker"]: w["pid"] for w in self.members() if w["rank"] in ranks}
         for pid in gone.values():
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, by)
         # with the last of them the job ends
         with contextlib.suppress(subprocess.CalledProcessError):
             while any(w["worker"] in gone for w in self.members()):

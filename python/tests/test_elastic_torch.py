@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import select
+import signal
 import shutil
 
 import pytest
@@ -406,11 +407,11 @@ def children(pid):
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_the_processes_of_a_worker_end_with_it(training, tmp_path):
-    """The DataLoader's processes of a killed worker end."""
+    """The DataLoader's processes of a worker that dies of a signal end."""
     with training(2, workers=2, samples=300, child=True) as job, job.slowed():
         descriptors = [os.pidfd_open(p) for p in children(job.workers()[1])]
         assert len(descriptors) == 3, "two load data, and one would live for long"
-        job.kill(1)
+        job.kill(1, by=signal.SIGSEGV)
         for descriptor in descriptors:
             assert select.select([descriptor], [], [], running_job.HANG)[0], (
                 "a process outlives the worker that has started it"

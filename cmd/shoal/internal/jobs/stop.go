@@ -123,8 +123,8 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) er
 		}
 		if !told && time.Since(began) > patience {
 			told = true
-			fmt.Fprintf(out, "workers still run their scripts after the loop, for example to save "+
-				"the model; shoal stop %s --now ends them\n", j.Name)
+			fmt.Fprintf(out, "workers still run: they complete their step, or save the model "+
+				"after the loop, say; shoal stop %s --now ends them in that\n", j.Name)
 		}
 		gone := launcherHasEnded(j)
 		result, err = launcher.ReadResult(j.Dir)

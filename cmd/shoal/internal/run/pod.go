@@ -125,10 +125,10 @@ func (p *pod) writeEnd(result *launcher.Result, goesOn, interrupted bool, err er
 		why = err.Error()
 	case result.Parked:
 		state = "parked"
+	case result.StoppedBy != "": // with an error too, where workers were ended in their step
+		state, why = "stopped", "it was stopped by "+result.StoppedBy
 	case err != nil:
 		state = "failed"
-	case result.StoppedBy != "":
-		state, why = "stopped", "it was stopped by "+result.StoppedBy
 	default:
 		state = "finished"
 	}

@@ -7,7 +7,24 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shoal-ml/shoal/launcher"
 )
+
+// A job that somebody has stopped is not begun again, also where its workers were ended by that in
+// their step, which is an error of the command.
+func TestEndOfStoppedJob(t *testing.T) {
+	for _, err := range []error{nil, errors.New("job a was stopped: worker 0 was killed")} {
+		p := &pod{end: filepath.Join(t.TempDir(), "end")}
+		if err := p.writeEnd(&launcher.Result{StoppedBy: "ann"}, false, false, err); err != nil {
+			t.Fatal(err)
+		}
+		text, readErr := os.ReadFile(p.end)
+		if readErr != nil || !strings.Contains(string(text), `"state":"stopped"`) {
+			t.Errorf("with the error %v: %s, %v", err, text, readErr)
+		}
+	}
+}
 
 // A reason that is too long for the file of --end-file ends with a whole character.
 func TestEndOfWholeCharacters(t *testing.T) {

@@ -46,6 +46,7 @@ type slurmTask struct {
 	dir     string   // folder that all nodes share
 	slots   int      // number of workers that this node takes
 
+	met    time.Time        // when this task, which is task 0, has written the file; zero = not yet
 	result *launcher.Result // how the job has ended, where this host has led it; nil = elsewhere
 }
 
@@ -234,6 +235,10 @@ func (f *runFlags) joinSlurm(cmd *cobra.Command) error {
 	m, err := t.awaitMeeting(cmd.Context(), cmd.ErrOrStderr(), meetingPatience)
 	if err != nil {
 		return err
+	}
+	if m.Over {
+		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: task 0 ended before %s joined the job\n", t.node)
+		return nil
 	}
 	a := agentFlags{join: m.Join, slots: f.slots, name: t.node, listen: cmp.Or(f.listen, ":0"),
 		logDir: f.logDir, store: f.store, pod: f.pod, manager: slurm,

@@ -31,7 +31,8 @@ type slurmMeeting struct {
 	Restart string `json:"restart"`
 	Join    string `json:"join,omitempty"`   // HOST:PORT where the job listens
 	Token   string `json:"token,omitempty"`  // with which a host joins
-	Failed  string `json:"failed,omitempty"` // why there is no job to join; "" = there is
+	Failed  string `json:"failed,omitempty"` // why the job has failed; "" = it has not
+	Over    bool   `json:"over,omitempty"`   // task 0 has ended well
 }
 
 // maxMeeting bounds the file, in bytes.
@@ -47,14 +48,17 @@ func parseMeeting(text []byte) (*slurmMeeting, error) {
 	if err := strict.JSON(text, m); err != nil {
 		return nil, err
 	}
-	if m.Shoal != "slurm" || m.Version != 1 || (m.Failed == "") == (m.Join == "" || m.Token == "") {
+	begun, ended := m.Join != "" && m.Token != "", m.Over || m.Failed != ""
+	if m.Shoal != "slurm" || m.Version != 1 || begun == ended {
 		return nil, errors.New("it does not say where the job listens, or is of another version")
 	}
 	return m, nil
 }
 
-// meetingPath is the path of the file.
-func (t *slurmTask) meetingPath() string { return filepath.Join(t.dir, ".shoal-"+t.job) }
+// meetingPath is the path of the file, of which each step of a job has its own.
+func (t *slurmTask) meetingPath() string {
+	return filepath.Join(t.dir, ".shoal-"+t.job+"."+t.step)
+}
 
 // writeMeeting writes the file, for task 0.
 func (t *slurmTask) writeMeeting(m slurmMeeting) error {
@@ -63,6 +67,7 @@ func (t *slurmTask) writeMeeting(m slurmMeeting) error {
 	if err == nil {
 		err = durable.WriteSecret(t.meetingPath(), append(text, '\n'))
 	}
+	t.met = time.Now()
 	if err != nil {
 		return fmt.Errorf("the other nodes cannot be told where the job listens: %w; submit the "+
 			"job from a folder in which you can write, and which all nodes share", err)
@@ -70,15 +75,17 @@ func (t *slurmTask) writeMeeting(m slurmMeeting) error {
 	return nil
 }
 
-// leaveMeeting ends the use of the file by task 0: nobody joins any more. Tasks that still wait are
-// told why, if the job has failed, as err says.
+// leaveMeeting ends the use of the file by task 0: nobody joins any more. Tasks that still wait, or
+// come late, are told how the job has ended, as err says. Where that is long after the job began no
+// task waits, and the file goes.
 func (t *slurmTask) leaveMeeting(err error) {
-	m, _ := t.readMeeting()
 	switch {
-	case err != nil && m == nil:
-		_ = t.writeMeeting(slurmMeeting{Failed: err.Error()})
-	case m != nil && m.Failed == "":
+	case len(t.nodes) == 1 || !t.met.IsZero() && time.Since(t.met) > meetingPatience:
 		_ = os.Remove(t.meetingPath())
+	case err != nil:
+		_ = t.writeMeeting(slurmMeeting{Failed: err.Error()})
+	default:
+		_ = t.writeMeeting(slurmMeeting{Over: true})
 	}
 }
 
@@ -129,7 +136,8 @@ func (t *slurmTask) awaitMeeting(ctx context.Context, notes io.Writer,
 		case err != nil:
 			return nil, err
 		case m != nil && m.Failed != "":
-			return nil, fmt.Errorf("task 0 on %s has not begun the job: %s", t.nodes[0], m.Failed)
+			return nil, fmt.Errorf("task 0 on %s says that the job has failed: %s", t.nodes[0],
+				m.Failed)
 		case m != nil:
 			return m, nil
 		}

@@ -30,7 +30,7 @@ func TestReadSlurmTask(t *testing.T) {
 	}
 	got, err := read(nil)
 	if err != nil || got.proc != 1 || got.node != "n2" || got.job != "17" || got.restart != "2" ||
-		got.slots != 8 || got.meetingPath() != "/shared/.shoal-17" ||
+		got.slots != 8 || got.meetingPath() != "/shared/.shoal-17.0" ||
 		!slices.Equal(got.nodes, []string{"n1", "n2", "n3"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -160,14 +160,25 @@ func TestSlurmMeeting(t *testing.T) {
 	if info, err := os.Stat(now.meetingPath()); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the file is %v, %v", info, err)
 	}
+	other := again // a step beside it, of the same job
+	other.step = "1"
+	if m, err := other.readMeeting(); m != nil || err != nil || now.meetingPath() ==
+		other.meetingPath() {
+		t.Errorf("the file of another step gives %+v, %v", m, err)
+	}
 	now.leaveMeeting(nil)
-	if _, err := os.Stat(now.meetingPath()); !os.IsNotExist(err) {
-		t.Errorf("the file is left behind: %v", err)
+	if m, err := again.awaitMeeting(ctx, t.Output(), meetingPatience); err != nil || !m.Over {
+		t.Errorf("a task that comes after the end: %+v, %v", m, err)
 	}
 	now.leaveMeeting(errors.New("no port is free"))
 	if _, err := again.awaitMeeting(ctx, t.Output(), meetingPatience); err == nil ||
-		!strings.Contains(err.Error(), "task 0 on n1 has not begun the job: no port is free") {
+		!strings.Contains(err.Error(), "n1 says that the job has failed: no port is free") {
 		t.Errorf("a task 0 that failed: %v", err)
+	}
+	now.met = now.met.Add(-2 * meetingPatience)
+	now.leaveMeeting(nil)
+	if _, err := os.Stat(now.meetingPath()); !os.IsNotExist(err) {
+		t.Errorf("the file is left behind for good: %v", err)
 	}
 	killed := again // before it has written anything
 	killed.restart = "2"
@@ -188,7 +199,7 @@ func TestSlurmMeeting(t *testing.T) {
 	} {
 		task := again
 		task.dir = t.TempDir()
-		if err := spoil(filepath.Join(task.dir, ".shoal-17")); err != nil {
+		if err := spoil(filepath.Join(task.dir, ".shoal-17.0")); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := task.awaitMeeting(ctx, t.Output(), meetingPatience); err == nil ||
