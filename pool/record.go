@@ -108,8 +108,22 @@ func PastPrefix(pool string) string { return "poolpast." + keyWord(pool) }
 // PastKey returns the key of a kind of jobs.
 func PastKey(pool, kind string) string { return PastPrefix(pool) + "." + keyWord(kind) }
 
-// encode returns a value in its one form.
-func encode(v any) []byte {
+// encode returns a value in its one form. A text that is no UTF-8, such as what a program says
+// last, has that form once it is read: only then is each byte that is none a character.
+func encode[T any](v T) []byte {
+	text := encodeOnce(v)
+	if bytes.Contains(text, []byte(`\ufffd`)) {
+		var read T
+		if err := json.Unmarshal(text, &read); err != nil {
+			panic(err) // it was written just now
+		}
+		text = encodeOnce(read)
+	}
+	return text
+}
+
+// encodeOnce returns a value in the form of which that is made which is kept.
+func encodeOnce(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

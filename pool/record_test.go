@@ -165,3 +165,25 @@ func TestRestoreOtherNumbers(t *testing.T) {
 		}
 	}
 }
+
+// A head can begin with whatever a program has said last.
+func TestRecordOfInvalidText(t *testing.T) {
+	for _, said := range []string{"caf\xe9", "\xff\xfe \ufffd", `a \ufffd`, "half a \xe2\x82"} {
+		m, submit, _ := asked(t, "fifo")
+		submit("one", 1, 1, 0)
+		m.end(m.jobs["one"], Failed, said)
+		values := map[string][]byte{}
+		for _, w := range m.TakeWrites() {
+			values[w.Key] = w.Value
+		}
+		next, err := Restore(Config{Name: "lab", Policy: "fifo"}, 4, values)
+		if err != nil {
+			t.Errorf("%q: %v", said, err)
+			continue
+		}
+		got, known := next.jobs["one"].Error, strings.NewReplacer("\ufffd", "")
+		if known.Replace(got) != known.Replace(strings.ToValidUTF8(said, "")) {
+			t.Errorf("%q is read as %q", said, got)
+		}
+	}
+}
