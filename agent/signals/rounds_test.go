@@ -62,7 +62,8 @@ func TestRounds(t *testing.T) {
 		t.Fatal("there is no row")
 	}
 	// of rounds of 4, 4, 2 and 4 steps, of which the first took a time that is not known
-	if r.Steps != 4 || r.Round != 4 || r.Samples != 14*64 || r.Span != 10 {
+	if r.Steps != 4 || r.OptimizerSteps != 14 || r.Round != 4 || r.Samples != 14*64 ||
+		r.Span != 10 {
 		t.Errorf("a row of %+v", r)
 	}
 	for sync, drifts := range map[string]bool{"": true, "ssgd": false, "sma": true} {

@@ -37,7 +37,7 @@ func (s *Signals) recordStep(a *head.Apply, x sense.StepSample) {
 	}
 	here := uint64(a.View.Generation) == x.Generation // else these members have not made it
 	x.Generation += s.agent.GenerationNumber(a.View.Generation) - uint64(a.View.Generation)
-	over, began := r.recorder.Add(x)
+	over, began := r.recorder.Add(x, a.OptimizerSteps())
 	if began && here {
 		hosts := hostsOf(a.State)
 		r.recorder.Describe(hosts, dataOf(a.State))

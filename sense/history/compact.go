@@ -72,12 +72,12 @@ func shorten(rows []Row, limit int) []byte {
 	return bytes.Join(lines[min(first, len(lines)):], nil)
 }
 
-// isAlike reports whether the row after this one has the same members and setting, so that
+// isAlike reports whether the row after this one has the same members, setting and rounds, so that
 // mergeRows can make one of both.
 func (r *Row) isAlike(next *Row) bool {
 	return r.Generation == next.Generation && r.Size == next.Size && r.Batch == next.Batch &&
-		r.Change == next.Change && next.Hosts == nil && next.Data == nil && next.Step > r.Step &&
-		next.Steps <= next.Step-r.Step
+		r.Change == next.Change && max(r.Round, 1) == max(next.Round, 1) && next.Hosts == nil &&
+		next.Data == nil && next.Step > r.Step && next.Steps <= next.Step-r.Step
 }
 
 // mergeRows returns what two rows that are alike say together. Quantiles become their means by

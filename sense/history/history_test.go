@@ -29,7 +29,7 @@ func TestRows(t *testing.T) {
 	var rows []history.Row
 	// add adds a step, and keeps the row that is over.
 	add := func(x sense.StepSample) bool {
-		over, began := r.Add(x)
+		over, began := r.Add(x, 0)
 		if over != nil {
 			rows = append(rows, *over)
 		}
@@ -92,7 +92,7 @@ func TestManySteps(t *testing.T) {
 	step := uint64(0)
 	add := func() {
 		step++
-		if over, _ := r.Add(sample(step, 1e-4*(1+float64(step%100)/100), 8)); over != nil {
+		if over, _ := r.Add(sample(step, 1e-4*(1+float64(step%100)/100), 8), 0); over != nil {
 			t.Fatal("a row is over early")
 		}
 	}
@@ -143,6 +143,24 @@ func TestCompact(t *testing.T) {
 			*first.Loss != loss) || first.Hosts == nil {
 			t.Errorf("%v seconds of %v, the first row is %s", got, sum, first.Encode())
 		}
+	}
+	var rounds bytes.Buffer // the last round of an epoch is shorter
+	for i := range uint64(40) {
+		r := history.Row{Step: i + 1, Steps: 1, Span: 10, Size: 2, Round: uint32(8 - i%2*5),
+			OptimizerSteps: (i+1)/2*11 + (i+1)%2*8}
+		rounds.Write(r.Encode())
+	}
+	made, last := uint64(0), history.Row{}
+	for line := range bytes.Lines(history.Compact(rounds.Bytes(), 2*rounds.Len())) {
+		r, err := history.Parse(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, last = made+r.Steps*uint64(r.Round), r
+	}
+	if made != 20*11 || last.OptimizerSteps != 20*11 {
+		t.Errorf("%d optimizer steps, the last row says %d; want %d", made, last.OptimizerSteps,
+			20*11)
 	}
 	if out := history.Compact([]byte("foreign\n"), 100); len(out) > 0 {
 		t.Errorf("of nothing: %q", out)
@@ -216,7 +234,7 @@ func TestAllStepsAreInRows(t *testing.T) {
 			over, _ := r.Add(sense.StepSample{Step: uint64(i + 1), Samples: 4,
 				Seconds: rapid.Float64Range(0, 20).Draw(t, "seconds"),
 				Batch:   rapid.Uint64Range(4, 5).Draw(t, "batch"),
-				Size:    rapid.IntRange(1, 2).Draw(t, "size")})
+				Size:    rapid.IntRange(1, 2).Draw(t, "size")}, 0)
 			take(over)
 		}
 		take(r.EndRow())

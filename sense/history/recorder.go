@@ -36,8 +36,9 @@ type Recorder struct {
 // Add adds the step that has committed last. It returns the row that is over by that, or nil: the
 // one before, where members or setting are others since, or the one with this step, after ten
 // seconds. began is whether the step is the first of a row of other members or setting, which
-// Describe is to describe. A step without members is left out.
-func (r *Recorder) Add(x sense.StepSample) (over *Row, began bool) {
+// Describe is to describe. A step without members is left out. optimizerSteps is as
+// Row.OptimizerSteps, after the step.
+func (r *Recorder) Add(x sense.StepSample, optimizerSteps uint64) (over *Row, began bool) {
 	if x.Size < 1 || x.Seconds < 0 || math.IsNaN(x.Seconds) || math.IsInf(x.Seconds, 0) {
 		return nil, false
 	}
@@ -50,7 +51,7 @@ func (r *Recorder) Add(x sense.StepSample) (over *Row, began bool) {
 		r.row = Row{Generation: x.Generation, Size: x.Size, Batch: x.Batch, Change: x.Change}
 		r.every = 1
 	}
-	r.row.Step = x.Step
+	r.row.Step, r.row.OptimizerSteps = x.Step, optimizerSteps
 	n := x.Count()
 	r.row.Steps += n
 	r.row.Round = max(r.row.Round, x.Round)

@@ -25,6 +25,9 @@ type Row struct {
 	// of this row.
 	Step  uint64 `json:"step"`
 	Steps uint64 `json:"steps"`
+	// OptimizerSteps is how many optimizer steps the training had made at the end of the row, those
+	// before a checkpoint too; 0 = as many as Step.
+	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
 	// Span is the sum of the seconds of all these steps, with all that has held them up.
 	Span       float64 `json:"span,omitempty"`
 	Generation uint64  `json:"generation"` // of the members, as in the ledger
@@ -176,7 +179,8 @@ func (r *Row) validate() error {
 		return fmt.Errorf("%d steps up to step %d", r.Steps, r.Step)
 	case r.Size < 1 || r.Size > maxSize:
 		return fmt.Errorf("%d members", r.Size)
-	case r.Batch > maxCount || r.Samples > maxCount || r.Gradients > maxCount:
+	case r.OptimizerSteps > maxCount || r.Batch > maxCount || r.Samples > maxCount ||
+		r.Gradients > maxCount:
 		return fmt.Errorf("a count above %d", maxCount)
 	case len(r.Slack) != 0 && len(r.Slack) != r.Size:
 		return fmt.Errorf("the slack of %d of %d members", len(r.Slack), r.Size)

@@ -121,10 +121,14 @@ def test_what_is_no_number_and_what_is_missing(open_page, tmp_path):
     ]
     reports.append(json.dumps({"time": at.format(5), "rank": 0, "metrics": {"loss": "NaN"}}))
     (tmp_path / "metrics.jsonl").write_text("\n".join(reports) + "\n")
+    row = {"step": 5, "steps": 5, "optimizer_steps": 40, "round": 8, "generation": 1, "size": 1}
+    (tmp_path / "sense.jsonl").write_text(json.dumps({"time": at.format(5), **row}) + "\n")
     report = tmp_path / "report.html"
     command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
     subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
     page = open_page(report.as_uri())
+    facts = page.locator(".facts")
+    expect(facts).to_contain_text("step40commits5")
     charts = page.locator("#charts section")
     expect(charts.first.locator(".u-value").last).to_have_text("NaN")
     expect(charts.last.locator(".u-value").last).to_have_text("1")

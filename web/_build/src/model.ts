@@ -72,6 +72,7 @@ export interface Machine {
 
 export interface Row {
   step: number;
+  optimizer_steps?: number;
   round?: number; // optimizer steps of a commit; absent = 1
   size: number;
   slack?: number[]; // by rank: seconds a step that the worker waits for the slowest one

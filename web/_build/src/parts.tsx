@@ -23,8 +23,9 @@ export function Facts({ view }: { view: View }) {
   const commits = live?.elastic ? live.steps : view.newest?.step;
   const stated = live?.levers; // by the program, where the setting has nothing else
   const round = live?.setting?.round || stated?.round || 1;
-  const rounds = !!live?.optimizer_steps || (!live && (view.newest?.round ?? 1) > 1);
-  if (live?.optimizer_steps) list.push(["step", String(live.optimizer_steps)]);
+  const made = live ? live.optimizer_steps : view.newest?.optimizer_steps;
+  const rounds = !!made || (!live && (view.newest?.round ?? 1) > 1);
+  if (made) list.push(["step", String(made)]);
   if (commits !== undefined) list.push([rounds ? "commits" : "step", String(commits)]);
   if (live) {
     list.push([

@@ -82,7 +82,7 @@ func headLines(v watch.View) (lines []string) {
 			facts = append(facts, "sync "+sync)
 		}
 	} else if n := v.Newest; n != nil {
-		facts = append(facts, fmt.Sprintf("step %d", n.Step))
+		facts = append(facts, fmt.Sprintf("step %d", cmp.Or(n.OptimizerSteps, n.Step)))
 	}
 	if v.Started > 0 {
 		end := v.Made

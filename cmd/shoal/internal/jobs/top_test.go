@@ -53,7 +53,7 @@ func TestScreenText(t *testing.T) {
 func TestScreenTextOfALongRun(t *testing.T) {
 	r := watch.New("/runs/x", "1.0", "e")
 	r.SetJob([]byte(`{"spec":{"name":"x"},"started":"2026-11-24T16:27:00Z"}`))
-	r.AddSense([]byte(`{"time":"2026-11-26T16:27:02Z","step":5,"steps":5,"generation":1,` +
+	r.AddSense([]byte(`{"time":"2026-11-26T16:27:02Z","step":5,"steps":5,"optimizer_steps":40,"generation":1,` +
 		`"size":1,"loss":0.125}`))
 	for _, x := range []string{"0.25", `"NaN"`} {
 		r.AddMetrics([]byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"loss":` + x +
@@ -62,7 +62,7 @@ func TestScreenTextOfALongRun(t *testing.T) {
 	r.AddEvent([]byte(`{"time":"2026-11-25T12:27:01Z","what":"generation","generation":2,` +
 		`"size":1,"lost":[1],"step":7,"because":"w1"}`))
 	text := screenText(r.View(1795739222), 0, 0)
-	for _, want := range []string{`\nloss +NaN`, `\nother +NaN`, `\n2026-11-25 \d\d:\d\d  step 7 `} {
+	for _, want := range []string{`^x .*  step 40  `, `\nloss +NaN`, `\nother +NaN`, `\n2026-11-25 \d\d:\d\d  step 7 `} {
 		if !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
