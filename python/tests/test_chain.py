@@ -10,6 +10,7 @@ import pathlib
 import re
 import signal
 import subprocess
+from unittest import mock
 
 import pytest
 
@@ -210,6 +211,19 @@ class Mean(nn.Module):
         return x - self.mean
 
 
+class Replaced(Mean):
+    """A layer whose buffer becomes another one, from its second step on."""
+
+    steps = 0
+
+    def forward(self, x):
+        """What it gets."""
+        self.steps += 1
+        if self.steps > 1:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return x
+
+
 def closure(parameters):
     """An optimizer that computes the loss several times in a step."""
     return torch.optim.LBFGS(parameters)
@@ -241,6 +255,7 @@ def sgd(parameters):
         (lambda: [nn.LazyLinear(4)], sgd, "LazyLinear has: give it the shape"),
         (lambda: [nn.Linear(4, 4), Named()], sgd, r"layers\.1 \(Named\) gave a dict"),
         (lambda: [nn.Linear(4, 4), Mean()], sgd, r"layers\.1\.mean is a buffer that changes"),
+        (lambda: [nn.Linear(4, 4), Replaced()], sgd, r"layers\.1\.mean is a buffer that changes"),
         (lambda: [nn.Linear(4, 4)], closure, "closure"),
         (lambda: [nn.Linear(4, 4)], lambda p: Scheduled(p, 0.1), "Scheduled changes 'k'"),
         (lambda: [nn.Linear(4, 4)], lambda p: None, r"optimizer\(parameters\)=None"),
@@ -256,14 +271,25 @@ def test_refusals(make, optimizer, said):
 
 
 def make_step(make, optimizer, fetch, loss):
-    """Make a step of a chain in this process."""
+    """Make two steps of a chain in this process."""
     layers = Layers(make, optimizer)
     layers.catalogue()
     program = Program(loss, optimizer, None, fetch)
     stage = Stage(layers, program, shoal.join().mesh("dp=1"))
     stage.initialize()
-    stage.gradients([0, 1, 2, 3])
-    stage.update()
+    for _ in range(2):
+        stage.gradients([0, 1, 2, 3])
+        stage.update()
+
+
+def test_a_layer_works_in_place_on_what_another_stage_gives():
+    """The first layer of a stage may change what comes in: the gradient is that without a cut."""
+    program = Program(lambda y, _: y.mean(), sgd, None, lambda i: (torch.ones(len(i), 4), None))
+    stage = Stage(Layers(lambda: [nn.ReLU(inplace=True)], sgd), program, shoal.join().mesh("dp=1"))
+    given = torch.tensor([[-1.0, 2.0]], requires_grad=True)
+    stage._first, stage._before = False, mock.Mock(**{"receive.return_value": [given]})
+    stage.gradients([0])
+    assert given.tolist() == [[-1.0, 2.0]] and given.grad.tolist() == [[0.0, 0.5]]
 
 
 @pytest.mark.parametrize(

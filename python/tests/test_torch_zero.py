@@ -271,6 +271,12 @@ def _use_wrongly():
         lambda: copy.deepcopy(optimizer),
     ):
         refuse(call)
+    refuse(shoal.torch.zero, torch.nn.Linear(3, 2, device="meta"), optimizer.inner)
+    thawed = torch.nn.Linear(3, 2)
+    thawed.bias.requires_grad_(False)
+    optimizer = shoal.torch.zero(thawed, torch.optim.SGD(thawed.parameters(), lr=1.0))
+    thawed.bias.requires_grad_(True)
+    refuse(optimizer.step)
     return said
 
 
@@ -384,6 +390,20 @@ def _clip_late():
             return str(err)
 
 
+def test_what_is_between_gradients_is_zero(monkeypatch):
+    """Memory for gradients has nothing of before between two of them, which would be averaged."""
+    from shoal.torch.zero import flat
+
+    monkeypatch.setattr(flat, "empty", lambda n, dtype: torch.full((n,), 7.0, dtype=dtype))
+    parameters = [torch.ones(3), torch.ones(GRAIN), torch.ones(2, dtype=torch.float64)]
+    made = flat.FlatParameters(parameters)
+    found = made.allocate()
+    for i in range(3):
+        made.elements_of(i, found).zero_()
+    assert sorted(len(m) for m in found) == [GRAIN, 2 * GRAIN]
+    assert not any(m.any() for m in found)
+
+
 def test_clipping_after_the_average_of_stage_2_is_refused():
     """clip_grad_norm_ after average_gradients() raises RuntimeError, which says what to call
     instead.
@@ -403,6 +423,8 @@ def test_what_cannot_be_is_refused():
         "load the state",
         "add the group",
         "job.checkpoint writes it",
+        "a parameter on meta",
+        "a parameter is trained that was frozen",
     ]
     (said,) = world(1, _use_wrongly)
     assert len(said) == len(wants)

@@ -101,7 +101,8 @@ def chain(
 
     `layers()` gives the modules, or yields them, of which each gets what the one before gives: a
     tensor, or the tensors of a tuple as arguments. They begin with the values that their modules
-    give them, by a seed, so the losses are the same on every mesh, to rounding. A worker has
+    give them, by a seed, so the losses are the same on every mesh, to rounding, but for layers that
+    draw random numbers, such as Dropout. A worker has
     memory for its own layers alone; while training begins, for all that `layers` makes at once,
     which is one where it is a generator.
 

@@ -79,9 +79,9 @@ class Stage:
         # Micro-batches whose gradient is not back, the oldest first.
         self._flight: Deque[InFlight] = collections.deque()
         self._loss = torch.zeros(1, dtype=torch.float64)  # of this rank's samples in the step
-        # The version of each buffer as it was made; None = a step has shown that they stay so.
-        self._versions: Optional[Dict[str, int]] = {
-            f"layers.{i}.{name}": buffer._version
+        # Each buffer as it was made, with its version.
+        self._buffers: Dict[str, Tuple[torch.Tensor, int]] = {
+            f"layers.{i}.{name}": (buffer, buffer._version)
             for i, module in self.layers.items()
             for name, buffer in module.named_buffers()
         }
@@ -173,7 +173,8 @@ class Stage:
             inputs = self._before.receive(size)
             if following:
                 self._before.begin_receive(following)
-        outputs = inputs
+        # Copies of what came, of which the gradient is wanted: a layer may work in place.
+        outputs = [t.clone() if t.requires_grad else t for t in inputs]
         for number, module in self.layers.items():
             outputs = as_tensors(module(*outputs), self._all_layers.describe(number))
         if self._last:
@@ -202,20 +203,18 @@ class Stage:
             self._before.send_gradients(inputs)
 
     def _check_buffers(self) -> None:
-        """Raise ShoalError, in the first step, where a layer has changed one of its buffers: it
-        would have another value on each worker.
+        """Raise ShoalError where a layer has changed one of its buffers, or put another one in its
+        place: it would have another value on each worker.
         """
-        if self._versions is None:
-            return
         for i, module in self.layers.items():
             for name, buffer in module.named_buffers():
-                if buffer._version != self._versions.get(f"layers.{i}.{name}"):
+                made, version = self._buffers.get(f"layers.{i}.{name}", (None, 0))
+                if buffer is not made or buffer._version != version:
                     raise ShoalError(
                         f"layers.{i}.{name} is a buffer that changes while samples go forward: it"
                         " would have another value on each worker, and the losses would depend on"
                         " the mesh. Leave it out, or make it a parameter"
                     )
-        self._versions = None
 
 
 def as_tensors(value: Any, giver: str) -> List[torch.Tensor]:

@@ -70,9 +70,14 @@ class FlatParameters:
 
     def allocate(self) -> List[Tensor]:
         """New arena memory for as many elements as the parameters have, by buffer, which the caller
-        owns.
+        owns. What is between parameters is 0: it is averaged, and measured, with them.
         """
-        return [empty(s.stop - s.start, s.dtype) for s in self.buffers]
+        made = [empty(s.stop - s.start, s.dtype) for s in self.buffers]
+        for i, p in enumerate(self.parameters):
+            (start, stop), buffer = self.places[i], self.buffers[self._buffer_of[i]]
+            between = (stop, round_up(stop))
+            buffer.part(made[self._buffer_of[i]], between).zero_()
+        return made
 
     def elements_of(self, parameter: int, tensors: Sequence[Tensor]) -> Tensor:
         """The elements of a parameter in tensors as long as the buffers; nothing is copied."""

@@ -64,7 +64,7 @@ def zero(
     are averaged. Where the loader has a `batch_range`, the learning rate follows the batch by
     `lr_scaling`, as with shoal.torch.optimizer.
 
-    Raises RuntimeError without a loader, ValueError for one that takes several averages a step, and
+    Raises RuntimeError without a loader and for a model on a GPU, ValueError for one that takes several averages a step, and
     TypeError for an optimizer whose state cannot be cut.
 
     After Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
@@ -86,6 +86,12 @@ def zero(
     if stage not in (1, 2):
         raise ValueError(
             f"stage={stage}: 1 shards the optimizer's state, 2 the averaged gradients too"
+        )
+    elsewhere = [p.device for p in model.parameters() if p.device.type != "cpu"]
+    if elsewhere:
+        raise RuntimeError(
+            f"shoal.torch.zero has a parameter on {elsewhere[0]}, and keeps parameters in memory of"
+            " the host: leave the model on the CPU; shoal.torch.ddp trains models on GPUs"
         )
     for tensor in (*model.parameters(), *model.buffers()):
         wire = wire_to_move(tensor)
@@ -122,6 +128,8 @@ class Zero(torch.optim.Optimizer):
         self._flat = FlatParameters(
             [p for group in inner.param_groups for p in group["params"] if p.requires_grad]
         )
+        # Parameters that nobody averages, because they were frozen.
+        self._frozen = [p for g in inner.param_groups for p in g["params"] if not p.requires_grad]
         self._shards = Shards(job, inner, self._flat)
         self._statistics = make_buckets([b for b in model.buffers() if b.is_floating_point()])
         # A mark for each parameter: not 0 where a worker had a gradient, and no number where that
@@ -242,6 +250,12 @@ class Zero(torch.optim.Optimizer):
         """
         if self._averaged:
             return
+        if any(p.requires_grad for p in self._frozen):
+            raise RuntimeError(
+                "shoal: a parameter is trained that was frozen when shoal.torch.zero took the"
+                " optimizer, and nobody averages it: make shoal.torch.zero while all that is ever"
+                " trained requires gradients, and freeze some after it"
+            )
         step = require_open_step(self._job)
         self._looked = look or bool(registry.live_scalers())
         room = self._pack_gradients()
