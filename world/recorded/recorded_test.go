@@ -224,6 +224,7 @@ func recordJob(t fataler, text string, batches ...uint64) (f recorded.Files) {
 			f.Sense = append(f.Sense, row.Encode()...)
 		}
 	}
+	made := uint64(0) // optimizer steps
 	for _, batch := range batches {
 		if err := w.Change(setting.Setting{Batch: batch}); err != nil {
 			t.Fatal(err)
@@ -233,7 +234,8 @@ func recordJob(t fataler, text string, batches ...uint64) (f recorded.Files) {
 			if n := float64(step.Round); n > 1 { // an agent tells of optimizer steps
 				step.Seconds, step.Samples = step.Seconds/n, step.Samples/uint64(n)
 			}
-			over, began := r.Add(step.StepSample)
+			made += max(uint64(step.Round), 1)
+			over, began := r.Add(step.StepSample, made)
 			if began {
 				var hosts []history.Host
 				for rank := range step.Size {

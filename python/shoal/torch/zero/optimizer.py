@@ -64,8 +64,8 @@ def zero(
     are averaged. Where the loader has a `batch_range`, the learning rate follows the batch by
     `lr_scaling`, as with shoal.torch.optimizer.
 
-    Raises RuntimeError without a loader and for a model on a GPU, ValueError for one that takes several averages a step, and
-    TypeError for an optimizer whose state cannot be cut.
+    Raises RuntimeError without a loader and for a model on a GPU, ValueError for a loader that
+    takes several averages a step, and TypeError for an optimizer whose state cannot be cut.
 
     After Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
     SC'20, section 5 (P_os and P_os+g).
