@@ -81,7 +81,10 @@ func newPod(j *v1alpha1.ShoalJob, w wish, run, number int, first bool) *corev1.P
 		seconds := int64(grace)
 		p.Spec.TerminationGracePeriodSeconds = &seconds
 	}
-	mode := int32(0o440) // the group is that of the security context
+	mode := int32(0o444) // whoever the containers of the pod run as
+	if c := p.Spec.SecurityContext; c != nil && c.FSGroup != nil {
+		mode = 0o440
+	}
 	p.Spec.Volumes = append(p.Spec.Volumes,
 		corev1.Volume{Name: "shoal-job", VolumeSource: corev1.VolumeSource{
 			Projected: &corev1.ProjectedVolumeSource{DefaultMode: &mode,
@@ -128,9 +131,10 @@ func podArgs(j *v1alpha1.ShoalJob, w wish, first bool) []string {
 		args = []string{"run", "-f", dirSecret + "/job.yaml",
 			"--authority-file", dirSecret + "/authority"}
 	}
-	return append(args, "--listen", fmt.Sprintf("$(POD_IP):%d", portHosts),
+	// in brackets, as an address of IPv6 must be and one of IPv4 may be
+	return append(args, "--listen", fmt.Sprintf("[$(POD_IP)]:%d", portHosts),
 		"--slots", strconv.Itoa(w.slots),
-		"--status-listen", fmt.Sprintf("$(POD_IP):%d", portStatus),
+		"--status-listen", fmt.Sprintf("[$(POD_IP)]:%d", portStatus),
 		"--status-token-file", dirSecret+"/status-token", "--end-file", fileEnd)
 }
 

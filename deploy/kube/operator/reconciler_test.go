@@ -440,8 +440,9 @@ func TestPods(t *testing.T) {
 	p := newPod(j, w, 3, 1, false)
 	args := strings.Join(p.Spec.Containers[0].Args, " ")
 	if want := "agent --join big.lab.svc:7077 --name $(POD_NAME) --token-file /etc/shoal/token " +
-		"--listen $(POD_IP):7077 --slots 2 --status-listen $(POD_IP):7078 --status-token-file " +
-		"/etc/shoal/status-token --end-file /dev/termination-log"; args != want {
+		"--listen [$(POD_IP)]:7077 --slots 2 --status-listen [$(POD_IP)]:7078 " +
+		"--status-token-file /etc/shoal/status-token " +
+		"--end-file /dev/termination-log"; args != want {
 		t.Errorf("shoal %s\nwant  %s", args, want)
 	}
 	if p.Labels["team"] != "vision" || p.Spec.NodeSelector["gpu"] != "a100" ||

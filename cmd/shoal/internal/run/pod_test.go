@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/launcher"
 )
 
@@ -42,5 +43,16 @@ func TestEndOfWholeCharacters(t *testing.T) {
 	}
 	if want := "x" + strings.Repeat("é", 999); got["why"] != want {
 		t.Errorf("%d bytes, want %d: %s", len(got["why"]), len(want), got["why"])
+	}
+}
+
+// TestListenInBrackets has pods told where to listen as the operator in deploy/kube does: with the
+// address in brackets, whether it is of IPv4 or IPv6. Other hosts hear of it without those.
+func TestListenInBrackets(t *testing.T) {
+	for _, ip := range []string{"10.0.0.1", "fd00::1"} {
+		f := fleet{listen: "[" + ip + "]:7077"}
+		if err := cli.CheckAddress("listen", f.listen); err != nil || f.ownAddress() != ip {
+			t.Errorf("--listen %s: %v; others reach it at %s", f.listen, err, f.ownAddress())
+		}
 	}
 }

@@ -1,0 +1,59 @@
+package operator
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestAddresses has the arguments of each pod name its address, of IPv4 or IPv6, as shoal
+// reads it.
+func TestAddresses(t *testing.T) {
+	j := newJob(example)
+	w, err := read(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := map[string]string{"--listen": "7077", "--status-listen": "7078"}
+	for _, ip := range []string{"10.0.0.1", "fd00::1"} {
+		for _, first := range []bool{true, false} {
+			args := newPod(j, w, 1, 1, first).Spec.Containers[0].Args
+			for flag, port := range ports {
+				at := strings.ReplaceAll(args[slices.Index(args, flag)+1], "$(POD_IP)", ip)
+				host, p, err := net.SplitHostPort(at)
+				if err != nil || host != ip || p != port {
+					t.Errorf("%s %s is %q and %q, %v", flag, at, host, p, err)
+				}
+			}
+		}
+	}
+}
+
+// TestSecretsCanBeRead has pods of any user read their secrets: those of the group of the security
+// context, or all where it has none, since the files then belong to root.
+func TestSecretsCanBeRead(t *testing.T) {
+	group, user := int64(7), int64(1000)
+	for _, x := range []struct {
+		context *corev1.PodSecurityContext
+		mode    int32
+	}{
+		{nil, 0o444}, {&corev1.PodSecurityContext{RunAsUser: &user}, 0o444},
+		{&corev1.PodSecurityContext{FSGroup: &group}, 0o440},
+	} {
+		j := newJob(example)
+		j.Spec.Template.Spec.SecurityContext = x.context
+		w, err := read(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range newPod(j, w, 1, 1, false).Spec.Volumes {
+			if v.Projected != nil && *v.Projected.DefaultMode != x.mode {
+				t.Errorf("with %+v volume %s has mode %o", x.context, v.Name,
+					*v.Projected.DefaultMode)
+			}
+		}
+	}
+}
