@@ -234,3 +234,20 @@ func (m *Machine) keepRecent(when moment, kind string, end PastEnd) {
 	})
 	m.recent[when] = list[max(len(list)-recentEnds, 0):]
 }
+
+// dropOld forgets jobs that are over, those that ended first, where there are more than are kept.
+// The name of one is not given again.
+func (m *Machine) dropOld() {
+	n := len(m.over) - maxOver
+	if n <= 0 {
+		return
+	}
+	m.over = slices.DeleteFunc(m.over, func(id string) bool {
+		if n <= 0 || m.ending[id] {
+			return false
+		}
+		n--
+		delete(m.jobs, id)
+		return true
+	})
+}

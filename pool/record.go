@@ -363,6 +363,10 @@ func Restore(cfg Config, now int64, values map[string][]byte) (*Machine, error) 
 			return nil, badValue("pooljob", JobKey(cfg.Name, e.ID), err)
 		}
 	}
+	slices.SortStableFunc(m.over, func(a, b string) int {
+		return cmp.Compare(m.jobs[a].Over, m.jobs[b].Over)
+	})
+	m.dropOld()
 	for _, h := range m.hosts {
 		if !h.Forgot {
 			m.coreHost(h)

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -185,5 +186,47 @@ func TestRecordOfInvalidText(t *testing.T) {
 		if known.Replace(got) != known.Replace(strings.ToValidUTF8(said, "")) {
 			t.Errorf("%q is read as %q", said, got)
 		}
+	}
+}
+
+// A head that begins knows as many jobs that are over as one that lives: those that ended last, and
+// those of which processes may be left. It gives no name again.
+func TestOldJobsAreForgotten(t *testing.T) {
+	m, _, _ := asked(t, "fifo")
+	values := map[string][]byte{}
+	for i := range maxOver + 5 {
+		j := Job{ID: fmt.Sprintf("one-%d", i+1), Number: uint64(i + 1), State: Ended,
+			Submission: Submission{Name: "one", Spec: "x", Min: 1, Max: 1, Asked: 1},
+			Speeds:     map[int]float64{}, Changes: []Change{}, Over: int64(2*maxOver - i),
+			Gang: Gang{Want: Slots{}, Target: Slots{}, Held: Slots{}, Parts: map[string]int{},
+				Names: map[string]string{}}}
+		if i == maxOver+4 { // it ended first
+			j.Held = Slots{"a": 1}
+		}
+		values[JobKey("lab", j.ID)] = encodeJob("lab", &j)
+	}
+	m, err := Restore(Config{Name: "lab", Policy: "fifo"}, 1, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, is := range map[string]bool{"one-1": true, "one-1000": false, "one-999": true,
+		"one-1004": false, "one-1005": true} {
+		if (m.jobs[id] != nil) != is {
+			t.Errorf("job %s is known: %t", id, !is)
+		}
+	}
+	if len(m.jobs) != maxOver || m.over[0] != "one-1005" || m.over[1] != "one-999" {
+		t.Errorf("%d jobs are known, and the first to end were %v", len(m.jobs), m.over[:2])
+	}
+	m.HostUp(2, "a", 4, "")
+	for i := range 2 { // the first one that ended stays, and the next ones do not
+		id, err := m.Submit(2, Submission{Name: "one", Spec: "x", Min: 1, Max: 1, Asked: 1})
+		if want := fmt.Sprintf("one-%d", maxOver+6+i); err != nil || id != want {
+			t.Fatalf("a job gets the name %s, %v; want %s", id, err, want)
+		}
+		m.end(m.jobs[id], Stopped, "")
+	}
+	if len(m.jobs) != maxOver || m.jobs["one-1005"] == nil {
+		t.Errorf("%d jobs are known", len(m.jobs))
 	}
 }

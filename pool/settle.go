@@ -443,12 +443,7 @@ func (m *Machine) end(e *entry, state State, why string) {
 	m.learn(e)
 	m.over = append(m.over, e.ID)
 	m.ending[e.ID] = true
-	if len(m.over) > maxOver {
-		if old := m.over[0]; !m.ending[old] {
-			delete(m.jobs, old)
-			m.over = m.over[1:]
-		}
-	}
+	m.dropOld()
 	m.touch(e)
 }
 

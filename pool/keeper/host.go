@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -75,8 +76,34 @@ func (h *host) find(ctx context.Context) {
 		h.parts[job] = p
 		h.group.Go("watch job "+job, p.watch)
 	}
+	h.prune()
 	close(h.found)
 	h.tell()
+}
+
+// maxLogs bounds the logs of parts that are gone. The record says how each job has ended.
+const maxLogs = 100
+
+// prune removes the files of parts that are gone, but for the last logs. h.mu is held.
+func (h *host) prune() {
+	files, _ := os.ReadDir(h.Dir)
+	var logs []fs.FileInfo
+	for _, file := range files {
+		suffix := filepath.Ext(file.Name())
+		switch {
+		case h.parts[strings.TrimSuffix(file.Name(), suffix)] != nil:
+		case suffix == specSuffix || suffix == tokenSuffix:
+			_ = os.Remove(filepath.Join(h.Dir, file.Name())) // one that stays is removed later
+		case suffix == logSuffix:
+			if info, err := file.Info(); err == nil {
+				logs = append(logs, info)
+			}
+		}
+	}
+	slices.SortFunc(logs, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	for _, log := range logs[min(maxLogs, len(logs)):] {
+		_ = os.Remove(filepath.Join(h.Dir, log.Name()))
+	}
 }
 
 // take takes an order, which the goroutine of the part carries out soon. One that was taken before,
@@ -104,6 +131,7 @@ func (h *host) take(o pool.Order) {
 			delete(h.parts, o.Job)
 			_ = os.Remove(h.path(o.Job, partSuffix)) // one that stays is reported again
 			_ = os.Remove(h.path(o.Job, lockSuffix))
+			h.prune()
 		}
 	case !p.over:
 		p.orders, p.seen.Refused = append(p.orders, o), ""

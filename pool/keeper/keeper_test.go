@@ -344,6 +344,47 @@ func TestEarlierWords(t *testing.T) {
 	}
 }
 
+// Of a job that is over only the log stays, and of many the last logs.
+func TestFilesGo(t *testing.T) {
+	h := newHost1(t)
+	for i := range maxLogs + 10 {
+		for _, suffix := range []string{logSuffix, specSuffix, tokenSuffix} {
+			path := filepath.Join(h.dir, fmt.Sprintf("old-%d%s", i, suffix))
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			old := time.Unix(int64(1000-i), 0)
+			if err := os.Chtimes(path, old, old); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	k := h.start(h.record)
+	<-k.up
+	if _, err := h.submit("one", "ends"); err != nil {
+		t.Fatal(err)
+	}
+	h.until("the end of the job", func() bool { return h.job("one").State == pool.Ended })
+	var names []string
+	h.until("the end of its files", func() bool {
+		files, err := os.ReadDir(h.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = nil
+		for _, file := range files {
+			names = append(names, file.Name())
+		}
+		return !slices.Contains(names, "one"+partSuffix) && len(names) == maxLogs
+	})
+	for name, is := range map[string]bool{"one.log": true, "old-0.log": true, "old-98.log": true,
+		"old-99.log": false} {
+		if slices.Contains(names, name) != is {
+			t.Errorf("%s is there: %t", name, !is)
+		}
+	}
+}
+
 // A launcher that answers nobody for as long as it wants keeps its slot, also when the keeper is
 // another one, and the job ends when the launcher does.
 func TestSlowLauncher(t *testing.T) {
