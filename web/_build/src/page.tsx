@@ -100,7 +100,9 @@ function useTheme(): [string, () => void] {
   }, []);
   const theme = choice || (dark ? "dark" : "light");
   document.documentElement.dataset.theme = theme;
-  return [theme, () => choose(theme === "dark" ? "light" : "dark")];
+  // from what is chosen when it is called, which may be before the page is drawn again
+  const system = dark ? "dark" : "light";
+  return [theme, () => choose((c) => ((c || system) === "dark" ? "light" : "dark"))];
 }
 
 const palette = ["--c1", "--c2", "--c3", "--c4", "--c5"];
