@@ -125,7 +125,7 @@ func (m *Machine) Forget(now int64, name string) error {
 		delete(e.Want, name)
 	}
 	for _, e := range there {
-		e.lost = true
+		e.Lost = true
 		m.partGone(e, name)
 		m.checkGone(e)
 	}

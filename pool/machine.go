@@ -63,7 +63,6 @@ type entry struct {
 	sent    map[sentKey]sent // the last orders
 	begun   map[string]bool  // by host, whether its part may ever have begun
 	crashed bool             // whether a part of this attempt has ended by itself
-	lost    bool             // whether a part of it went with its host or its keeper
 	away    map[string]int64 // by host, when a part was found gone
 	stuck   map[string]bool  // by host, whether its part hears nobody that leads, and waits
 	join    string           // where other hosts join it; "" = not known

@@ -182,7 +182,9 @@ type Gang struct {
 	Parts  map[string]int `json:"parts"`
 	Parted int            `json:"parted"` // number of the newest part of this attempt
 	Hurt   bool           `json:"hurt"`   // whether this attempt has lost a part
-	Pinned bool           `json:"pinned"` // whether it has refused to change
+	// Lost says that a part of this attempt went with its host or its keeper.
+	Lost   bool `json:"lost,omitempty"`
+	Pinned bool `json:"pinned"` // whether it has refused to change
 	// Names are the names that its hosts have in the job, by their names in the pool.
 	Names map[string]string `json:"names"`
 }

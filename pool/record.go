@@ -398,7 +398,8 @@ func (m *Machine) restoreJob(e *entry) error {
 	e.init()
 	e.version, e.written = 1, 1
 	e.stored = []Write{{Version: 1, held: e.Held.clone()}}
-	e.gone, e.alone, e.lost = m.now, m.now, e.Hurt
+	// what has ended by itself and what is lost, the head before may not have had time to write
+	e.gone, e.alone, e.Lost = m.now, m.now, e.Lost || e.Hurt
 	for host := range e.Parts { // an earlier head may have ordered it
 		e.begun[host] = true
 	}

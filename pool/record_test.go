@@ -230,3 +230,25 @@ func TestOldJobsAreForgotten(t *testing.T) {
 		t.Errorf("%d jobs are known", len(m.jobs))
 	}
 }
+
+// A head that takes over knows that a part of an attempt was lost where the job has no slots any
+// more, so that the attempt does not count as one that has failed.
+func TestLostPartIsRemembered(t *testing.T) {
+	m, submit, _ := asked(t, "fifo")
+	submit("one", 1, 1, 0)
+	m.HostUp(2, "b", 1, "")
+	e := m.jobs["one"]
+	e.Parts["b"], e.begun["b"] = 1, true // it is leaving the host
+	m.takeAbsence(e, Report{Host: "b"})
+	values := map[string][]byte{}
+	for _, w := range m.TakeWrites() {
+		values[w.Key] = w.Value
+	}
+	next, err := Restore(Config{Name: "lab", Policy: "fifo"}, 4, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !next.jobs["one"].Lost {
+		t.Errorf("%+v", next.jobs["one"].Gang)
+	}
+}

@@ -49,7 +49,7 @@ func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 	e.begun[r.Host] = true
 	if !j.Live {
 		if x := j.End; x != nil && e.started() {
-			e.crashed, e.lost = e.crashed || !x.Lost, e.lost || x.Lost
+			e.crashed, e.Lost = e.crashed || !x.Lost, e.Lost || x.Lost
 		}
 		if j.Led != nil { // its last words
 			e.Steps = max(e.Steps, j.Led.Steps)
@@ -117,7 +117,7 @@ func (m *Machine) takeAbsence(e *entry, r Report) {
 	case !told && !e.begun[r.Host] && e.Target[r.Host] > 0 && e.started():
 		return // the order is still to come
 	}
-	e.lost = true // the order with its link, or the part with its host
+	e.Lost = true // the order with its link, or the part with its host
 	m.partGone(e, r.Host)
 	m.checkGone(e)
 }

@@ -164,7 +164,7 @@ func (m *Machine) start(e *entry) {
 	e.Held, e.Target = e.Want.clone(), e.Want.clone()
 	e.Parts, e.Names, e.Parted = map[string]int{e.Lead: 1}, map[string]string{}, 1
 	e.init()
-	e.crashed, e.lost, e.Hurt, e.seen = false, false, false, seen{}
+	e.crashed, e.Lost, e.Hurt, e.seen = false, false, false, seen{}
 	e.join, e.token, e.led = "", "", 0
 	e.traffic, e.Share = traffic{}, nil
 	if e.Began == 0 {
@@ -459,7 +459,7 @@ func (m *Machine) checkEnding(e *entry) {
 // lost does not count.
 func (m *Machine) requeue(e *entry, state State, why string) {
 	const most = 3 // starts without a step
-	if state == Waiting && e.crashed && !e.lost {
+	if state == Waiting && e.crashed && !e.Lost {
 		e.Fails++
 	}
 	if e.Fails >= most {
