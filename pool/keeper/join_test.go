@@ -33,22 +33,29 @@ func (d *dropper) Message(from fabric.Host, _ []byte) {
 // Down implements fabric.Handler.
 func (*dropper) Down(fabric.Host, error) {}
 
+// listen has the head listen until the end of the test, with a handler that has it, and returns
+// what the keeper of a host needs to join it.
+func (d *dropper) listen(t *testing.T, h *host1, with fabric.Handler) Config {
+	t.Helper()
+	network, err := tcp.Create(tcp.Config{Job: linkName("lab"), Name: "head",
+		Listen: "127.0.0.1:0", Version: version.Version}, with)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { network.Close() })
+	d.network = network
+	close(d.ready)
+	return Config{Name: "lab", Host: "two", Slots: 1, Dir: h.dir, Notes: new(notes),
+		Links: Links{Machine: "12345678", Listen: "127.0.0.1:0", Join: network.Addr(),
+			KeepAuthority: func([]byte) error { return nil },
+			Token:         network.Token(time.Hour)}}
+}
+
 // Why a link ended before the host was taken is what pool join says, and not that nobody answers.
 func TestJoinSaysWhy(t *testing.T) {
 	h := newHost1(t)
 	head := &dropper{ready: make(chan struct{})}
-	network, err := tcp.Create(tcp.Config{Job: linkName("lab"), Name: "head",
-		Listen: "127.0.0.1:0", Version: version.Version}, head)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer network.Close()
-	head.network = network
-	close(head.ready)
-	err = Join(context.Background(), Config{Name: "lab", Host: "two", Slots: 1, Dir: h.dir,
-		Notes: new(notes), Links: Links{Machine: "12345678", Listen: "127.0.0.1:0",
-			KeepAuthority: func([]byte) error { return nil }, Join: network.Addr(),
-			Token: network.Token(time.Hour)}}, func() {})
+	err := Join(context.Background(), head.listen(t, h, head), func() {})
 	if err == nil || !strings.Contains(err.Error(), "the cellar is full") {
 		t.Errorf("got %v", err)
 	}
@@ -147,21 +154,11 @@ func (b *blinker) Message(from fabric.Host, text []byte) {
 func TestAgain(t *testing.T) {
 	h := newHost1(t)
 	head := &blinker{dropper{ready: make(chan struct{})}, make(chan *hello, 2)}
-	network, err := tcp.Create(tcp.Config{Job: linkName("lab"), Name: "head",
-		Listen: "127.0.0.1:0", Version: version.Version}, head)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer network.Close()
-	head.network = network
-	close(head.ready)
+	config := head.listen(t, h, head)
 	ctx, cancel := context.WithCancel(context.Background())
 	g := group.New(ctx)
 	g.Go("join", func(ctx context.Context) error {
-		return Join(ctx, Config{Name: "lab", Host: "two", Slots: 1, Dir: h.dir, Notes: new(notes),
-			Links: Links{Machine: "12345678", Listen: "127.0.0.1:0", Join: network.Addr(),
-				KeepAuthority: func([]byte) error { return nil },
-				Token:         network.Token(time.Hour)}}, func() {})
+		return Join(ctx, config, func() {})
 	})
 	m, err := pool.New(pool.Config{Name: "lab"}, 1)
 	if err != nil {
