@@ -36,8 +36,8 @@ type Sealed struct {
 }
 
 // Open reads the description and the manifest of a step's checkpoint, which must lie in a folder of
-// the file system, and waits for the disk. Any goroutine may call it. The error is
-// ErrDamaged where the bytes are proved to be wrong.
+// the file system, and waits for the disk. Any goroutine may call it. The error is ErrDamaged where
+// the bytes are proved to be wrong.
 func (f Folder) Open(step uint64) (*Sealed, error) {
 	s := &Sealed{Path: f.Path(step), Own: map[int]json.RawMessage{}}
 	text, err := durable.Read(filepath.Join(s.Path, manifest.Name), manifest.MaxBytes)
@@ -90,7 +90,7 @@ func (s *Sealed) indexOf(name string) int {
 // for it. It may read all files again, and waits for that.
 func (s *Sealed) proveDamage(ctx context.Context, err error) error {
 	var failed *fs.PathError // nobody can say what the bytes are
-	if errors.As(err, &failed) || ctx.Err() != nil {
+	if errors.Is(err, ErrDamaged) || errors.As(err, &failed) || ctx.Err() != nil {
 		return err
 	}
 	for i := range s.files {

@@ -144,20 +144,23 @@ func Parse(text []byte) (*Manifest, error) {
 
 // parseManifest is Parse, whose errors do not say that they are of a manifest.
 func parseManifest(text []byte) (*Manifest, error) {
-	var version struct {
-		Shoal string `json:"shoal"`
-	}
-	if json.Unmarshal(text, &version) == nil && version.Shoal != "" && version.Shoal != Version {
-		return nil, fmt.Errorf("%w: %.80q, and this program reads %q", ErrVersion, version.Shoal,
-			Version)
-	}
 	var j manifestJSON
-	if err := strict.JSON(text, &j); err != nil {
-		return nil, err
+	err := strict.JSON(text, &j)
+	if err != nil { // another version may have other fields
+		var other struct {
+			Shoal string `json:"shoal"`
+		}
+		if json.Unmarshal(text, &other) == nil {
+			j.Shoal = other.Shoal
+		}
 	}
-	if j.Shoal != Version {
-		return nil, fmt.Errorf("the field shoal is %q, not %q; this is no manifest", j.Shoal,
-			Version)
+	switch {
+	case j.Shoal != "" && j.Shoal != Version:
+		return nil, fmt.Errorf("%w: %.80q, and this program reads %q", ErrVersion, j.Shoal, Version)
+	case err != nil:
+		return nil, err
+	case j.Shoal == "":
+		return nil, fmt.Errorf("the field shoal is missing; this is no manifest")
 	}
 	seed, err := strconv.ParseUint(j.Seed, 16, 64)
 	if err != nil {
