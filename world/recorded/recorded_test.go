@@ -234,7 +234,7 @@ func recordJob(t fataler, text string, batches ...uint64) (f recorded.Files) {
 			if n := float64(step.Round); n > 1 { // an agent tells of optimizer steps
 				step.Seconds, step.Samples = step.Seconds/n, step.Samples/uint64(n)
 			}
-			made += max(uint64(step.Round), 1)
+			made += step.Steps()
 			over, began := r.Add(step.StepSample, made)
 			if began {
 				var hosts []history.Host

@@ -183,7 +183,7 @@ class Averaging(Wrapper):
         if self._averaged:
             return
         self._comparison.note_members()
-        self._comparison.compare([p for bucket in self._buckets for p in bucket.parameters])
+        self._comparison.compare(p for bucket in self._buckets for p in bucket.parameters)
         path = self._submit_buckets(self._paths.choose())
         while not path.exchange.try_commit():
             self._comparison.note_members()

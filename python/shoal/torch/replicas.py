@@ -5,7 +5,7 @@ model of its own, and nobody would know.
 from __future__ import annotations
 
 from array import array
-from typing import Sequence
+from typing import Iterable
 
 import torch
 from torch import Tensor
@@ -47,7 +47,7 @@ class Comparison:
         together = (step.number - self._since) // steps_a_round
         return together >= (not first) and not together & (together - 1)
 
-    def compare(self, parameters: Sequence[Tensor]) -> None:
+    def compare(self, parameters: Iterable[Tensor]) -> None:
         """Compare the parameters of all workers, for whom it waits, where that is due."""
         step = self._job.step
         if step is None or not self.is_due():
