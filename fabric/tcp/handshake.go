@@ -228,18 +228,21 @@ func sanitize(text string) string {
 	return text
 }
 
+// maxName is how many letters the name of a host may have.
+const maxName = 64
+
 // CheckName returns an error for host names that a terminal, a shell or a file system takes for
 // something else: ".." is a folder, and "-rf" a flag. It is pure: packages that take names of hosts
 // from elsewhere call it too.
 func CheckName(name fabric.Host) error {
-	ok := len(name) > 0 && len(name) <= 64 && !strings.ContainsRune("._-", rune(name[0]))
+	ok := len(name) > 0 && len(name) <= maxName && !strings.ContainsRune("._-", rune(name[0]))
 	for _, r := range name {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
 			strings.ContainsRune("._-", r))
 	}
 	if !ok {
-		return fmt.Errorf("%q cannot be the name of a host: use up to 64 letters, digits, dots, "+
-			"dashes and underscores, the first a letter or digit", sanitize(string(name)))
+		return fmt.Errorf("%q cannot be the name of a host: use up to %d letters, digits, dots, "+
+			"dashes and underscores, the first a letter or digit", sanitize(string(name)), maxName)
 	}
 	return nil
 }

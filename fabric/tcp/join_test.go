@@ -40,6 +40,20 @@ func TestHeadGone(t *testing.T) {
 	j.atB.WaitUp("a-2")
 }
 
+// TestLongNameAgain: a host whose name has as many letters as one may have joins once more when its
+// name is used, under one that is no longer.
+func TestLongNameAgain(t *testing.T) {
+	j := newJob(t, Config{})
+	config := j.newcomerConfig()
+	config.Name = fabric.Host(strings.Repeat("n", maxName))
+	j.join(config, fabrictest.NewRecorder(t))
+	again := j.join(config, fabrictest.NewRecorder(t))
+	if want := config.Name[:maxName-2] + "-2"; again.Self() != want {
+		t.Errorf("the second is %s, want %s", again.Self(), want)
+	}
+	j.atA.WaitUp(again.Self())
+}
+
 // TestLostWhileJoining: an agent that died a moment ago, and is in the lists still, keeps nobody
 // out.
 func TestLostWhileJoining(t *testing.T) {

@@ -32,13 +32,14 @@ const (
 )
 
 // reserveName finds a name for a newcomer that nobody has or had, and adds it to m.peers with the
-// newcomer's key.
+// newcomer's key. A long one is cut where a number would make it too long.
 func (m *Network) reserveName(asked fabric.Host, key string) fabric.Host {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	unique := asked
 	for i := 2; m.peers[unique] != nil; i++ {
-		unique = fabric.Host(fmt.Sprintf("%s-%d", asked, i))
+		number := fmt.Sprintf("-%d", i)
+		unique = asked[:min(len(asked), maxName-len(number))] + fabric.Host(number)
 	}
 	m.peers[unique] = &peer{key: key}
 	return unique
