@@ -67,8 +67,8 @@ class Mesh:
         """Which of so many things in a row, numbered from 0, are this rank's along an axis: layers
         of a pipeline stage, or samples of a batch. They are divided by the shares of the axis, and
         without shares as evenly as can be, the first positions with one more. This is where
-        `spread(k,n,balanced)` in a layout has them, which refuses shares that are not `count` in
-        all. An axis that is not named has one position, with all of them.
+        `spread(k,n,contiguous)` in a layout has them, which refuses shares that are not `count` in
+        all, and chunks. An axis that is not named has one position, with all of them.
         """
         found = self._find(axis)
         if found is None:

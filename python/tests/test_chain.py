@@ -64,12 +64,17 @@ def test_losses_on_every_mesh(launch, tmp_path):
 
 
 def test_losses_while_the_mesh_changes(launch, binary, tmp_path, monkeypatch):
-    """A job goes to another mesh and back, and loses a worker, with the losses of one worker."""
+    """A job goes to another mesh and back, and loses a worker, with the losses of one worker. A
+    mesh that deals the layers in chunks is refused.
+    """
     monkeypatch.setattr(running_job, "Running", test_live.Training)
     way = ["pp=2(2/3;micro=2;ahead=3/1),dp=2", "dp=2,pp=2", "pp=4(1/1/1/2;micro=3)", "pp=2,dp=2"]
     with running_job.running(
         launch, binary, tmp_path / "end", 4, WORKER, way[0], 1 << 20, prefork="torch"
     ) as job:
+        chunked = [binary, "reshape", job.name, "--mesh", "pp=1(chunks=5),dp=4"]
+        done = subprocess.run(chunked, capture_output=True, text=True, timeout=running_job.HANG)
+        assert done.returncode == 1 and "leave chunks out" in done.stderr, done.stderr
         for mesh in way[1:]:
             job.reshape(mesh)
         os.kill(job.workers()[1], signal.SIGKILL)

@@ -210,6 +210,12 @@ func TestSharesOfAnAxis(t *testing.T) {
 		{"pp=2(4/1)", "pp=spread(1,5,cuts=2)", "one of the two may"},
 		{"pp=1(chunks=5)", "pp=spread(1,5)", "0 0 0 0 0"},
 		{"pp=5(chunks=1)", "pp=spread(1,5,balanced)", "0 1 2 3 4"},
+		{"pp=2(chunks=1)", "pp=spread(1,5,balanced)", "0 0 0 1 1"},
+		{"pp=3(0/2/3)", "pp=spread(1,5,contiguous)", "1 1 2 2 2"},
+		{"pp=2(chunks=1)", "pp=spread(1,5,contiguous)", "0 0 0 1 1"},
+		{"pp=1(chunks=5)", "pp=spread(1,5,contiguous)",
+			"the mesh has pp=1(chunks=5), and the program has the numbers of a position on pp in " +
+				"a row, spread(1,5,contiguous): leave chunks out"},
 		{"pp=2(chunks=2)", "pp=spread(1,5)", "5 numbers in 4 chunks do not come out even"},
 		{"pp=2(micro=3;ahead=2/1)", "pp=spread(1,5,balanced)", "0 0 0 1 1"},
 	} {

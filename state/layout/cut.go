@@ -22,10 +22,13 @@ const (
 	// repeated means that with fewer rows than ranks, each row is on degree/n neighbouring ranks;
 	// else it is as even.
 	repeated
+	// contiguous is as balanced, for spread alone: a mesh may not deal the numbers in chunks.
+	contiguous
 )
 
 // divisions are the names that specs have for the divisions.
-var divisions = []string{even: "even", ceil: "ceil", balanced: "balanced", repeated: "repeat"}
+var divisions = []string{even: "even", ceil: "ceil", balanced: "balanced", repeated: "repeat",
+	contiguous: "contiguous"}
 
 // parseDivision reads the name of a division.
 func parseDivision(text string) (division, error) {
@@ -44,7 +47,7 @@ func (s division) partOf(n, degree, i int) (tensor.Span, error) {
 	case s == ceil:
 		c := (n + degree - 1) / degree
 		return tensor.Span{From: min(i*c, n), To: min((i+1)*c, n)}, nil
-	case s == balanced:
+	case s == balanced || s == contiguous:
 		q, r := n/degree, n%degree
 		from := i*q + min(i, r)
 		if i < r {

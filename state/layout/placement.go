@@ -164,17 +164,22 @@ func (s *axisPlacement) checkComplete(args int) error {
 	case s.kind == spread && (s.wildcard == 0 || s.count == 0):
 		return fmt.Errorf(
 			"spread needs which # of the pattern and how many numbers there are: spread(1,32)")
-	case s.kind == spread && s.division != even && s.division != balanced:
-		return fmt.Errorf("spread comes out even, or is balanced")
+	case s.kind == spread && s.division != even && !s.unequal():
+		return fmt.Errorf("spread comes out even, or is balanced or contiguous")
+	case s.kind == shard && s.division == contiguous:
+		return fmt.Errorf("contiguous is for spread; shard has balanced")
 	case s.kind == spread &&
-		(s.cuts != nil && s.chunks != 0 || s.division == balanced &&
-			(s.cuts != nil || s.chunks != 0)):
-		return fmt.Errorf("spread takes cuts or chunks, not both, and is not balanced then")
+		(s.cuts != nil && s.chunks != 0 || s.unequal() && (s.cuts != nil || s.chunks != 0)):
+		return fmt.Errorf("spread takes cuts or chunks, not both, and is not %s then",
+			divisions[max(s.division, balanced)])
 	case !slices.IsSorted(s.cuts):
 		return fmt.Errorf("cuts must ascend")
 	}
 	return nil
 }
+
+// unequal reports whether numbers are spread that need not come out even.
+func (s *axisPlacement) unequal() bool { return s.division == balanced || s.division == contiguous }
 
 // parseInteger reads a whole number that is not below least.
 func parseInteger(text string, least int) (int, error) {
@@ -238,6 +243,11 @@ func (s *axisPlacement) positionsOn(m Mesh, numbers []int) ([]int, error) {
 		return nil, fmt.Errorf("the mesh has %s, and the layout says itself where to cut %s; one "+
 			"of the two may", axis, axis.Name)
 	}
+	if s.division == contiguous && axis.Chunks > 1 {
+		return nil, fmt.Errorf("the mesh has %s, and the program has the numbers of a position on "+
+			"%s in a row, spread(%d,%d,contiguous): leave chunks out", axis, axis.Name, s.wildcard,
+			s.count)
+	}
 	if axis.Shares != nil {
 		i, err := axis.positionOf(n, s.count)
 		return []int{i}, err
@@ -255,9 +265,9 @@ func (s *axisPlacement) positionsOn(m Mesh, numbers []int) ([]int, error) {
 		})
 		return []int{i}, nil
 	}
-	if s.division == balanced && axis.Chunks == 0 {
+	if s.unequal() && axis.Chunks <= 1 {
 		for i := range size {
-			if part, _ := balanced.partOf(s.count, size, i); n < part.To {
+			if part, _ := s.division.partOf(s.count, size, i); n < part.To {
 				return []int{i}, nil
 			}
 		}

@@ -221,7 +221,8 @@ func (d *drawer) drawStage(where string) string {
 		case where != "" && d.cuts != "":
 			places = append(places, fmt.Sprintf("pp=spread(1,%d%s)", d.model.layers, d.cuts))
 		case where != "" && d.balanced:
-			places = append(places, fmt.Sprintf("pp=spread(1,%d,balanced)", d.model.layers))
+			places = append(places, fmt.Sprintf("pp=spread(1,%d,%s)", d.model.layers,
+				rapid.SampledFrom([]string{"balanced", "contiguous"}).Draw(d.T, "division")))
 		case where != "": // as many numbers as make it even, of which the last are not there
 			chunks := n * rapid.IntRange(1, 2).Draw(d.T, "chunks")
 			count := (d.model.layers + chunks - 1) / chunks * chunks

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -225,7 +226,8 @@ func spreadPosition(s place, numbers []int, degree int) int {
 		}
 		return stage
 	}
-	if len(s.args) > 2 && s.args[2] == "balanced" { // deal out how many each has
+	if len(s.args) > 2 && slices.Contains([]string{"balanced", "contiguous"}, s.args[2]) {
+		// Deal out how many each has.
 		stage := 0
 		for left := 0; ; stage++ {
 			left += count / degree

@@ -115,7 +115,7 @@ class Layers:
         """Where the tensors of `catalogue` lie on a mesh: a layer with all of its state on one
         stage.
         """
-        spread = f"pp=spread(1,{len(self)},balanced)"
+        spread = f"pp=spread(1,{len(self)},contiguous)"
         rules = [{"match": "**layers.#.**", "place": spread}, {"match": COUNT}]
         return {"shoal": "layout/1", "mesh": "dp=1,pp=1", "rules": rules}
 
