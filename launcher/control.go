@@ -183,15 +183,18 @@ func (l *launcher) answerSet(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w, r)
 }
 
-// answerStop asks for the end of the job, and does not wait for it.
+// answerStop asks for the end of the job, where that is led, and does not wait for it: elsewhere it
+// would end this host's part alone.
 func (l *launcher) answerStop(w http.ResponseWriter, r *http.Request) {
 	var ask api.Stop
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
 		sendError(w, http.StatusBadRequest, err)
 		return
 	}
-	l.registry.requestStop(ask.Now, ask.Who)
-	l.answerJob(w, r)
+	if s, ok := l.awaitLed(w, r); ok {
+		l.registry.requestStop(ask.Now, ask.Who)
+		sendJSON(w, l.describeJob(s))
+	}
 }
 
 // answerDrain asks for a host to be freed of its workers, and does not wait for that.

@@ -77,6 +77,63 @@ func TestQuestionsOfAHostThatHasJoined(t *testing.T) {
 	}
 }
 
+// follower is the agent of a host that knows its job. Methods that are not here panic.
+type follower struct {
+	hostAgent
+	status agent.Status
+}
+
+// Await returns the status, which has to fit.
+func (f follower) Await(_ context.Context, fits func(agent.Status) bool) (agent.Status, error) {
+	if !fits(f.status) {
+		return f.status, errors.New("nobody leads")
+	}
+	return f.status, nil
+}
+
+// Waits returns that nobody waits.
+func (f follower) Waits() map[int]api.Wait { return nil }
+
+// BytesSent returns that nothing was sent.
+func (f follower) BytesSent() uint64 { return 0 }
+
+// SlowHosts returns that no host is slow.
+func (f follower) SlowHosts() []string { return nil }
+
+// A host is asked for the end of a job that it does not lead, as it has handed over since it was
+// found, say: it does not end its own part of the job, and says who leads. One that waits to be
+// told that the others are gone ends its part.
+func TestStopWhereTheJobIsNotLed(t *testing.T) {
+	for what, c := range map[string]struct {
+		status agent.Status
+		code   int
+		says   string
+		by     string
+	}{
+		"another leads": {agent.Status{Head: "a"}, 503, "job train is led from host a: ask there",
+			""},
+		"nobody leads": {agent.Status{}, 503, "was not told yet which host leads it", ""},
+		"it leads":     {agent.Status{Head: "b"}, 200, `"state":"stopping"`, "ada"},
+		"it is stuck":  {agent.Status{Head: "a", Stuck: true}, 200, `"state":"stopping"`, "ada"},
+	} {
+		l := &launcher{agent: follower{status: c.status}, registry: newRegistry("b", 0),
+			reporter: newReporter(nil, nil)}
+		j := &jobMessage{}
+		j.Spec.Name = "train"
+		l.registry.setJob(j)
+		answer := httptest.NewRecorder()
+		l.answerStop(answer, httptest.NewRequestWithContext(t.Context(), "POST", api.PathStop,
+			strings.NewReader(`{"now":true,"who":"ada"}`)))
+		text := answer.Body.String()
+		if answer.Code != c.code || !strings.Contains(text, c.says) {
+			t.Errorf("%s: %d %s, want %d with %q", what, answer.Code, text, c.code, c.says)
+		}
+		if by := l.registry.stoppedBy(); by != c.by {
+			t.Errorf("%s: stopped by %q, want %q", what, by, c.by)
+		}
+	}
+}
+
 // suspecter is the agent of a host that is told that others are gone.
 type suspecter struct {
 	hostAgent
