@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/decide/sched"
+	"github.com/shoal-ml/shoal/internal/keyword"
 )
 
 // How a pool is kept in a store: docs/formats/pool.md has the form. Values have one form, as those
@@ -67,46 +68,30 @@ type memory struct {
 	Memory []byte `json:"memory"`
 }
 
-// plain are the characters that stand for themselves in a word of a key.
-const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
-
-// keyWord returns any name as one word of a key, as in docs/formats/record.md.
-func keyWord(name string) string {
-	var b strings.Builder
-	for i := range len(name) {
-		if strings.IndexByte(plain, name[i]) >= 0 {
-			b.WriteByte(name[i])
-		} else {
-			fmt.Fprintf(&b, "=%02X", name[i])
-		}
-	}
-	return b.String()
-}
-
 // PoolKey returns the key of the head of a pool.
-func PoolKey(pool string) string { return "pool." + keyWord(pool) }
+func PoolKey(pool string) string { return "pool." + keyword.Of(pool) }
 
 // JobPrefix returns the words with which the keys of the jobs of a pool begin.
-func JobPrefix(pool string) string { return "pooljob." + keyWord(pool) }
+func JobPrefix(pool string) string { return "pooljob." + keyword.Of(pool) }
 
 // JobKey returns the key of a job of a pool.
-func JobKey(pool, job string) string { return JobPrefix(pool) + "." + keyWord(job) }
+func JobKey(pool, job string) string { return JobPrefix(pool) + "." + keyword.Of(job) }
 
 // HostPrefix returns the words with which the keys of the hosts of a pool begin.
-func HostPrefix(pool string) string { return "poolhost." + keyWord(pool) }
+func HostPrefix(pool string) string { return "poolhost." + keyword.Of(pool) }
 
 // HostKey returns the key of a host of a pool.
-func HostKey(pool, host string) string { return HostPrefix(pool) + "." + keyWord(host) }
+func HostKey(pool, host string) string { return HostPrefix(pool) + "." + keyword.Of(host) }
 
 // MemoryKey returns the key of what the policy of a pool remembers. It comes before those of jobs,
 // so that it is written before what was decided by it.
-func MemoryKey(pool string) string { return "poolcore." + keyWord(pool) }
+func MemoryKey(pool string) string { return "poolcore." + keyword.Of(pool) }
 
 // PastPrefix returns the words with which the keys of the kinds of jobs of a pool begin.
-func PastPrefix(pool string) string { return "poolpast." + keyWord(pool) }
+func PastPrefix(pool string) string { return "poolpast." + keyword.Of(pool) }
 
 // PastKey returns the key of a kind of jobs.
-func PastKey(pool, kind string) string { return PastPrefix(pool) + "." + keyWord(kind) }
+func PastKey(pool, kind string) string { return PastPrefix(pool) + "." + keyword.Of(kind) }
 
 // encode returns a value in its one form. A text that is no UTF-8, such as what a program says
 // last, has that form once it is read: only then is each byte that is none a character.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-ml/shoal/internal/keyword"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -23,7 +24,7 @@ func CheckKey(key string) error {
 		return fmt.Errorf("a key of %d bytes: it has 1 to %d", len(key), MaxKey)
 	}
 	for word := range strings.SplitSeq(key, ".") {
-		if word == "" || strings.TrimLeft(word, plain+"=") != "" {
+		if word == "" || strings.TrimLeft(word, keyword.Plain+"=") != "" {
 			return fmt.Errorf("the key %q: it consists of words of letters, digits, «-», «_» "+
 				"and «=», joined by dots", key)
 		}
@@ -41,28 +42,12 @@ func CheckEntry(key string, value []byte) error {
 	return CheckKey(key)
 }
 
-// plain are the characters that stand for themselves in a word.
-const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
-
-// keyWord returns any name as one word of a key: other bytes become = and two hexadecimal digits.
-func keyWord(name string) string {
-	var b strings.Builder
-	for i := range len(name) {
-		if strings.IndexByte(plain, name[i]) >= 0 {
-			b.WriteByte(name[i])
-		} else {
-			fmt.Fprintf(&b, "=%02X", name[i])
-		}
-	}
-	return b.String()
-}
-
 // OwnerKey returns the key under which the owner of a job is kept.
-func OwnerKey(job string) string { return "owner." + keyWord(job) }
+func OwnerKey(job string) string { return "owner." + keyword.Of(job) }
 
 // GenerationPrefix returns the words with which the keys of the generations of a run begin.
 func GenerationPrefix(job, run string) string {
-	return "generation." + keyWord(job) + "." + keyWord(run)
+	return "generation." + keyword.Of(job) + "." + keyword.Of(run)
 }
 
 // GenerationKey returns the key under which a generation is kept. It has the number in twenty
