@@ -182,12 +182,9 @@ func (r *leader) requestExecution(f *batch, sets []collective.Ready, more bool) 
 // undecidedLosses lists the hosts that are lost and still belong to the newest decided generation:
 // no generation without them is decided yet.
 func (r *leader) undecidedLosses() (hosts []string) {
-	if len(r.lostHosts) == 0 {
-		return nil
-	}
-	for _, h := range sortedKeys(r.lostHosts) {
-		if r.agent.Record().Belongs(h) {
-			hosts = append(hosts, h)
+	for _, h := range r.agent.Record().Hosts {
+		if r.lostHosts[h.Name] {
+			hosts = append(hosts, h.Name)
 		}
 	}
 	return hosts

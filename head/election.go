@@ -1,6 +1,7 @@
 package head
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/shoal-ml/shoal/member"
@@ -107,6 +108,9 @@ func (a *Agent) applyDecision(r member.Record) {
 	}
 	a.proposer.LearnDecision(r)
 	a.patience = 0
+	maps.DeleteFunc(a.down, func(host, _ string) bool {
+		return old.Belongs(host) && !r.Belongs(host)
+	})
 	a.emit(Decided{r})
 	candidate := a.candidate
 	a.candidate = nil

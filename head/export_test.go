@@ -27,3 +27,13 @@ func (a *Agent) Groups() int { return len(a.follower.groups) }
 
 // Encode returns a message as bytes, as Append appends it, for tests.
 func Encode(m Message) []byte { return Append(nil, m) }
+
+// KnownLostLinks counts the lost links of which this agent knows anything, for tests, on the thread
+// of the Agent.
+func (a *Agent) KnownLostLinks() int {
+	n := len(a.down)
+	if a.leader != nil {
+		n += len(a.leader.linksDown)
+	}
+	return n
+}

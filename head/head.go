@@ -56,7 +56,7 @@ type Agent struct {
 	cfg Config
 	// up are the hosts whose agents this agent has a link to.
 	up map[string]bool
-	// down says how each link was lost that was lost, by host.
+	// down says how each link was lost, by host, to hosts that no generation has left out since.
 	down map[string]string
 	// acceptor is this host's vote on generations; it also has the newest decided one.
 	acceptor member.Acceptor

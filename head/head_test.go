@@ -98,7 +98,9 @@ func (p *pair) runAll() {
 					if p.spy != nil {
 						p.spy(a.Message)
 					}
-					p.agents[a.To].Receive(host, a.Message)
+					if to := p.agents[a.To]; to != nil { // else it is lost
+						to.Receive(host, a.Message)
+					}
 				case *head.Execute:
 					p.seen[host] = append(p.seen[host],
 						&head.Execute{Batch: a.Batch, Hosts: slices.Clone(a.Hosts),

@@ -14,9 +14,12 @@ import (
 // What the head does when a host is lost, or two hosts lose each other. The methods run on the
 // thread of the Agent and do no I/O.
 
-// onLinkLost records in r.linksDown that host `from` says it has lost its link to another.
+// onLinkLost records in r.linksDown that host `from` says it has lost its link to another one that
+// is not lost.
 func (r *leader) onLinkLost(from string, c LinkLost) {
-	r.linksDown[[2]string{from, c.Host}] = &linkDown{how: c.How}
+	if !r.lostHosts[c.Host] {
+		r.linksDown[[2]string{from, c.Host}] = &linkDown{how: c.How}
+	}
 }
 
 // linkDown is a link between two followers that one of them has lost.
@@ -33,9 +36,6 @@ const linkDownTicks = 6
 // one is dead, the head hears of it by itself. Two that live cannot both stay: the one that came
 // later goes, and never the head. Each call is a tick of their time.
 func (r *leader) resolveLostLinks() {
-	if len(r.linksDown) == 0 {
-		return
-	}
 	for _, pair := range slices.SortedFunc(maps.Keys(r.linksDown), func(a, b [2]string) int {
 		return slices.Compare(a[:], b[:])
 	}) {
@@ -80,6 +80,9 @@ func (r *leader) loseHost(host, how string) {
 	}
 	r.lostHosts[host] = true
 	delete(r.peers, host)
+	maps.DeleteFunc(r.linksDown, func(pair [2]string, _ *linkDown) bool {
+		return pair[0] == host || pair[1] == host
+	})
 	r.machine.HostLost(host, how)
 	if r.reports != nil {
 		r.machine.ReserveNumbers(r.reports[host].Next)
