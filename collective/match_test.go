@@ -306,6 +306,33 @@ func TestLengthsMustAddUp(t *testing.T) {
 	}
 }
 
+// Calls that were made for more ranks, or for fewer, than there are make no schedule, and the error
+// says whose they are.
+func TestCallsForAnotherSize(t *testing.T) {
+	pair := func(kind collective.Kind, peer int, splits []int) []*collective.Call {
+		one := collective.Call{Kind: kind, DType: tensor.U8, Reduction: collective.Sum, Peer: peer,
+			In: make([]byte, 6), Out: make([]byte, 6), Shape: []int{6}, Splits: splits}
+		other := one
+		return []*collective.Call{&one, &other}
+	}
+	for what, calls := range map[string][]*collective.Call{
+		"broadcast": pair(collective.Broadcast, 2, nil),
+		"no root":   pair(collective.Broadcast, -1, nil),
+		"reduce":    pair(collective.Reduce, 2, nil),
+		"gather":    pair(collective.Gather, 2, nil),
+		"scatter":   pair(collective.Scatter, 2, nil),
+		"one more":  pair(collective.AllToAll, 0, []int{2, 2, 2}),
+		"one less":  pair(collective.AllToAll, 0, []int{6}),
+	} {
+		var s collective.Schedule
+		var member *collective.MemberError
+		if err := s.Build(calls); !errors.As(err, &member) || member.Member != 0 ||
+			!strings.Contains(err.Error(), "have changed") || len(s.Moves) > 0 {
+			t.Errorf("%s: %d moves, got %v", what, len(s.Moves), err)
+		}
+	}
+}
+
 // A receive from any rank gets the first send that waits, or the next one that is posted.
 func TestReceiveFromAnyRank(t *testing.T) {
 	m := newMatcher(4)

@@ -106,11 +106,15 @@ type Turn struct{ To, N int }
 
 // Build makes s the schedule of a complete set of calls, one for each member in group order. The
 // Matcher has found that the calls agree. Build checks what can only be checked with all of them:
-// that lengths add up, and that outputs overlap inputs in no wrong place. Else it returns a
-// *MemberError. Moves of the schedule before are overwritten; Turns and Fresh stay as they are.
+// that they are for as many ranks, that lengths add up, and that outputs overlap inputs in no wrong
+// place. Else it returns a *MemberError. Moves of the schedule before are overwritten; Turns and
+// Fresh stay as they are.
 func (s *Schedule) Build(calls []*Call) error {
 	s.Moves, s.spans, s.Bytes = s.Moves[:0], s.spans[:0], 0
-	var err error
+	err := checkSize(calls)
+	if err != nil {
+		return err
+	}
 	switch calls[0].Kind {
 	case AllReduce:
 		s.allReduce(calls)
@@ -141,6 +145,23 @@ func (s *Schedule) Build(calls []*Call) error {
 			m.Dst = distinctOutputs(m.Dst, calls)
 		}
 		s.Bytes += m.N * calls[0].DType.Size() * (len(m.Src) + len(m.Dst))
+	}
+	return nil
+}
+
+// checkSize returns an error if one of the calls was made for another number of ranks than there
+// are calls: a worker can make a call before it hears that the members of the job have changed.
+func checkSize(calls []*Call) error {
+	for i, c := range calls {
+		// a reduction whose root is lost has none
+		if c.Kind.Rooted() && (c.Peer >= len(calls) || c.Peer < 0 && c.Kind != Reduce) {
+			return &MemberError{i, fieldError("peer", "rank %d is outside a group of %d, whose "+
+				"members have changed since the call was made", c.Peer, len(calls))}
+		}
+		if c.Kind == AllToAll && c.Splits != nil && len(c.Splits) != len(calls) {
+			return &MemberError{i, fieldError("splits.count", "%d split counts for a group of %d, "+
+				"whose members have changed since the call was made", len(c.Splits), len(calls))}
+		}
 	}
 	return nil
 }
