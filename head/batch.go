@@ -41,18 +41,22 @@ func (r *leader) receiveCall(c Call) {
 }
 
 // postCall gives a copy of a call to the matcher, and makes batches of what is ready with it. A
-// call of a worker that is gone is ignored.
+// call of a worker that is gone is ignored; one that comes when its worker was let go fails.
 func (r *leader) postCall(c Call) {
 	self, size, ok := r.matcher.IndexInGroup(c.Group, c.Worker)
-	if !ok || r.matcher.IsLost(c.Worker) {
+	var err error
+	switch {
+	case r.matcher.IsLost(c.Worker):
 		return
+	case !ok:
+		err = errors.New("this worker was let go before its call was heard")
+	case c.Kind.Pairwise():
+		err = c.Check(size, self) // the group may be smaller than when it was posted
 	}
-	if c.Kind.Pairwise() {
-		if err := c.Check(size, self); err != nil { // the group is smaller than when it was posted
-			r.addBatches([]collective.Ready{
-				{Calls: []*collective.Posted{r.agent.pool.newCall(c)}, Err: err}})
-			return
-		}
+	if err != nil {
+		r.addBatches([]collective.Ready{
+			{Calls: []*collective.Posted{r.agent.pool.newCall(c)}, Err: err}})
+		return
 	}
 	r.applyFlags(&c.Call)
 	r.sets = r.matcher.Post(r.agent.pool.newCall(c), r.sets[:0])

@@ -18,9 +18,6 @@ const patienceTicks = 4
 // another to say that there is one.
 const graceTicks = 16
 
-// propose has the proposer try to get a generation decided.
-func (a *Agent) propose(r member.Record) { a.proposer.Propose(r) }
-
 // askVoters emits what the proposer asks of the voters, and asks this host itself; false if there
 // is nothing.
 func (a *Agent) askVoters() bool {
@@ -229,7 +226,7 @@ func (a *Agent) proposeSelf(record member.Record) (proposed *member.Record) {
 	for _, o := range a.candidate.Ready() {
 		if o, ok := o.(member.Propose); ok {
 			proposed = &o.Record
-			a.propose(o.Record)
+			a.proposer.Propose(o.Record)
 		}
 	}
 	return proposed

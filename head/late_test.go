@@ -12,7 +12,8 @@ import (
 )
 
 // TestCallsInTheViewBefore: workers can make a call before they hear of the generation that their
-// step has ended with. Where the call names a rank that is let go, all of them get an error.
+// step has ended with. Where the call names a rank that is let go, all of them get an error, the
+// worker that was let go too: else it would wait for ever, and its host would keep its memory.
 func TestCallsInTheViewBefore(t *testing.T) {
 	p := &pair{t: t, seen: map[string][]head.Action{}, agents: map[string]*head.Agent{
 		"A": head.New(head.Config{Self: "A", Slots: member.NoSlots,
@@ -56,9 +57,29 @@ func TestCallsInTheViewBefore(t *testing.T) {
 	}
 	post(2, step)
 	p.runAll()
-	x := newestAction[*head.Execute](p, "B")
+	var x *head.Execute
+	for _, action := range p.seen["B"] {
+		if e, is := action.(*head.Execute); is && len(e.Parts[0].Calls) == 2 {
+			x = e
+		}
+	}
 	if x == nil || len(x.Parts) != 1 || x.Parts[0].Calls[0].Call.Kind != collective.Broadcast {
 		t.Fatalf("B executes %+v", x)
+	}
+	ended := map[topo.WorkerID]error{}
+	for _, action := range p.seen["B"] {
+		if a, is := action.(*head.Apply); is {
+			for _, part := range a.Parts {
+				for _, c := range part.Calls {
+					if c.Ticket == 3 {
+						ended[c.Worker] = part.Err
+					}
+				}
+			}
+		}
+	}
+	if len(ended) != 3 || ended[2] == nil {
+		t.Errorf("the calls that have ended, by worker: %v", ended)
 	}
 	var calls []*collective.Call
 	for _, c := range x.Parts[0].Calls {

@@ -336,7 +336,7 @@ func (r *leader) carryOutOrder(order member.Action) {
 	case member.Stop:
 		r.stopWorker(o)
 	case member.Propose:
-		r.agent.propose(o.Record)
+		r.agent.proposer.Propose(o.Record)
 	case member.Activate, member.Pause, member.Resume:
 		r.agent.emit(News{o})
 	case member.Finish:
