@@ -252,9 +252,12 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 	// a full disk makes no good job a bad one
 	var wrote error
 	var result *Result
-	if l.registry.leads() {
-		result = l.runResult(err)
-		wrote = dir.writeResult(result)
+	if leads := l.registry.leads(); leads || l.registry.isDrained() {
+		r := l.runResult(err)
+		wrote = dir.writeResult(r)
+		if leads {
+			result = r
+		}
 	}
 	if cfg.OnEnd != nil {
 		cfg.OnEnd(result, l.registry.isDrained(), err)

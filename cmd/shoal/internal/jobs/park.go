@@ -3,10 +3,8 @@ package jobs
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,24 +66,16 @@ func parkJob(ctx context.Context, out io.Writer, j *control.Job, asJSON bool) er
 	}
 	var result launcher.Result
 	err := cli.Poll(ctx, func() (done bool, err error) {
-		gone := launcherHasEnded(j)
 		if err := j.Refresh(ctx); err == nil && j.ParkError != "" {
 			return false, fmt.Errorf("job %s is not parked: %s", j.Name, j.ParkError)
 		}
-		result, err = launcher.ReadResult(j.Dir)
+		result, done, err = readEnd(j)
 		if shown := ledger.readEntries(func(e launcher.Entry) error {
 			return showEntry(out, e, asJSON)
 		}); shown != nil {
 			return false, shown
 		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && gone:
-			return false, fmt.Errorf("the launcher of job %s was killed, so there is no result; "+
-				"its files are in %s", j.Name, j.Dir)
-		case errors.Is(err, fs.ErrNotExist):
-			return false, nil
-		}
-		return true, err
+		return done, err
 	})
 	if ctx.Err() != nil {
 		return fmt.Errorf("no longer waiting for job %s to be parked, which was asked for: %w",
@@ -94,12 +84,7 @@ func parkJob(ctx context.Context, out io.Writer, j *control.Job, asJSON bool) er
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		err = json.NewEncoder(out).Encode(result)
-	} else {
-		_, err = fmt.Fprintln(out, resultText(result))
-	}
-	if err == nil && !result.Parked {
+	if err = printEnd(out, result, asJSON); err == nil && !result.Parked {
 		err = fmt.Errorf("job %s has ended before it was parked", j.Name)
 	}
 	return err

@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
+	"github.com/shoal-ml/shoal/watch"
 )
 
 // shoal stop. One goroutine runs what is here, that of the command, so nothing is locked.
@@ -126,21 +127,13 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) er
 			fmt.Fprintf(out, "workers still run: they complete their step, or save the model "+
 				"after the loop, say; shoal stop %s --now ends them in that\n", j.Name)
 		}
-		gone := launcherHasEnded(j)
-		result, err = launcher.ReadResult(j.Dir)
+		result, done, err = readEnd(j)
 		if shown := ledger.readEntries(func(e launcher.Entry) error {
 			return showEntry(out, e, f.json)
 		}); shown != nil {
 			return false, shown
 		}
-		if errors.Is(err, fs.ErrNotExist) {
-			if gone {
-				return false, fmt.Errorf("the launcher of job %s was killed, so there is no "+
-					"result; its workers end too, and its files are in %s", j.Name, j.Dir)
-			}
-			return false, nil
-		}
-		return true, err
+		return done, err
 	})
 	if ctx.Err() != nil {
 		return fmt.Errorf("no longer waiting for the end of job %s, which was asked for: %w",
@@ -149,10 +142,36 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) er
 	if err != nil {
 		return err
 	}
-	if f.json {
-		return json.NewEncoder(out).Encode(result)
+	return printEnd(out, result, f.json)
+}
+
+// readEnd reads the result that the launcher of a job on this machine leaves. done says that it is
+// there; the error, that there will be none.
+func readEnd(j *control.Job) (r launcher.Result, done bool, err error) {
+	gone := launcherHasEnded(j)
+	r, err = launcher.ReadResult(j.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && gone:
+		return r, false, fmt.Errorf("it is not known how job %s has ended: %s; its files are in %s",
+			j.Name, watch.NoResult(j.Dir).Text, j.Dir)
+	case errors.Is(err, fs.ErrNotExist):
+		return r, false, nil
 	}
-	_, err = fmt.Fprintln(out, resultText(result))
+	return r, err == nil, err
+}
+
+// printEnd writes the result of a job whose end was asked for to out. Its error says that the job
+// goes on, where another host has come to lead it before it did what it was asked for.
+func printEnd(out io.Writer, r launcher.Result, asJSON bool) (err error) {
+	if asJSON {
+		err = json.NewEncoder(out).Encode(r)
+	} else if r.GoesOn == "" {
+		_, err = fmt.Fprintln(out, resultText(r))
+	}
+	if err == nil && r.GoesOn != "" {
+		err = fmt.Errorf("job %s goes on: this host has left it, and host %s leads it now; ask "+
+			"there", r.Job, r.GoesOn)
+	}
 	return err
 }
 
