@@ -28,7 +28,7 @@ import (
 //	waits   it answers nobody, and ends well when somebody opens the pipe "gate" in its folder
 //
 // Each start adds a line to the file "starts" in the folder of the job, and writes into the file
-// "sockets" where it would answer.
+// "sockets" where it would answer, and into the file "environment" its variables.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "run" {
 		os.Exit(fakeRun(os.Args[1:], os.Getenv("FAKE")))
@@ -47,6 +47,10 @@ func fakeRun(args []string, what string) int {
 	starts.Close()
 	sockets, err := rundir.Path()
 	if err != nil || os.WriteFile("sockets-"+name, []byte(sockets), 0o600) != nil {
+		return 3
+	}
+	variables := strings.Join(os.Environ(), "\n") + "\n"
+	if os.WriteFile("environment-"+name, []byte(variables), 0o600) != nil {
 		return 3
 	}
 	if what == "fails" {

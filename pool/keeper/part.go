@@ -325,7 +325,7 @@ func (p *part) start(o pool.Order) error {
 	if err != nil {
 		return err
 	}
-	cmd.Env = append(append(os.Environ(), o.Env...), rundir.Variable+"="+sockets)
+	cmd.Env = append(withoutSlurm(append(os.Environ(), o.Env...)), rundir.Variable+"="+sockets)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err

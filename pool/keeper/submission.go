@@ -95,3 +95,19 @@ func environment(env []string) []string {
 	}
 	return kept
 }
+
+// ofSlurm begin the names of the variables in which Slurm says what it has started. A keeper, or a
+// job that is submitted, may be a task of Slurm; a job of the pool is none, and would take itself
+// for that task.
+var ofSlurm = []string{"SLURM_", "SLURMD_", "PMI_", "PMIX_"}
+
+// withoutSlurm returns the variables of an environment that do not say what Slurm has started, in
+// memory of its own. SLURM_CONF says where Slurm is.
+func withoutSlurm(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(variable string) bool {
+		return !strings.HasPrefix(variable, "SLURM_CONF=") &&
+			slices.ContainsFunc(ofSlurm, func(prefix string) bool {
+				return strings.HasPrefix(variable, prefix)
+			})
+	})
+}

@@ -1,9 +1,15 @@
 package keeper
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/pool"
 )
 
 // A job gets the variables of who submits it, but for those that its hosts decide.
@@ -12,6 +18,35 @@ func TestSubmittedEnvironment(t *testing.T) {
 		"CUDA_VISIBLE_DEVICES=7", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_HOME=/cuda", "no variable",
 		"=C:=C:", "NUL=\x00", "EMPTY="})
 	if d := cmp.Diff([]string{"PATH=/bin", "CUDA_HOME=/cuda", "EMPTY="}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// A job does not take itself for the task of Slurm in which its keeper was started, or in which it
+// was submitted.
+func TestKeeperInSlurm(t *testing.T) {
+	h := newHost1(t)
+	for _, name := range []string{"SLURM_JOB_ID", "SLURMD_NODENAME", "PMI_SIZE", "SLURM_CONF"} {
+		t.Setenv(name, "7")
+	}
+	k := h.start(h.record)
+	<-k.up
+	if _, err := h.submit("one", "ends", "SLURM_STEP_NUM_TASKS=2", "SLURMS=2"); err != nil {
+		t.Fatal(err)
+	}
+	h.until("the end of the job", func() bool { return h.job("one").State == pool.Ended })
+	text, err := os.ReadFile(filepath.Join(h.work, "environment-one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for variable := range strings.Lines(string(text)) {
+		if strings.HasPrefix(variable, "SLURM") || strings.HasPrefix(variable, "PMI") {
+			got = append(got, variable)
+		}
+	}
+	slices.Sort(got)
+	if d := cmp.Diff([]string{"SLURMS=2\n", "SLURM_CONF=7\n"}, got); d != "" {
 		t.Error(d)
 	}
 }
