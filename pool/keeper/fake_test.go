@@ -25,6 +25,7 @@ import (
 //
 //	ends    it ends well at once
 //	fails   it says why, and ends before there is a run
+//	raves   it says more than anybody can read, and ends before there is a run
 //	waits   it answers nobody, and ends well when somebody opens the pipe "gate" in its folder
 //
 // Each start adds a line to the file "starts" in the folder of the job, and writes into the file
@@ -55,6 +56,10 @@ func fakeRun(args []string, what string) int {
 	}
 	if what == "fails" {
 		fmt.Fprintln(os.Stderr, "shoal: there is no such thing")
+		return 2
+	}
+	if what == "raves" {
+		fmt.Fprintln(os.Stderr, "shoal: "+strings.Repeat("ö\xff\x1b", 200_000))
 		return 2
 	}
 	dir, err := filepath.Abs(filepath.Join("run-" + name))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
@@ -39,7 +40,31 @@ func (p *part) report(gone bool) pool.JobReport {
 		}
 		r.Led.Token, r.Led.Invited = p.token, p.invited
 	}
+	r.Refused = shorten(r.Refused, maxRefused)
+	if r.End != nil {
+		r.End.Error = shorten(r.End.Error, maxWhy)
+	}
 	return r
+}
+
+// Bounds of texts that the record of a job keeps, in characters: of why it has failed, which may be
+// a whole report of launcher.Failure, and of why it did not do what it was told, which each of its
+// changes may have.
+const (
+	maxWhy     = 4000
+	maxRefused = 500
+)
+
+// shorten returns a text as the record can hold it, with so many characters at most, and "…" behind
+// them if there are more. A record with text that is no UTF-8 would not be read.
+func shorten(text string, most int) string {
+	for i := range text {
+		if most--; most < 0 {
+			text = text[:i] + "…"
+			break
+		}
+	}
+	return strings.ToValidUTF8(text, string(utf8.RuneError))
 }
 
 // lastStep returns the number of optimizer steps in the last entry of the ledger of a run, which
@@ -79,9 +104,9 @@ func (p *part) end() *pool.End {
 	if p.saved.Run == "" {
 		p.saved.Run = p.runDir()
 	}
-	text, _ := os.ReadFile(p.host.path(p.name, logSuffix))
 	x := &pool.End{Dir: p.saved.Run}
 	if p.saved.Run == "" { // it has not begun
+		text, _ := os.ReadFile(p.host.path(p.name, logSuffix))
 		said := lastLine(string(text))
 		ended := p.exit != nil && !p.exit.Signaled() // else it may have been killed
 		if p.saved.PID > 0 && (ended || p.exit == nil && said != "") {

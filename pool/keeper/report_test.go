@@ -4,14 +4,17 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"unicode/utf8"
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -65,6 +68,62 @@ func TestNotStartedIsNotLost(t *testing.T) {
 	p.failed = os.ErrPermission
 	if x := p.report(true).End; x == nil || x.Final || x.Lost {
 		t.Errorf("%+v", x)
+	}
+}
+
+// However much a launcher says when it fails, in whatever characters, the record of its job is one
+// that the next keeper reads, and its report one that other keepers take.
+func TestLongLastWords(t *testing.T) {
+	h := newHost1(t)
+	k := h.start(h.record)
+	<-k.up
+	if _, err := h.submit("one", "raves"); err != nil {
+		t.Fatal(err)
+	}
+	h.until("the end of the job", func() bool { return h.job("one").State == pool.Failed })
+	said := h.job("one").Error
+	if n := utf8.RuneCountInString(said); n != maxWhy+1 ||
+		!strings.HasPrefix(said, "ö\ufffd\x1bö") || !strings.HasSuffix(said, "…") {
+		t.Errorf("%d characters: %.40q", n, said)
+	}
+	r := &pool.Report{Host: "here", Jobs: []pool.JobReport{{Job: "one", Attempt: 1,
+		Refused: shorten(strings.Repeat("ö\xff\x1b", 200_000), maxRefused),
+		End:     &pool.End{Error: said}}}}
+	b, err := (&message{Report: r}).encode()
+	if err == nil {
+		_, err = decodeMessage(b)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	k.cancel()
+	if err := <-k.ended; err != nil {
+		t.Fatal(err)
+	}
+	k = h.start(h.record)
+	select {
+	case <-k.up:
+	case err := <-k.ended:
+		t.Fatal(err)
+	}
+	if v := h.job("one"); v.Error != said {
+		t.Errorf("the next keeper reads %.40q", v.Error)
+	}
+}
+
+// A text is cut between characters, and only where it is too long.
+func TestShorten(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		most int
+		want string
+	}{
+		{"", 0, ""}, {"a", 0, "…"}, {"öö", 2, "öö"}, {"ööö", 2, "öö…"}, {"\xc3", 1, "\ufffd"},
+		{"ö\xff\xffö", 3, "ö\ufffd…"},
+	} {
+		if got := shorten(c.text, c.most); got != c.want {
+			t.Errorf("%q, at most %d: %q, want %q", c.text, c.most, got, c.want)
+		}
 	}
 }
 
