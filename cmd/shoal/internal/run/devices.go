@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/cli"
@@ -19,16 +20,25 @@ import (
 // if there are none.
 func DefaultSlots() int {
 	seen, set := os.LookupEnv(gpu.Variable)
-	return cmp.Or(visibleGPUs(gpu.Folders(), seen, set), runtime.NumCPU())
+	return cmp.Or(visibleGPUs(gpu.Folders(), gpu.Devices(), seen, set), runtime.NumCPU())
 }
 
-// visibleGPUs returns how many GPUs CUDA finds on a machine that has these folders of GPUs, where
-// seen is the value of gpu.Variable, if that is set.
-func visibleGPUs(folders []string, seen string, set bool) int {
-	if set && len(folders) > 0 {
-		return len(gpu.Named(seen))
+// visibleGPUs returns how many GPUs CUDA finds on a machine that has these folders of GPUs, and in
+// a container that has these device files, where seen is the value of gpu.Variable, if that is set.
+// Who sets it is believed where there is no device file: the first program that uses a GPU may make
+// them.
+func visibleGPUs(folders, devices []string, seen string, set bool) int {
+	here := min(len(folders), len(devices))
+	if !set || len(folders) == 0 {
+		return here
 	}
-	return len(folders)
+	names := gpu.Named(seen)
+	for i, name := range names { // CUDA ignores what follows a number that no GPU has
+		if n, err := strconv.Atoi(name); err == nil && len(devices) > 0 && n >= here {
+			return i
+		}
+	}
+	return len(names)
 }
 
 // kindUsage is the help of the flag --kind.

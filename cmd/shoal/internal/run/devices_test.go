@@ -6,25 +6,31 @@ import (
 	"testing"
 )
 
-// A host has a slot for each GPU that CUDA would find.
+// A host has a slot for each GPU that CUDA would find, in a container for each that this has.
 func TestVisibleGPUs(t *testing.T) {
-	two := []string{"0000:00:04.0", "0000:00:05.0"}
+	two, files := []string{"0000:00:04.0", "0000:00:05.0"}, []string{"nvidia0", "nvidia1"}
 	for _, c := range []struct {
-		folders []string
-		seen    string
-		set     bool
-		want    int
+		folders, files []string
+		seen           string
+		set            bool
+		want           int
 	}{
-		{two, "", false, 2},
-		{two, "1", true, 1},
-		{two, "0,-1,1", true, 1},
-		{two, "", true, 0},
-		{two[:1], "MIG-a,MIG-b", true, 2},
-		{nil, "0,1", true, 0},
-		{nil, "", false, 0},
+		{two, files, "", false, 2},
+		{two, files, "1", true, 1},
+		{two, files, "0,-1,1", true, 1},
+		{two, files, "", true, 0},
+		{two, files, "1,2,0", true, 1},
+		{two, files[1:], "", false, 1},
+		{two, files[1:], "0,1", true, 1},
+		{two, files[1:], "GPU-5ca1ab1e", true, 1},
+		{two, nil, "", false, 0},
+		{two, nil, "0,1", true, 2},
+		{two[:1], files[:1], "MIG-a,MIG-b", true, 2},
+		{nil, files, "0,1", true, 0},
+		{nil, nil, "", false, 0},
 	} {
-		if got := visibleGPUs(c.folders, c.seen, c.set); got != c.want {
-			t.Errorf("%q of %v: %d GPUs, want %d", c.seen, c.folders, got, c.want)
+		if got := visibleGPUs(c.folders, c.files, c.seen, c.set); got != c.want {
+			t.Errorf("%q of %v and %v: %d GPUs, want %d", c.seen, c.folders, c.files, got, c.want)
 		}
 	}
 }
