@@ -45,6 +45,7 @@ def test_live_page_and_report(training, open_page, tmp_path):
         expect(page.locator("#charts")).to_contain_text(EVIL)
         zooms(page, expect)
         goes_by_keys(page, expect)
+        draws(page)
         picture(page, "live")
         page.reload()  # by the cookie, without a token
         expect(page.locator("tr.mark-loss")).to_be_visible()
@@ -61,6 +62,30 @@ def test_live_page_and_report(training, open_page, tmp_path):
     command = [SHOAL, "report", str(training.directory), "-o", str(report)]
     subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
     shows_report(open_page, expect, report)
+
+
+# For each chart, how many pixels of its canvas have one of the colours that its legend names.
+DRAWN = """
+() => [...document.querySelectorAll("#charts section")].map((chart) => {
+  const canvas = chart.querySelector("canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const colors = [...chart.querySelectorAll(".u-series:not(:first-child) .u-marker")].map((m) =>
+    getComputedStyle(m).borderTopColor.match(/[0-9.]+/g).map(Number));
+  let pixels = 0;
+  for (let i = 0; i < data.length; i += 4)
+    if (data[i + 3] > 100 &&
+        colors.some((color) => [0, 1, 2].every((k) => Math.abs(color[k] - data[i + k]) < 20)))
+      pixels++;
+  return pixels;
+})
+"""
+
+
+def draws(page):
+    """Wait until each chart has a line."""
+    page.wait_for_function(
+        f"() => {{ const all = ({DRAWN})(); return all.length > 0 && Math.min(...all) > 100 }}"
+    )
 
 
 def moves(page, expect):
@@ -187,6 +212,7 @@ def shows_report(open_page, expect, report):
         expect(page.locator("canvas").first).to_be_visible()
         expect(page.locator("tr.mark-loss")).to_contain_text("lost 1")
         expect(page.get_by_role("status")).to_have_text("ended")
+        draws(page)
         assert fits(page)
         assert page.evaluate("performance.getEntriesByType('resource').length") == 0
         picture(page, f"report-{theme}-{width}")

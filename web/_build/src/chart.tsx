@@ -140,20 +140,23 @@ function optionsOf(p: Props, width: number, marks: () => Mark[]): uPlot.Options 
   };
 }
 
-// isZoomed says whether somebody has chosen a part of the times of a plot.
+// isZoomed says whether somebody has chosen a part of the times of a plot. A plot that is not drawn
+// yet has no scale, which is null then.
 function isZoomed(u: uPlot): boolean {
   const times = u.data[0];
-  const { min, max } = u.scales.x;
-  if (times.length < 2 || min === undefined || max === undefined) return false;
+  const min = u.scales.x.min ?? null;
+  const max = u.scales.x.max ?? null;
+  if (times.length < 2 || min === null || max === null) return false;
   return min > times[0] || max < times[times.length - 1];
 }
 
-// timesOf writes the times of an axis, which are so many seconds apart: midnights as dates, and
-// seconds where it is about less than a minute.
+// timesOf writes the times of an axis, which are so many seconds apart: midnights as dates, seconds
+// where it is about less than a minute, and their parts where it is about less than a second.
 function timesOf(list: number[], apart: number): string[] {
   return list.map((t) => {
     const time = clock(t, t);
     if (apart >= 43200 || (apart >= 60 && time.startsWith("00:00"))) return date(t);
+    if (apart < 1) return time + (t % 1).toFixed(apart < 0.1 ? 3 : 1).slice(1);
     return apart >= 60 ? time.slice(0, 5) : time;
   });
 }
