@@ -86,7 +86,8 @@ SRC is a checkpoint, which gives names, types and shapes.
 }
 
 // buildPlan plans the move from one layout to another, or from the files of c if from asks for
-// none. A host has the given number of devices. The caller has checked the flags.
+// none. A host has the given number of devices, of which those beyond all ranks do not count. The
+// caller has checked the flags.
 func buildPlan(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags,
 	devices int) (*plan.Plan, error) {
 	dst, err := resolveLayout(to, c, model)
@@ -98,11 +99,13 @@ func buildPlan(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlag
 		return nil, err
 	}
 	if src != nil {
+		devices = min(devices, max(src.Ranks, dst.Ranks))
 		return plan.Build(src, dst, plan.UniformCluster(src.Ranks, dst.Ranks, devices))
 	}
 	if src, err = c.Layout(); err != nil {
 		return nil, err
 	}
+	devices = min(devices, dst.Ranks)
 	hosts := plan.Cluster{Devices: []int{0}, Old: make([]int, src.Ranks),
 		New: make([]int, dst.Ranks)}
 	for r := range hosts.New {
