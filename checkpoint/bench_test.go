@@ -140,7 +140,7 @@ func processorTime(b *testing.B) time.Duration {
 // writeRandom writes a safetensors file whose elements are random bytes, which follow from the
 // seed, part by part, and returns how many bytes the elements have. If it cannot the test fails.
 func writeRandom(b testing.TB, path string, seed uint64, tensors []safetensors.Tensor) int64 {
-	h, err := safetensors.Layout(tensors, nil)
+	h, err := safetensors.Layout(tensors, map[string]string{"format": "pt"})
 	if err != nil {
 		b.Fatal(err)
 	}

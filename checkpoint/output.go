@@ -298,7 +298,7 @@ func outputHF(c *Checkpoint, f TargetFormat) (*format.Output, error) {
 		f.MaxFileBytes = math.MaxInt64
 	}
 	texts, kept := c.headerTexts()
-	if c.derived && texts["format"] == "" { // versions of transformers load nothing without it
+	if texts["format"] == "" { // versions of transformers load nothing without it
 		if texts == nil {
 			texts = map[string]string{}
 		}

@@ -132,7 +132,7 @@ func wholeFile(t *rapid.T, tensors []layout.Tensor) []byte {
 	for _, x := range tensors {
 		entries = append(entries, safetensors.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape})
 	}
-	h, err := safetensors.Layout(entries, nil)
+	h, err := safetensors.Layout(entries, map[string]string{"format": "pt"})
 	if err != nil {
 		t.Fatal(err)
 	}

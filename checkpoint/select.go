@@ -68,6 +68,9 @@ func describeNames(tensors []format.Tensor) string {
 		name := tensors[i].Name
 		counts[name[:strings.IndexAny(name, "./")+1]]++
 	}
+	if len(tensors) == 0 {
+		return "it has none"
+	}
 	flat := counts[""]
 	delete(counts, "")
 	if len(counts) == 0 {

@@ -86,8 +86,10 @@ func (c *Checkpoint) ModelAlone() (notes []string, err error) {
 	}
 	for _, w := range []Wrapper{{"torch.compile", "_orig_mod."}, {"DDP", "module."},
 		{"torch.compile", "_orig_mod."}} {
-		if c.Format != "torch" && !c.IsJob() || slices.ContainsFunc(c.Tensors,
-			func(t format.Tensor) bool { return !strings.HasPrefix(t.Name, w.Prefix) }) {
+		if c.Format != "torch" && !c.IsJob() || len(c.Tensors) == 0 ||
+			slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
+				return !strings.HasPrefix(t.Name, w.Prefix)
+			}) {
 			continue
 		}
 		if err := c.Rename(w.Prefix, ""); err != nil {

@@ -23,8 +23,8 @@ type Checkpoint struct {
 	Values  []Value // values beside tensors, by path
 	// Doubt says why the files cannot tell whether the checkpoint is complete; "" if they can.
 	Doubt string
-	// Nested reports whether names are joined from the keys of nested dicts, so that they cannot be
-	// told from keys with dots.
+	// Nested reports whether names are joined from the keys of nested dicts and positions in lists,
+	// so that they cannot be told from keys with dots.
 	Nested bool
 	// Extras lists files in the folder that could hold tensors and do not belong to the checkpoint,
 	// where the format has no other way to tell which files belong together.

@@ -13,9 +13,9 @@ import (
 )
 
 // writeObjects writes files into dir as torch.save writes them: objects.pt with a tensor and values
-// of all kinds, one.pt with a tensor and one value, alone.pt with a tensor alone, and gathered.pt
-// with a tensor of no elements. What WritePaddedOutput cannot do ends the test; other errors are
-// returned.
+// of all kinds, one.pt with a tensor and one value, alone.pt with a tensor alone, listed.pt with
+// one in a tuple, none.pt with a value alone, and gathered.pt with a tensor of no elements. What
+// WritePaddedOutput cannot do ends the test; other errors are returned.
 func writeObjects(t testing.TB, dir string) error {
 	weight := format.Tensor{Name: "w", DType: tensor.U8, Shape: tensor.Shape{2}}
 	w, err := torchzip.Placeholder(0, weight)
@@ -52,6 +52,8 @@ func writeObjects(t testing.TB, dir string) error {
 			item("tags", call("builtins", "frozenset", nil, &pickle.List{Items: []any{"a"}})),
 		),
 		"one.pt": dict(item("step", int64(3))), "alone.pt": w,
+		"listed.pt": dict(item("parts", pickle.Tuple{w, int64(2)})),
+		"none.pt":   &pickle.Dict{Items: []pickle.Item{item("step", int64(3))}},
 	} {
 		o := &format.Output{}
 		if _, err := torchzip.LayoutRoot(o, name, root, []format.Tensor{weight}); err != nil {

@@ -148,8 +148,8 @@ func (w *walker) keyText(path string, k any, depth int) (string, error) {
 	return strings.ReplaceAll(fmt.Sprint(v), " ", ","), err
 }
 
-// walkList adds a list or tuple v, whose items are given: item by item if containsTensors, else as
-// one value.
+// walkList adds a list or tuple v, whose items are given: item by item if containsTensors, and then
+// it notes in the checkpoint that its names are nested; else as one value.
 func (w *walker) walkList(path string, v any, items []any, depth int) error {
 	deep, err := w.containsTensors(path, items, depth)
 	if err != nil {
@@ -158,6 +158,7 @@ func (w *walker) walkList(path string, v any, items []any, depth int) error {
 	if !deep {
 		return w.addValue(path, v, depth)
 	}
+	w.c.Nested = true
 	for i, x := range items {
 		if err := w.walk(JoinPath(path, strconv.Itoa(i)), x, depth+1); err != nil {
 			return err

@@ -141,8 +141,8 @@ func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *f
 			plural.Of(n, "value"), plural.Verb(n, "comes", "come"), describeAltered(out.Altered))
 	}
 	if m.format == "pt" && c.Nested && len(m.source.rename) == 0 {
-		fmt.Fprintln(notes,
-			"shoal: dicts in dicts of SRC are one dict in DST, with their keys joined by dots")
+		fmt.Fprintln(notes, "shoal: nested dicts and lists of SRC are one dict in DST, with "+
+			"their keys joined by dots")
 	}
 }
 
