@@ -33,8 +33,10 @@ func (c *Cluster) isGrowing() bool {
 func (c *Cluster) awaitGrown(how string) {
 	size := func() (want, is int) {
 		r, on := c.newestRecord(), map[string]int{}
+		// where the slots are fewer than the minimum, the step is held that lets members in
+		held := r.View.Size() < r.Min
 		for _, m := range r.View.Members {
-			if w := c.memberOnHost(m); w != nil && w.in {
+			if w := c.memberOnHost(m); w != nil && (w.in || held) {
 				on[m.Host]++
 				is++
 			}
