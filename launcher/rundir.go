@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -144,8 +145,7 @@ func (d *runDir) appendMetrics(rank int, metrics map[string]float64, now time.Ti
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, err = d.metrics.Write(line)
-	return err
+	return appendWhole(d.metrics, line)
 }
 
 // appendEvent appends an event, which came at now, to events.jsonl. Any goroutine may call it.
@@ -156,8 +156,21 @@ func (d *runDir) appendEvent(e agent.Event, now time.Time) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, err = d.events.Write(append(line, '\n'))
-	return err
+	return appendWhole(d.events, append(line, '\n'))
+}
+
+// appendWhole appends a line to an open file. Where the disk has no room for all of the line, it
+// takes back what is written of it, so that the next one can be read.
+func appendWhole(f *os.File, line []byte) error {
+	n, err := f.Write(line)
+	if err == nil || n == 0 {
+		return err
+	}
+	end, failed := f.Seek(int64(-n), io.SeekCurrent)
+	if failed == nil {
+		failed = f.Truncate(end)
+	}
+	return errors.Join(err, failed)
 }
 
 // mostLogs is how many logs of other hosts' workers are open at a time. It is bounded since other
