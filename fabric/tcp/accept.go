@@ -30,7 +30,7 @@ type arrival struct {
 // streams of data, for at most handshakeTime. If taken, the control stream is now the link's, which
 // runs; else it stays the caller's, and the streams of data are closed.
 func (m *Network) acceptLink(control *stream, who identity, h hello) (taken bool, err error) {
-	if err := m.startAccepting(who, h.Address); err != nil {
+	if err := m.startAccepting(who, sanitize(h.Address)); err != nil {
 		return false, err
 	}
 	o := &opening{peer: who, index: map[string]int{}, came: make(chan arrival, fabric.MaxStreams)}

@@ -187,10 +187,11 @@ func exchangeHello(c net.Conn, f *frames, h hello) (w welcome, err error) {
 	if err := json.Unmarshal(body, &w); err != nil {
 		return w, fmt.Errorf("%w: %w", errFrame, err)
 	}
-	for _, a := range w.Agents {
+	for i, a := range w.Agents {
 		if err := CheckName(a.Host); err != nil {
 			return w, err
 		}
+		w.Agents[i].Address = sanitize(a.Address)
 	}
 	return w, nil
 }
