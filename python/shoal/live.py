@@ -221,6 +221,7 @@ class _LiveModel:
         backend = self._job._backend
         self._join_allocator()
         while backend.view is not self._seen:
+            view = backend.view  # one that comes while the model is built is followed in its turn
             status = backend.ask_mesh()
             if status.mesh_error:
                 raise ShoalError(status.mesh_error)
@@ -235,9 +236,9 @@ class _LiveModel:
                     self._build_model(status.mesh or self._first_mesh)
                 if status.rollback_reason or self._starting:
                     self._resume(progress, status.rollback_reason)
-                self._seen = backend.view
-                return True
-            self._move_state(status.nbytes, status.next_nbytes)
+                self._seen = view
+            else:
+                self._move_state(status.nbytes, status.next_nbytes)
             if not progress.cross_step_boundary():
                 return False
         return True

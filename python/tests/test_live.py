@@ -8,6 +8,7 @@ import pathlib
 import re
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,9 @@ pytest.importorskip("numpy")
 
 import running_job
 from live_numpy import reference_losses
+
+from shoal._runtime.view import MeshStatus, View
+from shoal.live import _LiveModel
 
 WORKER = pathlib.Path(__file__).with_name("live_numpy.py")
 MESHES = ["dp=4", "dp=2,tp=2", "tp=4", "dp=3", "tp=3", "dp=5", "tp=5"]
@@ -222,3 +226,29 @@ def test_alone(alone):
     )
     output = alone(program, WORKER.parent)
     assert meshes_of(output.replace("on  ", "on alone ")) == ["alone"] and "END" in output
+
+
+def test_a_view_that_comes_while_the_model_is_built_is_followed():
+    """Where the members change while the model of a mesh is built, the agent is asked again, for
+    what has changed may be the mesh.
+    """
+    asked = []
+
+    def ask_mesh():
+        """Note which view the question was for."""
+        asked.append(backend.view)
+        return MeshStatus()
+
+    def build(_):
+        """Build a model, while another view comes."""
+        backend.view = later
+        return SimpleNamespace(tensors=dict)
+
+    first, later = View(generation=1), View(generation=2)
+    backend = SimpleNamespace(view=first, ask_mesh=ask_mesh, declare_layout=lambda _: "")
+    job = SimpleNamespace(
+        _backend=backend, _checkpoints=None, outside=False, rank=0, size=1, mesh=lambda text: text
+    )
+    live = _LiveModel(job, build, "", [], "dp=1")
+    assert live.follow_mesh(SimpleNamespace(cross_step_boundary=lambda: True))
+    assert asked == [first, later]
