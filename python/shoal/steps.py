@@ -70,7 +70,7 @@ class Progress:
         # Where checkpoints are made; None = none are. With `meshed` only the last one of a job that
         # is stopped is made here, because the loop of shoal.train makes the others.
         self.checkpoints: Optional[Checkpoints] = None
-        # Functions that say what may be wrong where a step was not committed.
+        # Functions that say what may be wrong where a step was not committed; "" = nothing.
         self.hints: List[Callable[[], str]] = []
         # Called whenever a local step was opened, before the program computes in it.
         self.step_open_hooks: List[Callable[[], None]] = []
@@ -192,7 +192,7 @@ class Progress:
             return False
         self.step_timer.record_step_request()
         if self.step is not None and not self.step.committed:
-            why = [hint() for hint in self.hints] or [
+            why = [said for said in (hint() for hint in self.hints) if said] or [
                 "Call step.allreduce(gradient), or step() of an optimizer that averages, once in"
                 " every step"
             ]

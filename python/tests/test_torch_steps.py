@@ -3,6 +3,7 @@ that average never or twice. Functions that tests give to `world` run on each ra
 own process; an error there fails the job, and `world` raises Failed with what was printed.
 """
 
+import gc
 import sys
 
 import pytest
@@ -203,6 +204,32 @@ def test_a_step_without_an_average_says_what_may_be_wrong():
         for want in wants:
             assert want in str(failed.value), how
     assert world(1, _train_without_average, "find") == [4]
+
+
+def _drop_models(options):
+    """Wrap a model again and again, with these options of shoal.torch.ddp, and drop what that
+    returns; return how many buckets and averages are left, and how much advice.
+    """
+    import shoal.torch
+    from shoal.torch.bucket import Bucket
+    from shoal.torch.elastic import Average
+
+    _loop(lambda: torch.nn.Linear(3, 1))
+    model = torch.nn.Linear(3, 1)
+    for _ in range(2):
+        shoal.torch.ddp(model, **options)
+        shoal.torch.optimizer(torch.optim.SGD(torch.nn.Linear(3, 1).parameters(), lr=0.1))
+    gc.collect()
+    left = sum(type(thing) in (Bucket, Average) for thing in gc.get_objects())
+    return [left, sum(1 for hint in shoal.join()._progress.hints if hint())]
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}], ids=["plain", "find"])
+def test_what_averages_goes_with_its_model(options):
+    """What averages a wrapped model, with its buckets in the arena, is gone when the wrapped model
+    is, and so is the advice about it.
+    """
+    assert world(1, _drop_models, options) == [[0, 0]]
 
 
 def _average_twice(how):

@@ -90,13 +90,18 @@ def wrap_elastic(
         average.find_bucket_size(total)
     average_gradients_with(wrapped, average)
     if job._progress is not None:
-        job._progress.hints.append(lambda: _advice_without_average(model))
+        alive = weakref.ref(wrapped)
+        job._progress.hints.append(lambda: _advice_without_average(alive()))
     return wrapped
 
 
-def _advice_without_average(model: torch.nn.Module) -> str:
-    """Advice for the error of a step that was not averaged, by which parameters have a gradient."""
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+def _advice_without_average(wrapped: Optional[DistributedDataParallel]) -> str:
+    """Advice for the error of a step that was not averaged, by which parameters of a wrapped model
+    have a gradient; "" where the model is gone.
+    """
+    if wrapped is None:
+        return ""
+    trained = [(name, p) for name, p in wrapped.module.named_parameters() if p.requires_grad]
     without = [name for name, p in trained if p.grad is None]
     unused = "use shoal.torch.ddp(model, find_unused_parameters=True)"
     if 0 < len(without) < len(trained):
@@ -203,10 +208,11 @@ class Average:
         # DDP's buckets of the step under way that came already, and the futures on which DDP waits.
         self._taken: List[Tuple[dist.GradBucket, torch.futures.Future]] = []
         # Parameters that got a gradient since the last mean; None = not observed.
-        self._used: Optional[Set[Tensor]] = set() if find_unused else None
+        self._used: Optional[Set[Tensor]] = None
         if find_unused:
+            used = self._used = set()  # and not by `self`: the hooks live as long as the parameters
             for p in parameters:
-                p.register_hook(lambda _, p=p: self._used.add(p))  # type: ignore[misc, union-attr]
+                p.register_hook(lambda _, p=p: used.add(p))  # type: ignore[misc]
 
     def find_bucket_size(self, total: int) -> None:
         """Let the workers find the size of buckets while they train, in a job with a loop. `total`

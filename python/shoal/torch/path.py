@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 from array import array
+from types import SimpleNamespace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from torch import Tensor
@@ -82,14 +83,17 @@ class Paths:
         self._job, self._device, self._group = job, cuda.device_of(tensors), group
         self.arena = self._arena_path(copier_of(job, tensors), buckets)
         # Whether the workers ask each other for their devices in every generation. The same on all
-        # of them.
-        self._asks = False
+        # of them. The state of the job has this alone, and keeps no buckets.
+        asking = self._asking = SimpleNamespace(asks=False)
         if group is None and uncompressed:
-            self._asks = not job.outside and bool(
+            asking.asks = not job.outside and bool(
                 job.allreduce(array("q", [self._device is not None]), "max")[0]
             )
             job._state.register(
-                job.unused("devices"), lambda: self._asks, self._set_asks, checkpointed=False
+                job.unused("devices"),
+                lambda: asking.asks,
+                lambda asks: setattr(asking, "asks", asks),
+                checkpointed=False,
             )
         # The path of the generation below; -1 = none was chosen.
         self._path, self._generation = self.arena, -1
@@ -98,10 +102,6 @@ class Paths:
         self._broken = -1  # the generation in which NCCL has failed here; -1 = it has not
         self._name = secrets.randbits(62) | 1  # random number of this process, never 0
         self._printed = ""  # the last line about the path that this worker printed
-
-    def _set_asks(self, asks: bool) -> None:
-        """Take over from the members whether workers ask each other, when this worker joins."""
-        self._asks = asks
 
     def _arena_path(self, copier: Copier, buckets: Sequence[Bucket]) -> Path:
         """The path of these buckets through the arena. The copier becomes theirs."""
@@ -122,7 +122,7 @@ class Paths:
         without a call. `void`: the step was void on the path before, which is not chosen again.
         Waits for all workers where they ask each other.
         """
-        if not self._asks or self._job.step is None or self._job._progress.averages > 1:
+        if not self._asking.asks or self._job.step is None or self._job._progress.averages > 1:
             return self.arena  # NCCL would commit the step with the first of several averages
         before = self._device_group.names if void and self._device_group is not None else None
         if void:

@@ -266,8 +266,8 @@ def keep_random_state(job: "shoal.Job") -> None:
         """The states of all generators of this process."""
         on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         state = {
-            "torch": _bytes_of_state(torch.get_rng_state()),
-            "cuda": [_bytes_of_state(s) for s in on_devices],
+            "torch": torch.get_rng_state().numpy().tobytes(),
+            "cuda": [s.numpy().tobytes() for s in on_devices],
             "python": random.getstate(),
         }
         if "numpy" in sys.modules:
@@ -277,22 +277,16 @@ def keep_random_state(job: "shoal.Job") -> None:
 
     def set(value: Dict[str, Any]) -> None:
         """Set the generators to these states, as far as they are here."""
-        torch.set_rng_state(_state_of_bytes(value["torch"]))
-        for device, state in enumerate(value["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(_state_of_bytes(state), device)
+        tensors = [
+            torch.frombuffer(bytearray(state), dtype=torch.uint8)
+            for state in (value["torch"], *value["cuda"])
+        ]
+        torch.set_rng_state(tensors[0])
+        for device, state in enumerate(tensors[1 : 1 + torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(state, device)
         random.setstate(value["python"])
         if "numpy" in value and "numpy" in sys.modules:
             sys.modules["numpy"].random.set_state(value["numpy"])
 
     if job.unused("random state") == "random state":  # no other loader has registered it
         job.register("random state", get, set, alike=False)
-
-
-def _bytes_of_state(state: torch.Tensor) -> bytes:
-    """The state of a generator as bytes."""
-    return state.numpy().tobytes()
-
-
-def _state_of_bytes(state: bytes) -> torch.Tensor:
-    """The state of a generator from bytes."""
-    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
