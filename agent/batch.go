@@ -305,7 +305,7 @@ func (e *engine) abortTransfer(id uint64) {
 	t.waitUnused()
 	e.executeOnLanes(reversal{t}, t.relay.BytesPlaced())
 	for _, w := range t.workers {
-		if m := e.byID[w]; m != nil {
+		if m := e.byID[w]; m != nil && t.network != nil {
 			m.pins++
 			// a stopped engine frees all
 			t.network.Unused(func() { _ = e.runLater(func() { m.pins-- }) })

@@ -58,7 +58,8 @@ func startHosts(t *testing.T, workers int, slots []int, orders agent.Orders) *te
 	}, workers, slots, orders)
 }
 
-// startHostsOn is startHosts with networks that over puts in place of those of the hub.
+// startHostsOn is startHosts with networks that over puts in place of those of the hub; nil = the
+// first host has none, and is alone.
 func startHostsOn(t *testing.T, over func(fabric.Network) fabric.Network, workers int,
 	slots []int,
 	orders agent.Orders) *testHosts {
@@ -103,8 +104,10 @@ func (c *testHosts) startAgent(name string, cfg agent.Config) *agent.Agent {
 		c.t.Fatal(err)
 	}
 	cfg.Job, cfg.Socket, cfg.Log = "test", filepath.Join(dir, "s"), slog.New(slog.DiscardHandler)
-	cfg.Link = func(h fabric.Handler) (fabric.Network, error) {
-		return c.over(c.hub.Add(fabric.Host(name), h)), nil
+	if c.over != nil {
+		cfg.Link = func(h fabric.Handler) (fabric.Network, error) {
+			return c.over(c.hub.Add(fabric.Host(name), h)), nil
+		}
 	}
 	cfg.Orders = c.orders
 	cfg.Orders.Start = func(o agent.StartOrder) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/layout/layouttest"
@@ -36,6 +37,7 @@ type meshJob struct {
 	// states changes what a worker states of the state; nil = the worker states what is true.
 	states func(number int, said *reshape.Statement)
 	spread bool // the job is redundant
+	alone  bool // the first host has no network
 	orders agent.Orders
 }
 
@@ -103,7 +105,11 @@ func newMeshJob(t *testing.T, mesh string, slots []int, replicas bool,
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.c = startHosts(t, m.Ranks(), slots, s.orders)
+	over := func(m fabric.Network) fabric.Network { return m }
+	if s.alone {
+		over = nil
+	}
+	s.c = startHostsOn(t, over, m.Ranks(), slots, s.orders)
 	for _, a := range s.c.agents {
 		if s.spread {
 			a.LearnMeshes(true, nil)

@@ -187,24 +187,30 @@ func TestRedundantRanks(t *testing.T) {
 	}
 }
 
-// Replicas that should be the same and are not are found, and the state stays where it was.
+// Replicas that should be the same and are not are found, and the state stays where it was: on a
+// host that others can join, and on one that is alone.
 func TestSpoiltReplica(t *testing.T) {
-	s := newMeshJob(t, "dp=2", []int{2}, true, func(s *meshJob) {
-		s.spoils = func(number int, memory []byte) {
-			if number == 1 {
-				memory[0] ^= 1
+	for _, alone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("alone=%t", alone), func(t *testing.T) {
+			s := newMeshJob(t, "dp=2", []int{2}, true, func(s *meshJob) {
+				s.alone = alone
+				s.spoils = func(number int, memory []byte) {
+					if number == 1 {
+						memory[0] ^= 1
+					}
+				}
+			})
+			defer s.end()
+			s.awaitMesh("dp=2")
+			for s.leadingAgent().Reshape("dp=2,tp=1,pp=1", "the test") != nil {
 			}
-		}
-	})
-	defer s.end()
-	s.awaitMesh("dp=2")
-	for s.leadingAgent().Reshape("dp=2,tp=1,pp=1", "the test") != nil {
-	}
-	if a := <-s.arrived; !strings.Contains(a.err, "a fingerprint differs") {
-		t.Errorf("a replica is spoilt, and a worker is told %+v", a)
-	}
-	if st := s.leadingAgent().Status(); st.Mesh != "dp=2" {
-		t.Errorf("the job has mesh %s", st.Mesh)
+			if a := <-s.arrived; !strings.Contains(a.err, "a fingerprint differs") {
+				t.Errorf("a replica is spoilt, and a worker is told %+v", a)
+			}
+			if st := s.leadingAgent().Status(); st.Mesh != "dp=2" {
+				t.Errorf("the job has mesh %s", st.Mesh)
+			}
+		})
 	}
 }
 
