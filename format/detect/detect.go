@@ -70,6 +70,9 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 	case hf.IsModelFolder(fsys):
 		return hf.Read, ".", nil
 	}
+	if _, err := fs.ReadDir(fsys, "."); err != nil { // fs.Glob tells of no error
+		return nil, "", fmt.Errorf("the folder cannot be listed: %w", err)
+	}
 	return nil, "", fmt.Errorf("the folder is no checkpoint that shoal knows: there are no "+
 		"*.safetensors or pytorch_model*.bin (Hugging Face), .metadata (torch DCP), "+
 		"latest_checkpointed_iteration.txt or mp_rank_* (Megatron), latest or *_model_states.pt "+

@@ -2,6 +2,7 @@ package detect_test
 
 // This file tests that the format of a checkpoint is found, in samples of all formats.
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"maps"
@@ -40,6 +41,22 @@ func TestOpen(t *testing.T) {
 		if err := files.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// An unlistedFS is a folder that nobody may list.
+type unlistedFS struct{ fs.FS }
+
+// ReadDir implements fs.ReadDirFS: it fails.
+func (unlistedFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+}
+
+// TestUnlisted does not say of a folder that it may not list that no checkpoint is in it.
+func TestUnlisted(t *testing.T) {
+	_, _, err := detect.Open(unlistedFS{fstest.MapFS{"model.safetensors": {}}}, "")
+	if !errors.Is(err, fs.ErrPermission) {
+		t.Error(err)
 	}
 }
 
