@@ -108,6 +108,7 @@ type sourceFlags struct {
 
 	modelAlone bool     // whether to take the model alone, where no flag says what to take
 	renamed    bool     // whether the checkpoint has the names that --strip and --rename give
+	took       []bool   // for each of only, whether it took a tensor of what was opened so far
 	notes      []string // what was done without a flag
 }
 
@@ -144,11 +145,7 @@ func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 		return nil, err
 	}
 	if len(match) > 0 {
-		err = c.Select(func(name string) bool {
-			return slices.ContainsFunc(match, func(m func(string) bool) bool {
-				return m(name) || s.renamed && m(s.originalName(name))
-			})
-		})
+		err = s.selectOnly(c, match)
 	}
 	if s.modelAlone && s.takesAll() {
 		s.notes, err = c.ModelAlone()
@@ -169,6 +166,30 @@ func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// selectOnly drops the tensors of c that none of match takes, which are those of --only. It fails
+// when none is left, and for a pattern that takes none; for diff, where the second checkpoint has
+// none for it either.
+func (s *sourceFlags) selectOnly(c *checkpoint.Checkpoint, match []func(string) bool) error {
+	if s.took == nil {
+		s.took = make([]bool, len(match))
+	}
+	if err := c.Select(func(name string) (keep bool) {
+		for i, m := range match {
+			if m(name) || s.renamed && m(s.originalName(name)) {
+				keep, s.took[i] = true, true
+			}
+		}
+		return keep
+	}); err != nil {
+		return err
+	}
+	if i := slices.Index(s.took, false); i >= 0 && (s.renamed || !s.model.either) {
+		return fmt.Errorf("no tensor has a name that --only %s takes; leave it out, or see "+
+			"with shoal state ls how they are called", s.only[i])
+	}
+	return nil
 }
 
 // takesAll reports whether no flag says which tensors to take, or under which names.
