@@ -8,6 +8,7 @@ import (
 	"html"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/world/cluster"
@@ -17,20 +18,24 @@ import (
 // comes from a file or a command line is escaped. The functions are pure but for writes to their
 // buffer.
 
-// style is the style sheet of the page. A series has the colour and the dashes of its number.
+// style is the style sheet of the page.
 const style = `:root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding:0 1rem}
-table{border-collapse:collapse}th,td{padding:.2rem .7rem;text-align:right}
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem}
+table{border-collapse:collapse}th,td{padding:.2rem .4rem;text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}tr+tr{border-top:1px solid #8884}
 .wide{overflow-x:auto}svg{width:100%;height:auto}
 svg text{font-size:12px;fill:currentColor}
-.axis{stroke:currentColor;stroke-opacity:.3}.line{fill:none;stroke-width:2}
-.s0{stroke:#2a6fdb}.s1{stroke:#d9730d;stroke-dasharray:7 3}.s2{stroke:#1a9c61;stroke-dasharray:2 3}
-.s3{stroke:#b3399e;stroke-dasharray:9 3 2 3}.s4{stroke:#8a7200;stroke-dasharray:12 4}
-.s5{stroke:#c8323c;stroke-dasharray:4 4}`
+.axis{stroke:currentColor;stroke-opacity:.2}.line{fill:none;stroke-width:2}
+.c0{stroke:#2a6fdb}.c1{stroke:#d9730d}.c2{stroke:#1a9c61}.c3{stroke:#b3399e}.c4{stroke:#8a7200}
+.c5{stroke:#c8323c}
+.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}.d3{stroke-dasharray:9 3 2 3}
+.d4{stroke-dasharray:12 4}.d5{stroke-dasharray:4 4}`
 
-// styles is how many styles of lines there are.
-const styles = 6
+// classOf returns the colour and the dashes of a series by its number. Of six colours and six kinds
+// of dashes each of the first 36 series has another pair.
+func classOf(series int) string {
+	return fmt.Sprintf("line c%d d%d", series%6, (series+series/6)%6)
+}
 
 // series is a line of a chart.
 type series struct {
@@ -171,13 +176,10 @@ func chart(b *bytes.Buffer, title string, lines []series, log bool) {
 			`<text x="4" y="%.1f">%.0f %%</text>`+"\n", left, width, y(part), y(part), y(part)+4,
 			100*part)
 	}
-	for k := range 6 {
-		v := from + (to-from)*float64(k)/5
-		if log {
-			v = math.Pow(10, v)
-		}
-		fmt.Fprintf(b, `<text x="%.1f" y="%g" text-anchor="middle">%.3g</text>`+"\n",
-			math.Min(math.Max(x(v), left+10), width-12), height-10, v)
+	for _, v := range ticksOf(low, high, log) {
+		fmt.Fprintf(b, `<line class="axis" x1="%.1f" x2="%.1f" y1="8" y2="%g"/>`+
+			`<text x="%.1f" y="%g" text-anchor="middle">%g</text>`+"\n", x(v), x(v),
+			height-bottom, math.Min(math.Max(x(v), left+10), width-12), height-10, v)
 	}
 	for i, s := range lines {
 		var points strings.Builder
@@ -185,10 +187,52 @@ func chart(b *bytes.Buffer, title string, lines []series, log bool) {
 			fmt.Fprintf(&points, "%.1f,%.1f ", x(p[0]), y(p[1]))
 		}
 		name, at := html.EscapeString(s.name), height+float64(18*i)+6
-		fmt.Fprintf(b, `<polyline class="line s%d" points="%s"><title>%s</title></polyline>`+
-			`<line class="line s%d" x1="%g" x2="%g" y1="%g" y2="%g"/><text x="%g" y="%g">%s`+
-			"</text>\n", i%styles, points.String(), name, i%styles, left, left+40, at, at,
-			left+48, at+4, name)
+		fmt.Fprintf(b, `<polyline class="%s" points="%s"><title>%s</title></polyline>`+
+			`<line class="%[1]s" x1="%[4]g" x2="%g" y1="%g" y2="%[6]g"/>`+
+			`<text x="%[7]g" y="%g">%[3]s</text>`+"\n", classOf(i), points.String(), name, left,
+			left+40, at, left+48, at+4)
 	}
 	b.WriteString("</svg>\n")
+}
+
+// ticksOf returns the numbers that stand at an axis from low to high, ascending: 1, 2 or 5 times a
+// power of ten on a logarithmic scale, where two of these are there, and else multiples of such a
+// number.
+func ticksOf(low, high float64, log bool) (ticks []float64) {
+	const most = 9
+	if log {
+		for _, factors := range [][]int{{1, 2, 5}, {1}} {
+			ticks = nil
+			for power := math.Floor(math.Log10(low)); power <= math.Log10(high); power++ {
+				for _, factor := range factors {
+					v := decimal(factor, int(power))
+					if v >= low && v <= high {
+						ticks = append(ticks, v)
+					}
+				}
+			}
+			if n := len(ticks); n >= 2 && n <= most {
+				return ticks
+			}
+		}
+	}
+	span := max(high-low, high/1e6, 1e-9)
+	power := int(math.Floor(math.Log10(span))) - 1
+	for i := 0; ; i++ {
+		unit, at := []int{1, 2, 5}[i%3], power+i/3
+		apart := decimal(unit, at)
+		first, last := math.Ceil(low/apart-1e-9), math.Floor(high/apart+1e-9)
+		if last-first < most {
+			for k := first; k <= last; k++ {
+				ticks = append(ticks, decimal(int(k)*unit, at))
+			}
+			return ticks
+		}
+	}
+}
+
+// decimal returns n times a power of ten, as near as a number of 64 bits can be.
+func decimal(n, power int) float64 {
+	v, _ := strconv.ParseFloat(fmt.Sprintf("%de%d", n, power), 64)
+	return v
 }
