@@ -349,9 +349,10 @@ func (r *Run) AddSense(line []byte) {
 		r.countBadLine(fileSense, fmt.Errorf("a row without a time"))
 		return
 	}
+	made := row.Made(r.newest)
 	if row.Step > r.upTo {
 		r.samples += row.Samples
-		r.stepsTold += row.Steps * uint64(max(row.Round, 1))
+		r.stepsTold += made
 		r.upTo = row.Step
 	}
 	r.newest, r.newestAt = &row, Seconds(t)
@@ -361,7 +362,7 @@ func (r *Run) AddSense(line []byte) {
 	nan := math.NaN()
 	mean := nan
 	if row.Span > 0 {
-		mean = row.Span / float64(row.Steps) / float64(max(row.Round, 1))
+		mean = row.Span / float64(made)
 	}
 	values := []float64{nan, nan, nan, nan, nan, float64(row.Size), nan, nan, nan}
 	if q := row.Seconds; q != nil {

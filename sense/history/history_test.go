@@ -167,6 +167,34 @@ func TestCompact(t *testing.T) {
 	}
 }
 
+// Rounds of several lengths are in a row: how many optimizer steps these are follows from the row
+// before, else from the samples.
+func TestMadeSteps(t *testing.T) {
+	four := history.Row{Step: 8, Steps: 4, OptimizerSteps: 28, Round: 4, Batch: 64,
+		Samples: 14*64 - 7}
+	for what, c := range map[string]struct {
+		row    history.Row
+		before *history.Row
+		want   uint64
+	}{
+		"behind its neighbour": {four, &history.Row{Step: 4, OptimizerSteps: 15, Round: 4}, 13},
+		"behind single steps": {history.Row{Step: 8, Steps: 4, OptimizerSteps: 17, Round: 4},
+			&history.Row{Step: 4}, 13},
+		"behind another run's": {four, &history.Row{Step: 4}, 14},
+		"behind a gap":         {four, &history.Row{Step: 3, OptimizerSteps: 15, Round: 4}, 14},
+		"of an older version":  {four, &history.Row{Step: 4, Round: 4}, 14},
+		"the first":            {four, nil, 14},
+		"of unknown samples":   {history.Row{Step: 4, Steps: 4, Round: 4}, nil, 16},
+		"of too many": {history.Row{Step: 1 << 53, Steps: 1 << 53, Round: 1 << 31}, nil,
+			1 << 53},
+		"of single steps": {history.Row{Step: 4, Steps: 4, Batch: 8, Samples: 9}, nil, 4},
+	} {
+		if got := c.row.Made(c.before); got != c.want {
+			t.Errorf("a row %s is of %d steps, want %d", what, got, c.want)
+		}
+	}
+}
+
 // What of the noise is known is in a row, or why it is not, in few bytes.
 func TestNoise(t *testing.T) {
 	known := history.NewNoise(noise.Estimate{Known: true, Above: true,

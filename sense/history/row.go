@@ -35,8 +35,9 @@ type Row struct {
 	Batch      uint64  `json:"batch,omitempty"`
 	Change     uint64  `json:"change,omitempty"`  // number of the newest change of the setting
 	Samples    uint64  `json:"samples,omitempty"` // of all these steps
-	// Round is of how many optimizer steps each of Steps was, which workers made on their own; 0 =
-	// one. Seconds, Split and Slack are of one of them.
+	// Round is of how many optimizer steps each of Steps was at most, which workers made on their
+	// own; 0 = one. The last round of an epoch can be shorter. Seconds, Split and Slack are of one
+	// of these steps.
 	Round uint32 `json:"round,omitempty"`
 	// Seconds is what a whole step takes that no change has disturbed.
 	Seconds *Quantiles `json:"seconds,omitempty"`
@@ -144,6 +145,28 @@ func (r *Row) Encode() []byte {
 		return nil
 	}
 	return b.Bytes()
+}
+
+// Made returns how many optimizer steps a row is of, behind the row before it; nil = that is not
+// known, and so of rounds of several lengths only as many steps as their samples make.
+func (r *Row) Made(before *Row) uint64 {
+	if r.Round <= 1 {
+		return r.Steps
+	}
+	most := r.Steps * min(uint64(r.Round), maxCount/r.Steps) // sums do not overflow
+	if before != nil && before.Step+r.Steps == r.Step {
+		was := before.OptimizerSteps
+		if was == 0 && before.Round <= 1 {
+			was = before.Step
+		}
+		if was > 0 && r.OptimizerSteps >= was+r.Steps && r.OptimizerSteps <= was+most {
+			return r.OptimizerSteps - was
+		}
+	}
+	if r.Batch == 0 || r.Samples == 0 {
+		return most
+	}
+	return min(max((r.Samples+r.Batch-1)/r.Batch, r.Steps), most)
 }
 
 const (
