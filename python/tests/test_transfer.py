@@ -8,6 +8,7 @@ import pytest
 
 from shoal._live import transfer
 from shoal._runtime.protocol import HUGE_PAGE
+from shoal.errors import ShoalError
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -178,3 +179,32 @@ def test_memory_with_two_names_is_handed_over_once(monkeypatch):
     assert (sent, made) == (80, 80)
     value["in"][0] = 7
     assert value["out"].tolist() == one.tolist()
+
+
+class _Third(_Handover):
+    """A world of three ranks, of which 0 and 1 are members, as `_Handover` has it."""
+
+    size = 3
+
+
+def test_a_member_with_another_state_gives_nothing():
+    """A member whose items are not those of the header would read beyond its arrays, or give a
+    piece of another tensor: it raises an error that names the first item that differs.
+    """
+    np = pytest.importorskip("numpy")
+    small, large = np.zeros(2), np.zeros(1 << 20)
+    for mine, named in (
+        ({"a": small, "b": small}, "x/b with 16 bytes, another has x/b with 8388608 bytes"),
+        ({"b": large, "a": small}, "x/b with 8388608 bytes, another has x/a with 16 bytes"),
+        ({"a": small}, "no more, another has x/b"),
+    ):
+        world = _Third()
+        for rank, arrays in enumerate(({"a": small, "b": large}, mine)):
+            world.rank = rank
+            state = transfer.State()
+            state.register("x", lambda arrays=arrays: arrays, lambda _: None)
+            if rank == 0:
+                state.send_to_newcomers(world, 1, 0)
+                continue
+            with pytest.raises(ShoalError, match=named):
+                state.send_to_newcomers(world, 1, 0)

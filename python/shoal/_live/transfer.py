@@ -160,7 +160,8 @@ class State:
     def send_to_newcomers(self, world: Group, joined: int, step: int) -> None:
         """Send this member's pieces of the state to the last `joined` ranks, after so many steps of
         the job as `step` says. All members but these call it. Returns when they have the pieces:
-        the state may change after that.
+        the state may change after that. Raises ShoalError where this member has another state than
+        the one whose header counts: each gives a part of what should be the same.
         """
         items: List[Item] = []
         notes: Dict[str, Any] = {}
@@ -186,6 +187,7 @@ class State:
             return
         joiners = range(world.size - joined, world.size)
         parsed = _parse_header(text)
+        _check_listed_alike(listed, parsed)
         ends = _item_ends(parsed["items"])
 
         def send_piece(block: Any, start: int, stop: int) -> List[Handle[Any]]:
@@ -393,6 +395,21 @@ def _parse_header(text: bytearray) -> Dict[str, Any]:
             f"the state of the other members cannot be read ({err}): run the same release of shoal"
             " everywhere"
         ) from None
+
+
+def _check_listed_alike(listed: List[Dict[str, Any]], header: Dict[str, Any]) -> None:
+    """Raise ShoalError where the items that this member has listed are not those that a header has
+    for all members.
+    """
+    common = header.get("common", len(header["items"]))
+    for pair in itertools.zip_longest(listed[:common], header["items"][:common]):
+        here, there = (f"{x['name']} with {x['bytes']} bytes" if x else "no more" for x in pair)
+        if here != there:
+            raise ShoalError(
+                "all members give a part of the state to a worker that joins, and it is not the"
+                f" same on all of them: where this one has {here}, another has {there}. Register"
+                " what differs with alike=False, and build dicts in the same order everywhere"
+            )
 
 
 def _item_ends(listed: List[Dict[str, Any]]) -> List[int]:
