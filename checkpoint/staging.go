@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -147,7 +148,7 @@ func (s *staging) alreadyPublished(id move.Identity) bool {
 
 // lockJournal locks the journal and reads the records of an earlier run of the same move from it.
 // It does not wait for the lock: it fails when another process has it, when the journal is of
-// another move, and when a new move finds too little space on the disk.
+// another move, and when a new move finds a seal or too little space on the disk.
 func (s *staging) lockJournal(id move.Identity) error {
 	if err := syscall.Flock(int(s.journal.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("%s is being written by %s; wait for it, or stop it and run this "+
@@ -167,7 +168,7 @@ func (s *staging) lockJournal(id move.Identity) error {
 		return err
 	}
 	if good == 0 {
-		if err := s.checkSpace(); err != nil {
+		if err := cmp.Or(s.checkNoSeal(), s.checkSpace()); err != nil {
 			return errors.Join(err, os.RemoveAll(s.partialFolder()))
 		}
 		_, err = s.journal.WriteAt(move.AppendHeader(nil, id), 0)
@@ -176,6 +177,19 @@ func (s *staging) lockJournal(id move.Identity) error {
 		_, err = s.journal.Seek(0, io.SeekEnd)
 	}
 	return err
+}
+
+// sealPath returns where the manifest of a single file is published.
+func (s *staging) sealPath() string { return s.dst + "." + manifest.Name }
+
+// checkNoSeal fails when the manifest of a file that had the name before is still there: by it, the
+// new file would be damaged.
+func (s *staging) checkNoSeal() error {
+	if _, err := os.Lstat(s.sealPath()); !s.single || err != nil {
+		return nil
+	}
+	return fmt.Errorf("%s is there already, the seal of another %s; shoal overwrites nothing: "+
+		"remove it, or choose another name", s.sealPath(), s.dst)
 }
 
 // checkSpace fails when the disk has not enough free space.
@@ -337,7 +351,7 @@ func (s *staging) seal(ctx context.Context, m *manifest.Manifest, workers int) (
 	staged, final := filepath.Join(s.partialFolder(), manifest.Name),
 		filepath.Join(s.filesFolder(), manifest.Name)
 	if s.single {
-		final = s.dst + "." + manifest.Name
+		final = s.sealPath()
 	}
 	// The manifest is not written beside the files: if the process were killed here, half a
 	// manifest would be published with them.
