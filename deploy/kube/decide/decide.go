@@ -73,6 +73,7 @@ type Pod struct {
 	Run, Number int
 	Running     bool   // its process has been started
 	Ended       bool   // its process has ended
+	Lingers     bool   // it has Ended, and is there until it is deleted: other processes run in it
 	Deleting    bool   // somebody has asked for its end; it may run for a while
 	Leaves      bool   // if the job is to have fewer pods, this one goes first
 	End         End    // what it has said of the job, if it has ended
@@ -188,11 +189,22 @@ func Next(v View) Decision {
 	return d.delay(v)
 }
 
+// Holds reports whether a pod still has what it was given of the cluster.
+func (p Pod) Holds() bool { return !p.Ended || p.Lingers }
+
+// logs says where people read more of a pod that has ended.
+func (p Pod) logs() string {
+	if p.Lingers {
+		return "its logs go with it, since another container of it does not end"
+	}
+	return fmt.Sprintf("kubectl logs %s shows more", p.Name)
+}
+
 // deleteAll deletes all pods that are not being deleted yet; those that have ended stay for their
 // logs, unless ended.
 func (d *Decision) deleteAll(pods []Pod, ended bool) {
 	for _, p := range pods {
-		if !p.Deleting && (ended || !p.Ended) {
+		if !p.Deleting && (ended || p.Holds()) {
 			d.Delete = append(d.Delete, p.Name)
 		}
 	}
@@ -218,8 +230,7 @@ func (d *Decision) takeEnd(v View) bool {
 				return true
 			}
 			d.State.Phase = Failed
-			d.warn("Failed", "the job has failed, as pod %s says: %s; kubectl logs %[1]s shows "+
-				"more", p.Name, p.Why)
+			d.warn("Failed", "the job has failed, as pod %s says: %s; %s", p.Name, p.Why, p.logs())
 		case Shelved:
 			d.State.Phase = Parked
 			d.say("Parked", "the job has made a checkpoint and given its pods back; it goes on at "+
@@ -326,12 +337,16 @@ func (d *Decision) keepSize(v View) {
 	d.deleteStrays(v.Pods)
 }
 
-// deleteStrays deletes pods that the job is not meant to have: such as were seen late.
+// deleteStrays deletes pods that the job is not meant to have: such as were seen late, and such as
+// linger. One that says that the job is over is left until all have ended.
 func (d *Decision) deleteStrays(pods []Pod) {
 	for _, p := range pods {
+		if p.Run == d.State.Run && p.End == Over && len(d.State.Members) > 0 {
+			continue
+		}
 		member := p.Run == d.State.Run && slices.ContainsFunc(d.State.Members,
 			func(m Member) bool { return m.Number == p.Number })
-		if !member && !p.Ended && !p.Deleting && !slices.Contains(d.Delete, p.Name) {
+		if !member && p.Holds() && !p.Deleting && !slices.Contains(d.Delete, p.Name) {
 			d.Delete = append(d.Delete, p.Name)
 		}
 	}
@@ -374,8 +389,7 @@ func (d *Decision) dropGone(v View) (over bool) {
 }
 
 // setSize adds members that are missing and deletes pods of those that are too many: such as leave
-// first, then those that have not started, and then the newest. live is how many pods have not
-// ended.
+// first, then those that have not started, and then the newest. live is how many pods there are.
 func (d *Decision) setSize(v View, live int) {
 	s := &d.State
 	unseen := 0
@@ -456,10 +470,10 @@ func find(pods []Pod, run, number int) *Pod {
 	return nil
 }
 
-// countLive returns how many pods have not ended.
+// countLive returns how many pods have something of the cluster.
 func countLive(pods []Pod) (n int) {
 	for _, p := range pods {
-		if !p.Ended {
+		if p.Holds() {
 			n++
 		}
 	}

@@ -26,6 +26,7 @@ type cluster struct {
 	joined   map[string]bool // pods that are part of it
 	most     int             // live pods that may be since the last change
 	now      int64           // in seconds
+	sidecars bool            // pods have another container, which never ends by itself
 	broken   string
 
 	seen        []Pod // what the operator sees, as it was some time ago
@@ -113,8 +114,8 @@ func (c *cluster) create(m Member) {
 		return
 	}
 	c.pods = append(c.pods, Pod{Name: name, Run: c.state.Run, Number: m.Number})
-	if n := len(c.alive()); n > c.most {
-		c.fail("%d pods live, and %d were asked for", n, c.most)
+	if n := countLive(c.pods); n > c.most {
+		c.fail("%d pods are there, and %d were asked for", n, c.most)
 	}
 	if m.Number == 0 && !c.state.Begun && c.trains != "" && len(c.alive()) > 1 {
 		c.fail("pod %s begins the job while that of %s trains", name, c.trains)
@@ -143,7 +144,7 @@ func (c *cluster) sweep() {
 
 // end ends the process of a pod.
 func (c *cluster) end(p *Pod, how End) {
-	p.Ended, p.End, p.Why = true, how, "its process has ended"
+	p.Ended, p.Lingers, p.End, p.Why = true, c.sidecars, how, "its process has ended"
 	c.sweep()
 }
 
@@ -155,7 +156,7 @@ func (c *cluster) disturb() string {
 	switch {
 	case event == 0:
 		c.replicas = 1 + c.rand.IntN(4)
-		c.most = max(c.replicas, len(alive))
+		c.most = max(c.replicas, countLive(c.pods))
 		return fmt.Sprintf("replicas %d", c.replicas)
 	case event == 1:
 		c.suspend = !c.suspend
@@ -192,7 +193,7 @@ func (c *cluster) work(p *Pod) {
 		}
 	case c.parked && c.trains != "":
 		for _, q := range c.alive() {
-			q.Ended, q.End = true, Shelved
+			q.Ended, q.Lingers, q.End = true, c.sidecars, Shelved
 		}
 		c.sweep()
 	case p.Deleting:
@@ -221,7 +222,8 @@ func (c *cluster) calm() {
 
 // play plays a random schedule, and returns what was done and which rule is broken.
 func play(seed uint64) (log []string, broken string) {
-	c := &cluster{rand: rand.New(rand.NewPCG(seed, 1)), replicas: 2, most: 2}
+	c := &cluster{rand: rand.New(rand.NewPCG(seed, 1)), replicas: 2, most: 2,
+		sidecars: seed%4 == 0}
 	for range 80 {
 		c.log = append(c.log, c.disturb())
 		for range 1 + c.rand.IntN(3) {
@@ -242,7 +244,7 @@ func play(seed uint64) (log []string, broken string) {
 	}
 	c.suspend = true
 	c.calm()
-	if n := len(c.alive()); n > 0 || c.state.Phase != Parked && c.state.Phase != Failed {
+	if n := countLive(c.pods); n > 0 || c.state.Phase != Parked && c.state.Phase != Failed {
 		c.fail("suspended, the job is %s with %d pods", c.state.Phase, n)
 	}
 	c.deleted = true
@@ -273,7 +275,7 @@ func TestRandomSchedules(t *testing.T) {
 }
 
 // parse returns the pods of a text: run.number and letters, r = it runs, d = it is being deleted,
-// e = it has ended, and after = how.
+// e = it has ended, l = it lingers, and after = how.
 func parse(t *testing.T, text string) (pods []Pod) {
 	t.Helper()
 	for _, word := range strings.Fields(text) {
@@ -284,7 +286,7 @@ func parse(t *testing.T, text string) (pods []Pod) {
 			t.Fatal(err)
 		}
 		p.Running, p.Deleting = strings.Contains(letters, "r"), strings.Contains(letters, "d")
-		p.Ended = strings.Contains(letters, "e")
+		p.Ended, p.Lingers = strings.Contains(letters, "e"), strings.Contains(letters, "l")
 		pods = append(pods, p)
 	}
 	return pods
@@ -349,6 +351,20 @@ func TestNext(t *testing.T) {
 		{"the job is over, and another pod says how", View{Replicas: 2,
 			State: running(1, 2, Member{0, true}, Member{1, true})}, "1.0:r 1.1:e=over",
 			"Running run 1 members 0"},
+		{"who says so stays though it lingers", View{Replicas: 2,
+			State: running(1, 2, Member{0, true}, Member{1, true})}, "1.0:r 1.1:rel=over",
+			"Running run 1 members 0"},
+		{"unless nobody is left to say how", View{Replicas: 2,
+			State: running(1, 2, Member{0, true}, Member{1, true})}, "1.0:e 1.1:rel=over",
+			"Running run 1 delete 1.1 [!PodEnded]"},
+		{"what lingers counts until it is gone", View{Replicas: 2,
+			State: running(1, 2, Member{0, true}, Member{1, true})}, "1.0:r 1.1:rel=left",
+			"Running run 1 members 0 delete 1.1 [PodLeft]"},
+		{"parked by pods that linger", View{Replicas: 1, Suspend: true,
+			State: running(1, 1, Member{0, true})}, "1.0:rel=parked",
+			"Parked run 1 delete 1.0 [Parked]"},
+		{"failed in a pod that lingers", View{Replicas: 1, State: running(1, 1, Member{0, true})},
+			"1.0:rel=failed", "Failed run 1 delete 1.0 [!Failed]"},
 		{"done", View{Replicas: 2, State: running(1, 2, Member{0, true}, Member{1, true})},
 			"1.0:re=finished 1.1:r", "Succeeded run 1 delete 1.1 [Succeeded]"},
 		{"failed", View{Replicas: 1, State: running(1, 1, Member{0, true})}, "1.0:re=failed",

@@ -75,11 +75,11 @@ type told struct {
 	ip   string // of the pod that has answered
 }
 
-// askable returns the addresses of the pods of the newest run that run, but for those whose time to
-// end is over. That which led the job last is the first.
+// askable returns the addresses of the pods of the newest run that run, but for those that linger
+// and those whose time to end is over. That which led the job last is the first.
 func askable(j *v1alpha1.ShoalJob, pods []corev1.Pod, now time.Time) (at []string) {
 	for _, p := range pods {
-		if p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" ||
+		if lingers(&p) || p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" ||
 			p.Labels[labelRun] != strconv.Itoa(j.Status.Run) ||
 			p.DeletionTimestamp != nil && !p.DeletionTimestamp.After(now) {
 			continue

@@ -193,7 +193,7 @@ func countPods(j *v1alpha1.ShoalJob, pods []corev1.Pod) (live, running int) {
 	}
 	for _, p := range seenPods(pods) {
 		delete(names, p.Name)
-		if !p.Ended {
+		if p.Holds() {
 			live++
 		}
 		if p.Running && !p.Ended {
@@ -431,12 +431,12 @@ func (r *Reconciler) useFlavor(ctx context.Context, p *corev1.Pod, name string) 
 	return nil
 }
 
-// takenBy returns how many pods that have not ended run by each claim.
+// takenBy returns how many pods have something by each claim.
 func takenBy(pods []corev1.Pod) map[int]int {
 	taken := map[int]int{}
 	for i := range pods {
 		n, err := strconv.Atoi(pods[i].Labels[labelClaim])
-		if p, ok := seen(&pods[i]); err == nil && ok && !p.Ended {
+		if p, ok := seen(&pods[i]); err == nil && ok && p.Holds() {
 			taken[n]++
 		}
 	}

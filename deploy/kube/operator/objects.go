@@ -3,6 +3,7 @@ package operator
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -147,6 +148,18 @@ func newService(j *v1alpha1.ShoalJob) *corev1.Service {
 			TargetPort: portNumber(portHosts)}}}}
 }
 
+// lingers reports whether the first container of a pod has ended and another one has not, so that
+// the pod never ends by itself. Of init containers that run beside it the cluster sees to the end.
+func lingers(p *corev1.Pod) bool {
+	ended := map[string]bool{}
+	for _, c := range p.Status.ContainerStatuses {
+		ended[c.Name] = c.State.Terminated != nil
+	}
+	list := p.Spec.Containers
+	return len(list) > 1 && ended[list[0].Name] &&
+		slices.ContainsFunc(list[1:], func(c corev1.Container) bool { return !ended[c.Name] })
+}
+
 // seen returns a pod as package decide sees it; false = it is none of the operator's.
 func seen(p *corev1.Pod) (d decide.Pod, ok bool) {
 	run, err := strconv.Atoi(p.Labels[labelRun])
@@ -158,7 +171,8 @@ func seen(p *corev1.Pod) (d decide.Pod, ok bool) {
 		Running: p.Status.Phase == corev1.PodRunning,
 		Ended: p.Status.Phase == corev1.PodSucceeded ||
 			p.Status.Phase == corev1.PodFailed}
-	if !d.Ended {
+	d.Lingers = !d.Ended && lingers(p)
+	if d.Ended = d.Ended || d.Lingers; !d.Ended {
 		return d, true
 	}
 	d.Running, d.Why = true, p.Status.Message

@@ -264,7 +264,7 @@ func (c *testCluster) pods() []corev1.Pod {
 func (c *testCluster) names() string {
 	var names []string
 	for _, p := range c.pods() {
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if d, _ := seen(&p); d.Ended {
 			continue
 		}
 		if p.Spec.Containers[0].Args[0] == "run" {
@@ -281,7 +281,9 @@ func (c *testCluster) end(name, state string) {
 		if p.Name != name {
 			continue
 		}
-		p.Status.Phase = corev1.PodSucceeded
+		if len(p.Spec.Containers) == 1 {
+			p.Status.Phase = corev1.PodSucceeded
+		}
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "train",
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 				Message: fmt.Sprintf(`{"state":%q}`, state)}}}}

@@ -182,7 +182,7 @@ func (s *Scheduler) read(ctx context.Context, from client.Reader, namespace stri
 	of, ours := map[string][]corev1.Pod{}, 0
 	for _, p := range pods.Items {
 		of[p.Labels[LabelJob]] = append(of[p.Labels[LabelJob]], p)
-		if d, ok := seen(&p); ok && !d.Ended {
+		if d, ok := seen(&p); ok && d.Holds() {
 			ours += s.Schedules.unitsOf(p.Spec)
 		}
 	}

@@ -56,7 +56,7 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 	}
 	s.Selector, s.Replicas = LabelJob+"="+j.Name, 0
 	for _, p := range v.Pods {
-		if !p.Ended {
+		if p.Holds() {
 			s.Replicas++
 		}
 	}
