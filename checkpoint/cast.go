@@ -305,11 +305,23 @@ func (x openCast) round(dst []byte, from, count int, buffer *[]byte) error {
 		return err
 	}
 	if i := roundTo(x.to, dst, x.from.DType, src); i >= 0 {
-		return fmt.Errorf("tensor %q: element %v is beyond what %v can say; choose another type "+
-			"for it, such as --dtype '%s=f32'", x.from.Name,
-			tensor.Shape(elementIndex(x.from.Shape, from+i)), x.to, x.from.Name)
+		return &beyondError{x.from.Name, elementIndex(x.from.Shape, from+i), x.to}
 	}
 	return nil
+}
+
+// A beyondError says that an element of a tensor would be infinite in another type. Nothing changes
+// it.
+type beyondError struct {
+	tensor  string
+	element []int
+	to      tensor.DType
+}
+
+// Error says which element that is, and what to do.
+func (e *beyondError) Error() string {
+	return fmt.Sprintf("tensor %q: element %v is beyond what %v can say; choose another type for "+
+		"it, such as --dtype '%s=f32'", e.tensor, tensor.Shape(e.element), e.to, e.tensor)
 }
 
 // roundTo rounds all elements in src, of one type of floats, to another in dst, to nearest with

@@ -179,9 +179,10 @@ func TestCastRefuses(t *testing.T) {
 			Options{Workers: 1})
 		return err
 	}
-	if err := converted(tensor.F16); err == nil ||
-		!strings.Contains(err.Error(), `tensor "w": element [2] is beyond what f16 can say`) {
-		t.Errorf("%v", err)
+	const want = `tensor "w": element [2] is beyond what f16 can say; choose another type for ` +
+		`it, such as --dtype 'w=f32'`
+	if err := converted(tensor.F16); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 	if err := converted(tensor.BF16); err != nil {
 		t.Error(err)

@@ -139,6 +139,9 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 		}
 		result, err := move.Run(ctx, job)
 		var unread *move.SourceError
+		if beyond := (*beyondError)(nil); errors.As(err, &beyond) {
+			return nil, beyond // another plan would not help
+		}
 		if errors.As(err, &unread) && !dead[unread.Region] {
 			dead[unread.Region], cause = true, err
 			continue
