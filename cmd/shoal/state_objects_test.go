@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/format"
@@ -53,7 +54,8 @@ func writeObjects(t testing.TB, dir string) error {
 		),
 		"one.pt": dict(item("step", int64(3))), "alone.pt": w,
 		"listed.pt": dict(item("parts", pickle.Tuple{w, int64(2)})),
-		"none.pt":   &pickle.Dict{Items: []pickle.Item{item("step", int64(3))}},
+		"none.pt": &pickle.Dict{Items: []pickle.Item{
+			item("text", "<\u009b>"+strings.Repeat("é", 100))}},
 	} {
 		o := &format.Output{}
 		if _, err := torchzip.LayoutRoot(o, name, root, []format.Tensor{weight}); err != nil {

@@ -210,14 +210,17 @@ func fileNames(t *format.Tensor) map[string]bool {
 func listValues(out io.Writer, c *format.Checkpoint) error {
 	rows := [][]string{{"VALUE", "IS"}}
 	for _, v := range c.Values {
-		text, err := json.Marshal(plainValue(v.Data))
-		if err != nil {
+		var text strings.Builder
+		e := json.NewEncoder(&text)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(plainValue(v.Data)); err != nil {
 			return err
 		}
-		if len(text) > 100 {
-			text = append(text[:97], "..."...)
+		is := []rune(cli.Visible(strings.TrimSuffix(text.String(), "\n"), false))
+		if len(is) > 100 {
+			is = append(is[:97:97], '.', '.', '.')
 		}
-		rows = append(rows, []string{quotedName(v.Path), string(text)})
+		rows = append(rows, []string{quotedName(v.Path), string(is)})
 	}
 	return cli.Table(out, rows)
 }
