@@ -114,6 +114,9 @@ func (e *engine) readCall(m *worker, p *collective.Posted) error {
 	c.Kind, c.DType, c.Reduction = collective.Kind(d.Kind), tensor.DType(d.DType),
 		collective.Reduction(d.Reduction)
 	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
+	if !c.Kind.Rooted() && !c.Kind.Pairwise() {
+		c.Peer = 0 // it means nothing, so it may be anything, and other hosts check it
+	}
 	c.Flags = collective.Flags(d.Flags)
 	if d.Step && e.signals.SensesStep() {
 		m.ending = signals.Ending{Ticket: d.Ticket, At: e.driver.now(), Told: d.Told}
@@ -145,6 +148,9 @@ func (m *worker) resolveMemory(d *arena.Descriptor, c *collective.Call) (err err
 	}
 	c.Shape = c.Shape[:0]
 	for _, n := range d.Shape[:d.NDim] {
+		if most := uint64(math.MaxInt64 / 2); n > most && c.Kind != collective.Barrier {
+			return fieldErrorOf(m, "shape", "a dimension of %d; there are at most %d", n, most)
+		}
 		c.Shape = append(c.Shape, int(n))
 	}
 	if n, err := tensor.Shape(c.Shape).Elements(); c.Kind != collective.Barrier &&

@@ -1,0 +1,57 @@
+package agent_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/arena"
+)
+
+// Whatever is in the fields of a call that its kind does not use, or in a shape that holds nothing,
+// the call goes through all hosts: the one that leads takes none of it for a fault of the host that
+// it comes from.
+func TestUnusedFieldsAcrossHosts(t *testing.T) {
+	c := startHosts(t, 2, []int{1, 1}, agent.Orders{})
+	workers := []*rawWorker{nil, nil}
+	for range workers {
+		at := <-c.started
+		workers[at.number] = joinRawWithToken(t, at.agent, at.number, at.token)
+	}
+	for what, change := range map[string]func(d *arena.Descriptor){
+		"peer":       func(d *arena.Descriptor) { d.Peer = math.MaxUint32 - 6 },
+		"large peer": func(d *arena.Descriptor) { d.Peer = collective.MaxMembers },
+		"tag":        func(d *arena.Descriptor) { d.Tag = math.MaxUint32 },
+		"weight":     func(d *arena.Descriptor) { d.Weight = math.NaN() },
+		"splits":     func(d *arena.Descriptor) { d.Splits = arena.Ref{Segment: 1, Count: 3} },
+		"shape": func(d *arena.Descriptor) {
+			d.In.Count, d.Out.Count, d.NDim = 0, 0, 2
+			d.Shape = [arena.MaxDims]uint64{0, math.MaxInt64}
+		},
+		"barrier": func(d *arena.Descriptor) {
+			d.Kind, d.Peer, d.NDim = uint8(collective.Barrier), math.MaxUint32-6, 1
+			d.Shape = [arena.MaxDims]uint64{math.MaxUint64}
+		},
+		"all to all": func(d *arena.Descriptor) {
+			d.Kind, d.Peer, d.Out.Offset = uint8(collective.AllToAll), math.MaxUint32-6, 64
+		},
+	} {
+		for _, w := range workers {
+			d := validCall()
+			change(&d)
+			w.submit(d)
+		}
+		for rank, w := range workers {
+			if status, text := w.wait(); status != arena.Done && status != arena.Failed {
+				t.Fatalf("%s: rank %d, status %d: %s", what, rank, status, text)
+			}
+		}
+	}
+	now := c.head.Status()
+	hosts := now.HostNames()
+	if slices.Sort(hosts); !slices.Equal(hosts, []string{"a", "b"}) {
+		t.Errorf("the hosts are %v", hosts)
+	}
+}
