@@ -28,7 +28,10 @@ type routes struct {
 	chosen   map[cost.Class]collective.Route // a class without an entry goes the default route
 	hosts    int                             // hosts of the newest all-reduce between hosts
 	meter    meter.AllReduces
-	measured queue.Queue[decide.Measurement[cost.Sample]]
+	measured queue.Queue[measurement]
+	// members are the hosts of the members of a generation, as measurement has them.
+	members   []string
+	membersAt topo.Generation
 	// cables are the bytes per second that the cables of the hosts of the members of a generation
 	// carry at least, where this agent leads; nil = not known. Nobody changes the slice.
 	cables   []float64
@@ -37,6 +40,12 @@ type routes struct {
 	mu     sync.Mutex // guards what follows
 	kungfu bool       // KungFu's rule changes them
 	tuner  tuner      // nil before a job has use for it
+}
+
+// measurement is what an all-reduce took, and between which hosts.
+type measurement struct {
+	decide.Measurement[cost.Sample]
+	hosts []string // by the least ranks of their members; nobody changes the list
 }
 
 // tuner changes the routes of all-reduces by what those before took, and knows from them what the
@@ -122,12 +131,17 @@ func (r *routes) learnRoute(s cost.Sample, leads bool) {
 func (d *driver) endMeasuring(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
-	known := d.routes.cablesAt == d.head.State().View.Generation
+	view := d.head.State().View
+	if d.routes.membersAt != view.Generation {
+		d.routes.members, d.routes.membersAt = hostsOf(view), view.Generation
+	}
+	known, hosts := d.routes.cablesAt == view.Generation, d.routes.members
 	d.routes.meter.EndTransfers(transfers, sense.Duration(at.Sub(d.began)), func(s cost.Sample) {
 		if known && len(d.routes.cables) == s.Hosts {
 			s.Cables = d.routes.cables
 		}
-		d.routes.measured.Put(decide.Measurement[cost.Sample]{Sample: s, Leads: d.head.Leads()})
+		d.routes.measured.Put(measurement{
+			decide.Measurement[cost.Sample]{Sample: s, Leads: d.head.Leads()}, hosts})
 	})
 }
 
@@ -149,9 +163,9 @@ func (a *Agent) tuneRoutes(ctx context.Context) error {
 			read = now
 			a.readLinks(&meter)
 		}
-		if change, is := r.decideRoutes(o); is {
+		if change, is := r.decideRoutes(o.Measurement); is {
 			// a stopped engine goes no way
-			_ = a.engine.runLater(func() { a.driver.reroute(change) })
+			_ = a.engine.runLater(func() { a.driver.reroute(change, o.hosts) })
 		}
 	}
 }
@@ -237,14 +251,15 @@ func (r *routes) callSeconds() (float64, bool) {
 }
 
 // reroute has all-reduces of a class that begin from now on go by a route, and tells the launcher
-// of the changes that begin or end with it. It runs on the engine's thread.
-func (d *driver) reroute(decided policy.RouteDecision) {
+// of the changes that begin or end with it. hosts are those of the measurement that it was decided
+// by, of which some may have left since. It runs on the engine's thread.
+func (d *driver) reroute(decided policy.RouteDecision, hosts []string) {
 	d.routes.chosen[decided.Class] = decided.Route
 	known := d.head.State()
 	for _, c := range decided.Changes {
 		c.Step, c.OptimizerSteps = known.Steps, known.OptimizerSteps()
-		if decided.Slow >= 0 && c.Phase == setting.Entered {
-			c.Because += "; the cable of " + hostAt(known.View, decided.Slow) + " is slow"
+		if i := decided.Slow; 0 <= i && i < len(hosts) && c.Phase == setting.Entered {
+			c.Because += "; the cable of " + hosts[i] + " is slow"
 		}
 		c = c.WithShortTexts()
 		e := Event{What: "route", Generation: d.generationNumber(known.View.Generation),
@@ -252,15 +267,6 @@ func (d *driver) reroute(decided policy.RouteDecision) {
 			Because: c.Because, Change: &c}
 		d.giveOrder(func(o *Orders) { o.Event(e) })
 	}
-}
-
-// hostAt returns the name of host i of those that hostsOf lists, from 0; where there are fewer, a
-// text for people. It is pure.
-func hostAt(v topo.View, i int) string {
-	if hosts := hostsOf(v); i < len(hosts) {
-		return hosts[i]
-	}
-	return "a host that has left"
 }
 
 // hostsOf returns the hosts of the members, by their least ranks, in a new list. It is pure.

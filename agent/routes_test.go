@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +32,57 @@ func TestRoutesChangeWhileTheJobRuns(t *testing.T) {
 			ahead: true},
 	} {
 		t.Run(step.name, step.runUntilRouted)
+	}
+}
+
+// A host is lost while it is decided that its cable is slow: what is told names that host, and not
+// the one that is counted in its place then.
+func TestTheSlowCableIsThatOfAHostThatIsLost(t *testing.T) {
+	f, c := startElasticJobOnHosts(t, 3, []int{1, 1, 1},
+		client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 7})
+	measured, lost := make(chan struct{}), make(chan struct{})
+	agent.SetSlowCable(c.head, 3, 1, func() {
+		close(measured)
+		<-lost
+	})
+	var slow string
+	var died atomic.Int64 // the step in which it does; slow is set by then
+	var once sync.Once
+	for range 3 {
+		s := <-c.started
+		f.runWorkerAt(s.agent, s.number, s.token, func(_ *elasticJob, _, step int) error {
+			at := died.Load()
+			switch {
+			case s.number == 1 && step >= 3:
+				<-measured
+				slow = s.agent.Host()
+				c.hub.Kill(fabric.Host(slow))
+				died.Store(int64(step))
+				return errHostDies
+			case s.number == 0 && at > 0 && int64(step) >= at+2: // a step was made without it
+				once.Do(func() { close(lost) })
+			}
+			return nil
+		})
+	}
+	f.awaitAndVerify(0, 2)
+	told := func() string {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, e := range f.events {
+			if e.What == "route" {
+				return e.Because
+			}
+		}
+		return ""
+	}
+	why := told()
+	for looks := 0; why == "" && looks < maxLooks; looks++ {
+		runtime.Gosched()
+		why = told()
+	}
+	if why != "the test; the cable of "+slow+" is slow" {
+		t.Errorf("%q is told, and %s was slow", why, slow)
 	}
 }
 
