@@ -53,6 +53,15 @@ func (s *State) delayText(now int64) string {
 // retry begins a job again that has failed, as a pod says.
 func (d *Decision) retry(v View, p Pod) {
 	d.State.crash(v.Now)
+	if v.Frozen {
+		d.State.Phase, d.State.Members = Parked, nil
+		d.State.Retries++
+		d.warn("Retried", "the job has failed, as pod %s says: %s; it begins again from its "+
+			"newest checkpoint when %s, %d of %d times", p.Name, p.Why, v.until(), d.State.Retries,
+			v.Retries)
+		d.deleteAll(v.Pods, false)
+		return
+	}
 	d.newRun()
 	d.State.Retries++
 	d.warn("Retried", "the job has failed, as pod %s says: %s; it begins again from its newest "+

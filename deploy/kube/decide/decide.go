@@ -83,6 +83,7 @@ type Pod struct {
 // View is what is to be judged.
 type View struct {
 	Deleted  bool   // somebody has deleted the job
+	Frozen   bool   // its spec is wrong, so that nothing new is made of it
 	Suspend  bool   // it should have no pods
 	Because  string // why it should have none, or fewer than people want; "" = suspend is true
 	Replicas int    // pods that the job should have
@@ -146,7 +147,10 @@ func (v View) why() string { return cmp.Or(v.Because, "suspend is true") }
 
 // until says when it goes on.
 func (v View) until() string {
-	if v.Because != "" {
+	switch {
+	case v.Frozen && !v.Suspend:
+		return "its spec is right again"
+	case v.Because != "":
 		return "it is given pods again"
 	}
 	return "suspend is false"
@@ -176,7 +180,7 @@ func Next(v View) Decision {
 		d.State.Trained, d.State.Fruitless = true, 0
 	}
 	if d.takeEnd(v) {
-		return d.delay(v)
+		return d.freeze(v).delay(v)
 	}
 	switch {
 	case v.State.Phase == Pending || v.State.Phase == Parked:
@@ -186,7 +190,7 @@ func Next(v View) Decision {
 	default:
 		d.keepSize(v)
 	}
-	return d.delay(v)
+	return d.freeze(v).delay(v)
 }
 
 // Holds reports whether a pod still has what it was given of the cluster.
@@ -245,11 +249,15 @@ func (d *Decision) takeEnd(v View) bool {
 	return false
 }
 
-// begin begins a run, when no pod of an earlier one is left, unless the job is suspended.
+// begin begins a run, when no pod of an earlier one is left, unless the job is suspended or wrong.
 func (d *Decision) begin(v View) {
 	d.State.Phase = Parked
-	d.deleteAll(v.Pods, !v.Suspend) // names of pods have the run, so they would not be in the way
+	// names of pods have the run, so they would not be in the way
+	d.deleteAll(v.Pods, !v.Suspend && !v.Frozen)
 	switch {
+	case v.Frozen:
+		d.State.Phase = v.State.Phase
+		return
 	case v.Suspend:
 		if v.State.Phase == Pending {
 			d.say("Suspended", "the job has no pods: %s", v.why())
@@ -399,7 +407,7 @@ func (d *Decision) setSize(v View, live int) {
 		}
 	}
 	switch missing := v.Replicas - live - unseen; {
-	case missing > 0:
+	case missing > 0 && !v.Frozen:
 		for range missing {
 			s.Members = append(s.Members, Member{Number: s.Next})
 			s.Next++
@@ -442,6 +450,10 @@ func (d *Decision) startedRank(v View, m Member) int {
 // ended, or gives the job up where that has happened too often without a step. What is left are
 // pods that wait for a job to join.
 func (d *Decision) beginAgain(v View) {
+	if v.Frozen { // it is parked when they are gone
+		d.deleteAll(v.Pods, false)
+		return
+	}
 	d.newRun()
 	if d.State.Fruitless < Fruitless {
 		d.warn("Restarted", "all pods that trained are gone and the job has not ended: run %d "+

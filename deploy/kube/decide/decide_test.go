@@ -19,6 +19,7 @@ type cluster struct {
 	pods     []Pod // in the order of their creation
 	replicas int
 	suspend  bool
+	frozen   bool
 	deleted  bool
 	parked   bool // the job has asked its pods to end
 	steps    int64
@@ -71,8 +72,11 @@ func (c *cluster) reconcile(kill bool) {
 	if c.parked {
 		live.ParkedBy = "the operator"
 	}
-	v := View{Deleted: c.deleted, Suspend: c.suspend, Replicas: c.replicas, State: c.seenState,
-		Pods: slices.Clone(c.seen), Live: live, Now: c.now}
+	v := View{Deleted: c.deleted, Frozen: c.frozen, Suspend: c.suspend, Replicas: c.replicas,
+		State: c.seenState, Pods: slices.Clone(c.seen), Live: live, Now: c.now}
+	if c.frozen {
+		v.Replicas = max(1, len(v.State.Members))
+	}
 	d := Next(v)
 	if d.Acts(v.State) {
 		c.seen = slices.Clone(c.pods)
@@ -90,6 +94,9 @@ func (c *cluster) reconcile(kill bool) {
 		return
 	}
 	c.most = max(c.most, c.replicas)
+	if c.frozen && len(d.Create) > 0 {
+		c.fail("a pod is made of a job whose spec is wrong")
+	}
 	for _, m := range d.Create {
 		c.create(m)
 		if dead() {
@@ -152,7 +159,7 @@ func (c *cluster) end(p *Pod, how End) {
 func (c *cluster) disturb() string {
 	alive := c.alive()
 	c.now += c.rand.Int64N(30)
-	event := c.rand.IntN(8)
+	event := c.rand.IntN(9)
 	switch {
 	case event == 0:
 		c.replicas = 1 + c.rand.IntN(4)
@@ -161,6 +168,9 @@ func (c *cluster) disturb() string {
 	case event == 1:
 		c.suspend = !c.suspend
 		return fmt.Sprintf("suspend %v", c.suspend)
+	case event == 8:
+		c.frozen = !c.frozen
+		return fmt.Sprintf("frozen %v", c.frozen)
 	case len(alive) == 0:
 		return "nothing"
 	}
@@ -231,7 +241,7 @@ func play(seed uint64) (log []string, broken string) {
 			c.reconcile(true)
 		}
 	}
-	c.suspend = false
+	c.suspend, c.frozen = false, false
 	c.calm()
 	switch n := len(c.alive()); {
 	case c.state.Phase == Failed && c.steps == 0:

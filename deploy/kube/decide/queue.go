@@ -35,6 +35,9 @@ func (c Claim) Usable() int {
 // waits reports whether a claim waits for quota, and may be changed.
 func (c Claim) waits() bool { return !c.Reserved && !c.Deleting && !c.Finished }
 
+// leaves reports whether the quota of a claim is to be given back.
+func (c Claim) leaves() bool { return !c.waits() && (c.Finished || c.Deleting || c.Evicted) }
+
 // QueueView is what is to be judged of a job that is in a queue.
 type QueueView struct {
 	Queue    string
@@ -44,6 +47,8 @@ type QueueView struct {
 	Suspend  bool // people want that it has none
 	Deleted  bool // somebody has deleted the job
 	Over     bool // the job has ended
+	Frozen   bool // its spec is wrong, so that it asks for nothing new
+	Idle     bool // it has not begun, or is parked
 	Live     int  // pods that there are or may be
 	Running  int  // of these, those whose processes run
 }
@@ -89,6 +94,9 @@ func Queue(v QueueView) (d QueueDecision) {
 				d.Finish = append(d.Finish, c.Number)
 			}
 		}
+	case v.Frozen && v.Idle && v.Live == 0:
+		d.Pods, d.Because = 0, "its spec is wrong"
+		d.deleteClaims(v.Claims)
 	case d.Pods < v.Least:
 		d.Pods, d.Because = 0, v.why()
 		if v.Live == 0 {
@@ -97,6 +105,10 @@ func Queue(v QueueView) (d QueueDecision) {
 	default:
 		if d.Pods < v.Replicas {
 			d.Because = v.why()
+		}
+		if v.Frozen {
+			d.freeze(v, usable)
+			return d
 		}
 		d.adjust(v, usable)
 		d.release(v, usable)
@@ -158,16 +170,9 @@ func (d *QueueDecision) adjust(v QueueView, usable int) {
 			waiting = i
 		case c.waits():
 			d.Delete = append(d.Delete, c.Number)
-		case c.Finished || c.Deleting || c.Evicted:
+		case c.leaves():
 			leaving = true
-			if v.Live > usable {
-				continue
-			}
-			if c.Evicted && !c.Finished && !c.Deleting {
-				d.Clear = append(d.Clear, c.Number)
-			} else {
-				d.Delete = append(d.Delete, c.Number)
-			}
+			d.leave(v, c, usable)
 		case c.Reserved && !c.Admitted:
 			missing -= c.Granted
 		case v.Running >= d.Pods && !c.Ready:
@@ -185,6 +190,17 @@ func (d *QueueDecision) adjust(v QueueView, usable int) {
 		}
 	case !leaving: // one that leaves may be the next to wait
 		d.Create = &Claim{Number: next, Count: missing, Least: 1}
+	}
+}
+
+// leave gives back the quota of a claim that leaves, when no pod needs it.
+func (d *QueueDecision) leave(v QueueView, c Claim, usable int) {
+	switch {
+	case v.Live > usable:
+	case c.Evicted && !c.Finished && !c.Deleting:
+		d.Clear = append(d.Clear, c.Number)
+	default:
+		d.Delete = append(d.Delete, c.Number)
 	}
 }
 

@@ -17,6 +17,7 @@ type testQueue struct {
 	replicas int
 	least    int
 	suspend  bool
+	frozen   bool
 	allowed  int // pods that the last decision lets the job have
 	log      []string
 }
@@ -59,8 +60,13 @@ func (q *testQueue) admit() {
 
 // decide carries out a decision, all of it, and reports whether there was anything to do.
 func (q *testQueue) decide() bool {
-	d := Queue(QueueView{Queue: "lab", Claims: q.claims, Replicas: q.replicas, Least: q.least,
-		Suspend: q.suspend, Live: q.live, Running: q.live})
+	v := QueueView{Queue: "lab", Claims: q.claims, Replicas: q.replicas, Least: q.least,
+		Suspend: q.suspend, Frozen: q.frozen, Live: q.live, Running: q.live,
+		Idle: q.live == 0}
+	if q.frozen {
+		v.Replicas, v.Least = max(1, q.live), 1
+	}
+	d := Queue(v)
 	q.log = append(q.log, fmt.Sprintf("%+v live %d: %+v", q.claims, q.live, d))
 	q.allowed = d.Pods
 	for _, c := range append(d.Resize, d.Return...) {
@@ -84,11 +90,13 @@ func (q *testQueue) decide() bool {
 
 // step has one thing happen, whichever.
 func (q *testQueue) step() {
-	switch n := q.rand.IntN(12); {
+	switch n := q.rand.IntN(13); {
 	case n == 0:
 		q.replicas = q.least + q.rand.IntN(6)
 	case n == 1:
 		q.suspend = !q.suspend
+	case n == 12:
+		q.frozen = !q.frozen
 	case n == 2 && len(q.claims) > 0:
 		c := &q.claims[q.rand.IntN(len(q.claims))]
 		c.Evicted = c.Reserved
@@ -125,7 +133,7 @@ func TestQueueAtRandom(t *testing.T) {
 				t.Fatalf("seed %d: the test grants %d of %d", seed, q.held()+q.others, q.quota)
 			}
 		}
-		q.suspend, q.others, q.replicas = false, 0, max(q.least, 5)
+		q.suspend, q.frozen, q.others, q.replicas = false, false, 0, max(q.least, 5)
 		quiet := 0
 		for n := 0; quiet < 5 && n < 300; n++ {
 			q.admit()
@@ -196,6 +204,20 @@ func TestQueue(t *testing.T) {
 			"pods 0, delete [1]"},
 		{"it has ended", QueueView{Replicas: 4, Over: true, Claims: []Claim{granted}},
 			"pods 4, finish [1]"},
+		{"it is wrong and grows by nothing", QueueView{Replicas: 3, Live: 3, Frozen: true,
+			Claims: []Claim{granted, {Number: 2, Count: 2, Least: 1}}}, "pods 3"},
+		{"it is wrong and evicted", QueueView{Replicas: 4, Live: 4, Frozen: true,
+			Claims: []Claim{evicted}}, "pods 0, queue lab takes quota back: preempted"},
+		{"it is wrong and what it grew by is evicted, and gone", QueueView{Replicas: 4, Live: 4,
+			Frozen: true, Claims: []Claim{granted, change(func(c *Claim) {
+				c.Number, c.Evicted = 2, true
+			})}}, "pods 4, clear [2]"},
+		{"it is wrong and has lost its pods", QueueView{Replicas: 2, Frozen: true,
+			Claims: []Claim{granted}}, "pods 2"},
+		{"it is wrong and parked", QueueView{Replicas: 1, Frozen: true, Idle: true,
+			Claims: []Claim{granted}}, "pods 0, its spec is wrong, delete [1]"},
+		{"it is wrong and has ended", QueueView{Replicas: 1, Frozen: true, Over: true,
+			Claims: []Claim{granted}}, "pods 1, finish [1]"},
 		{"somebody deletes its claim", QueueView{Replicas: 4, Live: 4, Claims: []Claim{
 			change(func(c *Claim) { c.Deleting = true })}},
 			"pods 0, it waits for quota of queue lab"},

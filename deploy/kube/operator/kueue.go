@@ -162,8 +162,9 @@ func (r *Reconciler) claim(ctx context.Context, j *v1alpha1.ShoalJob, w *wish, d
 		return err
 	}
 	view := decide.QueueView{Queue: j.Labels[labelQueue], Replicas: w.replicas,
-		Least: w.least(), Suspend: w.suspend, Deleted: deleted,
-		Over: j.Status.Phase == v1alpha1.Succeeded || j.Status.Phase == v1alpha1.Failed}
+		Least: w.least(), Suspend: w.suspend, Deleted: deleted, Frozen: w.wrong != "",
+		Over: j.Status.Phase == v1alpha1.Succeeded || j.Status.Phase == v1alpha1.Failed,
+		Idle: idle(j.Status.Phase)}
 	for _, c := range claims {
 		view.Claims = append(view.Claims, c.Claim)
 	}

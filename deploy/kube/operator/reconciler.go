@@ -82,7 +82,10 @@ func (r *Reconciler) reconcile(ctx context.Context, key client.ObjectKey) (ctrl.
 	switch {
 	case deleted:
 	case errors.As(fault, &wrong):
-		return r.refuse(ctx, j, wrong)
+		if !controllerutil.ContainsFinalizer(j, finalizer) { // nothing was made for it
+			return r.refuse(ctx, j, wrong)
+		}
+		w.freeze(j, wrong)
 	case fault != nil:
 		return ctrl.Result{}, fault
 	case controllerutil.AddFinalizer(j, finalizer):
@@ -101,13 +104,13 @@ func (r *Reconciler) reconcile(ctx context.Context, key client.ObjectKey) (ctrl.
 	return r.advance(ctx, j, w, deleted)
 }
 
-// refuse sets condition Invalid. A job that runs is left as it is.
+// refuse sets condition Invalid of a job for which nothing was made yet.
 func (r *Reconciler) refuse(ctx context.Context, j *v1alpha1.ShoalJob, wrong *invalid) (ctrl.Result,
 	error) {
 	next := j.DeepCopy()
 	s := &next.Status
 	s.ObservedGeneration = j.Generation
-	setInvalid(s, wrong.text, j.Generation)
+	setInvalid(s, specRefused, wrong.text, j.Generation)
 	if s.Phase == v1alpha1.Pending {
 		s.Phase = v1alpha1.Invalid
 	}
@@ -179,7 +182,7 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 	}
 	view := decide.View{Deleted: deleted, Suspend: w.suspend, Because: w.because,
 		Replicas: w.replicas, Retries: int(j.Spec.BackoffLimit), Now: r.Now().Unix(),
-		State: stateOf(j.Status), Pods: seenPods(pods), Live: told.live}
+		State: stateOf(j.Status), Pods: seenPods(pods), Live: told.live, Frozen: w.wrong != ""}
 	markPods(view.Pods, w, pods)
 	d := decide.Next(view)
 	if d.Acts(view.State) {
@@ -190,7 +193,7 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 		markPods(view.Pods, w, pods)
 		d = decide.Next(view)
 	}
-	if !deleted {
+	if !deleted && w.wrong == "" {
 		if err := r.prepare(ctx, j, &w, d, view.Pods); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -198,10 +201,7 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 	next := j.DeepCopy()
 	clearRefused(&next.Status, d, w)
 	setStatus(next, d, view, told, r.Now())
-	if w.lack.text != "" && setRefused(next, w.lack.text) {
-		d.Events = append(d.Events, decide.Event{Reason: "Refused", Text: w.lack.text,
-			Warning: true})
-	}
+	d.Events = append(d.Events, setFaults(next, w)...)
 	setAdmitted(next, w, r.Now())
 	// without a change this still fails if somebody else has written the job since it was read
 	if len(d.Create) > 0 || !reflect.DeepEqual(next.Status, j.Status) {
@@ -282,9 +282,7 @@ func (r *Reconciler) createPods(ctx context.Context, j *v1alpha1.ShoalJob, w wis
 		case errors.As(err, &no):
 			last = no
 		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-			r.say(j, decide.Event{Reason: "Invalid", Warning: true,
-				Text: "spec.template makes no pod: " + err.Error()})
-			return ctrl.Result{}, r.setTemplateFault(ctx, j, err)
+			return r.refuseTemplate(ctx, j, err)
 		default:
 			return ctrl.Result{}, err
 		}
@@ -301,10 +299,19 @@ func (r *Reconciler) createPods(ctx context.Context, j *v1alpha1.ShoalJob, w wis
 	return ctrl.Result{}, nil
 }
 
-// setTemplateFault sets condition Invalid because the cluster refuses a pod of the template.
-func (r *Reconciler) setTemplateFault(ctx context.Context, j *v1alpha1.ShoalJob, err error) error {
-	setInvalid(&j.Status, "spec.template: "+err.Error(), j.Generation)
-	return r.Client.Status().Update(ctx, j)
+// refuseTemplate sets condition Invalid because the cluster refuses a pod of the template, and has
+// that tried again later.
+func (r *Reconciler) refuseTemplate(ctx context.Context, j *v1alpha1.ShoalJob, err error) (
+	ctrl.Result, error) {
+	text := "spec.template makes no pod: " + err.Error()
+	if setInvalid(&j.Status, templateRefused, text, j.Generation) {
+		j.Status.LastChange = text
+		if err := r.Client.Status().Update(ctx, j); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
+		}
+		r.say(j, decide.Event{Reason: "Invalid", Text: text, Warning: true})
+	}
+	return ctrl.Result{RequeueAfter: retryAgain}, nil
 }
 
 // say makes an event of a job, in words for people.

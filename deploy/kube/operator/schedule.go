@@ -94,7 +94,7 @@ func (w *wish) take(j *v1alpha1.ShoalJob) {
 	w.limited = true
 	s := j.Status.Schedule
 	switch {
-	case w.suspend:
+	case w.suspend || s == nil && w.wrong != "":
 	case s == nil:
 		w.suspend, w.because = true, "the schedule of the namespace has not decided yet"
 	case s.Pods == 0:
@@ -290,11 +290,16 @@ func (s *Scheduler) toJob(j *v1alpha1.ShoalJob, pods []corev1.Pod) schedule.Job 
 func (v *space) decide(now time.Time) (d outcome, err error) {
 	known := slices.Clone(v.known)
 	for i := range known {
-		if k := &known[i]; k.Aside && k.Has > 0 && v.jobs[i].Spec.Suspend {
-			k.Has = 0
-			d.none = append(d.none, schedule.Allotment{Name: k.Name, History: k.History,
-				Because: "suspend is true"})
+		k := &known[i]
+		none := schedule.Allotment{Name: k.Name, History: k.History, Because: "suspend is true"}
+		switch {
+		case !k.Aside || k.Has == 0 || !v.jobs[i].Spec.Suspend && k.Pods > 0:
+			continue
+		case !v.jobs[i].Spec.Suspend:
+			none.Because = "it has no pods, and its spec is wrong"
 		}
+		k.Has = 0
+		d.none = append(d.none, none)
 	}
 	d.Decision, err = schedule.Decide(schedule.View{Now: now.UnixMilli(), Capacity: v.capacity,
 		Jobs: known})

@@ -30,6 +30,13 @@ type wish struct {
 	claims  []claimed   // by which it has pods, if it is in a queue
 	taken   map[int]int // how many pods run by each claim, by its number
 	lack    lack        // what the cluster refuses of what it needs beside pods
+	wrong   string      // what is wrong with the spec, so that nothing new is made; "" = nothing
+}
+
+// freeze makes the wish of a job whose spec is wrong that which it has.
+func (w *wish) freeze(j *v1alpha1.ShoalJob, wrong *invalid) {
+	w.wrong, w.suspend = wrong.text, j.Spec.Suspend
+	w.slots, w.replicas = max(1, w.slots), max(1, len(j.Status.Pods))
 }
 
 // invalid is a fault of a ShoalJob: condition Invalid shows it.
@@ -112,10 +119,10 @@ func (w wish) check(j *v1alpha1.ShoalJob) error {
 	return nil
 }
 
-// most returns how many pods a job may use: replicas, where people say that, and otherwise as many
-// as hold the greatest number of workers.
+// most returns how many pods a job may use: replicas, where people say that or the spec is wrong,
+// and otherwise as many as hold the greatest number of workers.
 func (w wish) most(j *v1alpha1.ShoalJob) int {
-	if j.Spec.Replicas != nil {
+	if j.Spec.Replicas != nil || w.wrong != "" {
 		return w.replicas
 	}
 	return (max(w.job.Max, w.job.Workers) + w.slots - 1) / w.slots

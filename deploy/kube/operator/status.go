@@ -44,6 +44,11 @@ func stateOf(s v1alpha1.ShoalJobStatus) decide.State {
 	return state
 }
 
+// idle reports whether a job in a phase has not begun, or is parked.
+func idle(p v1alpha1.Phase) bool {
+	return p == v1alpha1.Pending || p == v1alpha1.Invalid || p == v1alpha1.Parked
+}
+
 // setStatus makes the status of a job what was decided, and what is known of it.
 func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, now time.Time) {
 	s := &j.Status
@@ -80,7 +85,9 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 	}
 	if !v.Deleted {
 		s.ObservedGeneration = j.Generation
-		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionInvalid)
+		if !v.Frozen {
+			clearInvalid(j, d)
+		}
 	}
 	resizing := d.State.Phase == decide.Running && (int(s.Replicas) != v.Replicas ||
 		t.live.Answers && t.job.Size != t.job.Want)
@@ -120,9 +127,49 @@ func reason(p decide.Phase) string {
 	return string(p)
 }
 
-// setInvalid sets condition Invalid.
-func setInvalid(s *v1alpha1.ShoalJobStatus, text string, generation int64) {
-	meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: v1alpha1.ConditionInvalid,
-		Status: metav1.ConditionTrue, Reason: "SpecRefused", Message: text,
+// The reasons of condition Invalid.
+const (
+	specRefused     = "SpecRefused"
+	templateRefused = "TemplateRefused"
+)
+
+// setFaults sets the conditions that say what is wrong with a spec and what the cluster refuses. It
+// returns the events that say what is news of that.
+func setFaults(j *v1alpha1.ShoalJob, w wish) (list []decide.Event) {
+	s := &j.Status
+	if w.wrong != "" && j.DeletionTimestamp == nil {
+		if s.Phase == v1alpha1.Pending {
+			s.Phase = v1alpha1.Invalid
+		}
+		if setInvalid(s, specRefused, w.wrong, j.Generation) {
+			s.LastChange = w.wrong
+			list = append(list, decide.Event{Reason: "Invalid", Text: w.wrong, Warning: true})
+		}
+	}
+	if w.lack.text != "" && setRefused(j, w.lack.text) {
+		list = append(list, decide.Event{Reason: "Refused", Text: w.lack.text, Warning: true})
+	}
+	return list
+}
+
+// setInvalid sets condition Invalid, and reports whether that is news.
+func setInvalid(s *v1alpha1.ShoalJobStatus, reason, text string, generation int64) bool {
+	return meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: v1alpha1.ConditionInvalid,
+		Status: metav1.ConditionTrue, Reason: reason, Message: text,
 		ObservedGeneration: generation})
+}
+
+// clearInvalid takes condition Invalid away from a job whose spec is right. That of a template of
+// which the cluster has taken no pod stays until it is changed, or no pod is to be made of it.
+func clearInvalid(j *v1alpha1.ShoalJob, d decide.Decision) {
+	s := &j.Status
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionInvalid)
+	if c == nil || c.Reason == templateRefused && c.ObservedGeneration == j.Generation &&
+		(len(d.Create) > 0 || d.Later > 0) {
+		return
+	}
+	if s.LastChange == c.Message {
+		s.LastChange = "the spec is right again"
+	}
+	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionInvalid)
 }
