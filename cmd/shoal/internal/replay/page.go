@@ -56,8 +56,8 @@ func pageOf(r *report) []byte {
 <title>%s</title><link rel="icon" href="data:,"><style>%s</style></head><body><h1>%s</h1>
 `, base64.StdEncoding.EncodeToString(sum[:]), title, style, title)
 	for _, t := range r.Traces {
-		fmt.Fprintf(&b, "<p>On %d GPUs: %d jobs of %d lines, %.0f GPU hours.</p>\n<ul>", t.gpus,
-			len(t.Jobs), t.Rows, t.Work()/3.6e6)
+		fmt.Fprintf(&b, "<p>On %d GPUs: %d jobs of %d lines, %s GPU hours.</p>\n<ul>", t.gpus,
+			len(t.Jobs), t.Rows, amountText(t.Work()/3.6e6))
 		for _, f := range t.Found {
 			fmt.Fprintf(&b, "<li>%s</li>", html.EscapeString(f.String()))
 		}

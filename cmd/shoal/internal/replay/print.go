@@ -68,8 +68,8 @@ func printReport(out io.Writer, r *report) error {
 		if len(r.Traces) > 1 {
 			on = fmt.Sprintf(" on %d GPUs", t.gpus)
 		}
-		fmt.Fprintf(out, "%s%s: %s of %s, %.0f GPU hours\n", cli.Visible(r.File, false), on,
-			plural.Of(len(t.Jobs), "job"), plural.Of(t.Rows, "line"), t.Work()/3.6e6)
+		fmt.Fprintf(out, "%s%s: %s of %s, %s GPU hours\n", cli.Visible(r.File, false), on,
+			plural.Of(len(t.Jobs), "job"), plural.Of(t.Rows, "line"), amountText(t.Work()/3.6e6))
 		for _, f := range t.Found {
 			if i == 0 || f.Rule == trace.LargerThanCluster {
 				fmt.Fprintf(out, "  %s\n", f)
@@ -111,7 +111,7 @@ func (r *report) table() [][]string {
 		rows = append(rows, []string{cli.Visible(x.Policy, false), strconv.Itoa(x.GPUs),
 			hoursText(x.Mean), hoursText(x.Median), hoursText(x.P99), hoursText(x.Wait),
 			hoursText(x.Makespan), percentText(x.Used), strconv.Itoa(x.Moves),
-			percentText(x.Unfair), met, refused, fmt.Sprintf("%.0f", x.GPUHours), cost})
+			percentText(x.Unfair), met, refused, amountText(float64(x.GPUHours)), cost})
 	}
 	return rows
 }
@@ -122,6 +122,15 @@ func hoursText(x float64) string {
 		return fmt.Sprintf("%.4f", x)
 	}
 	return fmt.Sprintf("%.2f", x)
+}
+
+// amountText writes a number of GPU hours, of which there can be many, as hoursText does, and from
+// 1000 on without a fraction.
+func amountText(x float64) string {
+	if x >= 1000 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return hoursText(x)
 }
 
 // percentText writes a part, from 0 to 1, in percent.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/decide/sched"
 	"github.com/shoal-ml/shoal/internal/cli"
@@ -86,6 +87,9 @@ Policies, and experiments on public data:
 			f.progress = cli.NewProgress(cmd.ErrOrStderr())
 			done := cli.ExitOnSignal(cmd.Context()) // since files are written whole or not at all
 			defer done()
+			if err := f.refuseUnused(cmd.Flags()); err != nil {
+				return err
+			}
 			if f.experiment != "" {
 				return f.runExperiment(cmd.OutOrStdout())
 			}
@@ -130,6 +134,16 @@ func (f *flags) addTo(cmd *cobra.Command) {
 		"folder with public data, for --experiment (default: that of SHOAL_DATA)")
 }
 
+// refuseUnused fails for flags that would change nothing.
+func (f *flags) refuseUnused(set *pflag.FlagSet) error {
+	if f.experiment == "" {
+		return cli.RefuseFlags(set, "an experiment, which --experiment names", "data")
+	}
+	return cli.RefuseFlags(set, "a TRACE of yours, and an experiment says itself what it plays",
+		"gpus", "policy", "answer-in", "per-host", "curves", "costs", "sigma", "load", "round",
+		"age", "price", "strict", "csv", "html", "force")
+}
+
 // validate fails for flags that make no sense.
 func (f *flags) validate() error {
 	switch {
@@ -145,6 +159,8 @@ func (f *flags) validate() error {
 		return cli.Usagef("--price=%v: it is 0 or more", f.price)
 	case f.load == 0:
 		return cli.Usagef("--load=0: nobody would arrive; 1 is as in the trace")
+	case f.csv != "" && filepath.Clean(f.csv) == filepath.Clean(f.html):
+		return cli.Usagef("--csv and --html are both %s: choose another name for one", f.csv)
 	}
 	for _, n := range f.gpus {
 		if n < 1 || n > 1<<20 {
