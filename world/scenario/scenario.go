@@ -65,12 +65,15 @@ func (e Expectation) Holds(value float64) bool {
 	return value == e.Value
 }
 
+// maxFaulty is how many faulty lines an error tells of: a file of another kind has millions.
+const maxFaulty = 20
+
 // usualSteps is how many steps a scenario takes that does not say when it ends.
 const usualSteps = 1000
 
 // Parse reads a scenario. policies are the names of those who can decide. what is a what-if, such
 // as "size=8, link h2=100Mbit", by which the job differs from what the text says; "" = in nothing.
-// The error joins what is wrong with each line.
+// The error joins what is wrong with each of the first faulty lines.
 func Parse(text string, policies []string, what string) (*Scenario, error) {
 	return parse(text, policies, what, nil)
 }
@@ -93,9 +96,14 @@ func parse(text string, policies []string, what string, seed *uint64) (*Scenario
 			continue
 		}
 		p.readLine(l, strings.Join(l.words, " "))
-		if l.err != nil {
-			errs = append(errs, l.err)
+		if l.err == nil {
+			continue
 		}
+		if len(errs) == maxFaulty {
+			errs = append(errs, errors.New("lines after that are wrong too"))
+			break
+		}
+		errs = append(errs, l.err)
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

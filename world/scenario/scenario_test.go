@@ -257,6 +257,15 @@ func TestWhatIfs(t *testing.T) {
 	}
 }
 
+// TestManyFaults has the error about a file of another kind tell of its first lines alone.
+func TestManyFaults(t *testing.T) {
+	_, err := scenario.Parse(strings.Repeat("not a line\n", 1000), nil, "")
+	if err == nil || strings.Count(err.Error(), "\n") != 20 ||
+		!strings.HasSuffix(err.Error(), "\nlines after that are wrong too") {
+		t.Error(err)
+	}
+}
+
 // Whatever text comes in, Parse never panics, and what it takes is a job.
 func FuzzParse(f *testing.F) {
 	f.Add(whole, "")

@@ -8,7 +8,6 @@ import (
 	"io"
 	"iter"
 	"math"
-	"os"
 	"slices"
 	"strings"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/world/play"
@@ -195,10 +195,13 @@ func (o *options) run(out io.Writer, files []string) error {
 	return nil
 }
 
+// maxFile is how many bytes of a scenario are read.
+const maxFile = 16 << 20
+
 // play plays a file, and if there is a what-if also with that. What is wrong with the scenario is
 // wrong usage.
 func (o *options) play(file string) (*played, error) {
-	text, err := os.ReadFile(file)
+	text, err := durable.Read(file, maxFile)
 	if err != nil {
 		return nil, err
 	}
