@@ -21,6 +21,7 @@ type Claim struct {
 	Deleting bool // somebody has deleted it
 	Finished bool // it claims nothing any more
 	Ready    bool // the queue was told that its pods run
+	Astray   bool // it is in a queue that the job names no more
 	Why      string
 }
 
@@ -58,7 +59,7 @@ type QueueDecision struct {
 	Pods    int    // that the job may have now; 0 = none
 	Because string // why the queue does not let it have what people want; "" = it does
 	Create  *Claim
-	Resize  []Claim // such as wait, with another Count and Least
+	Resize  []Claim // such as wait, with another Count and Least, in the queue that the job names
 	Return  []Claim // such as are granted, with a larger Returned
 	Clear   []int   // numbers of claims that were evicted, and are to wait again
 	Delete  []int   // numbers of claims that are to go
@@ -149,8 +150,8 @@ func (d *QueueDecision) wait(v QueueView) {
 		case c.Reserved && c.Evicted:
 			d.Clear = append(d.Clear, c.Number)
 		case c.Reserved:
-		case c.Count != v.Replicas || c.Least != v.Least:
-			c.Count, c.Least = v.Replicas, v.Least
+		case c.Count != v.Replicas || c.Least != v.Least || c.Astray:
+			c.Count, c.Least, c.Astray = v.Replicas, v.Least, false
 			d.Resize = append(d.Resize, c)
 		}
 	}
@@ -184,8 +185,8 @@ func (d *QueueDecision) adjust(v QueueView, usable int) {
 		d.Delete = append(d.Delete, v.Claims[waiting].Number)
 	case missing <= 0:
 	case waiting >= 0:
-		if c := v.Claims[waiting]; c.Count != missing || c.Least != 1 {
-			c.Count, c.Least = missing, 1
+		if c := v.Claims[waiting]; c.Count != missing || c.Least != 1 || c.Astray {
+			c.Count, c.Least, c.Astray = missing, 1, false
 			d.Resize = append(d.Resize, c)
 		}
 	case !leaving: // one that leaves may be the next to wait

@@ -11,14 +11,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
 	"github.com/shoal-ml/shoal/deploy/kube/decide"
@@ -47,7 +45,8 @@ const labelClaim = "shoal-ml.github.io/claim"
 // workload is what the operator reads of a Workload.
 type workload struct {
 	Spec struct {
-		PodSets []struct {
+		QueueName string `json:"queueName"`
+		PodSets   []struct {
 			Count    int  `json:"count"`
 			MinCount *int `json:"minCount"`
 		} `json:"podSets"`
@@ -72,6 +71,7 @@ type claimed struct {
 	object  *unstructured.Unstructured
 	flavors []string // on whose nodes its pods run
 	reason  string   // why it was evicted, in Kueue's word
+	queue   string   // that it is in
 }
 
 // readClaim reads a Workload of a job. One that others have written may have anything.
@@ -92,6 +92,7 @@ func readClaim(o *unstructured.Unstructured) (c claimed, err error) {
 	if n := len(w.Spec.PodSets); n != 1 {
 		return c, fmt.Errorf("Workload %s has %d pod sets and not 1; delete it", o.GetName(), n)
 	}
+	c.queue = w.Spec.QueueName
 	c.Count, c.Least = w.Spec.PodSets[0].Count, w.Spec.PodSets[0].Count
 	if least := w.Spec.PodSets[0].MinCount; least != nil {
 		c.Least = *least
@@ -135,6 +136,7 @@ func (r *Reconciler) listClaims(ctx context.Context, j *v1alpha1.ShoalJob) ([]cl
 		if err != nil {
 			return nil, err
 		}
+		c.Astray = c.queue != j.Labels[labelQueue]
 		claims = append(claims, c)
 	}
 	slices.SortFunc(claims, func(a, b claimed) int { return cmp.Compare(a.Number, b.Number) })
@@ -149,13 +151,11 @@ func (r *Reconciler) claim(ctx context.Context, j *v1alpha1.ShoalJob, w *wish, d
 	}
 	w.claims = claims
 	if j.Labels[labelQueue] == "" { // it never was in a queue, or is no more
+		gone := decide.QueueDecision{}
 		for _, c := range claims {
-			gone := decide.QueueDecision{Delete: []int{c.Number}}
-			if err := r.writeClaim(ctx, j, gone, c); err != nil {
-				return err
-			}
+			gone.Delete = append(gone.Delete, c.Number)
 		}
-		return nil
+		return r.writeClaims(ctx, j, w, gone)
 	}
 	pods, err := listPods(ctx, r.Client, j)
 	if err != nil {
@@ -177,8 +177,7 @@ func (r *Reconciler) claim(ctx context.Context, j *v1alpha1.ShoalJob, w *wish, d
 		view.Live, view.Running = countPods(j, pods)
 		d = decide.Queue(view)
 	}
-	err = w.lack.take(r.writeClaims(ctx, j, *w, d, claims), nothing)
-	if err != nil || view.Over {
+	if err := r.writeClaims(ctx, j, w, d); err != nil || view.Over {
 		return err
 	}
 	w.suspend, w.because, w.limited = d.Pods == 0, d.Because, true
@@ -204,190 +203,6 @@ func countPods(j *v1alpha1.ShoalJob, pods []corev1.Pod) (live, running int) {
 	return live + len(names), running
 }
 
-// writeClaims carries out what was decided of the Workloads of a job.
-func (r *Reconciler) writeClaims(ctx context.Context, j *v1alpha1.ShoalJob, w wish,
-	d decide.QueueDecision, claims []claimed) error {
-	for _, c := range claims {
-		if err := r.writeClaim(ctx, j, d, c); err != nil {
-			return fmt.Errorf("Workload %s: %w", c.object.GetName(), err)
-		}
-	}
-	if d.Create == nil {
-		return nil
-	}
-	o, err := r.newWorkload(ctx, j, w, *d.Create)
-	if err == nil {
-		err = r.Client.Create(ctx, o)
-	}
-	if err == nil || apierrors.IsAlreadyExists(err) { // the cache has not seen it yet
-		return nil
-	}
-	return notCreated("Workload", "of the job", err)
-}
-
-// writeClaim carries out what was decided of one Workload.
-func (r *Reconciler) writeClaim(ctx context.Context, j *v1alpha1.ShoalJob, d decide.QueueDecision,
-	c claimed) error {
-	o := c.object.DeepCopy()
-	same := func(x decide.Claim) bool { return x.Number == c.Number }
-	if slices.Contains(d.Delete, c.Number) {
-		if controllerutil.RemoveFinalizer(o, finalizerQuota) {
-			if err := r.Client.Update(ctx, o); err != nil {
-				return client.IgnoreNotFound(err)
-			}
-		}
-		if c.Deleting {
-			return nil
-		}
-		return client.IgnoreNotFound(r.Client.Delete(ctx, o))
-	}
-	if i := slices.IndexFunc(d.Resize, same); i >= 0 {
-		sets, _, _ := unstructured.NestedSlice(o.Object, "spec", "podSets") // readClaim has read it
-		setCounts(sets[0].(map[string]any), d.Resize[i])
-		if err := unstructured.SetNestedSlice(o.Object, sets, "spec", "podSets"); err != nil {
-			return err
-		}
-		return r.Client.Update(ctx, o)
-	}
-	changed := false
-	set := func(kind, reason, message string, is bool) {
-		changed = setCondition(o, metav1.Condition{Type: kind, Status: boolStatus(is),
-			Reason: reason, Message: message, ObservedGeneration: o.GetGeneration(),
-			LastTransitionTime: metav1.NewTime(r.Now())}) || changed
-	}
-	if i := slices.IndexFunc(d.Return, same); i >= 0 {
-		changed = true
-		back := map[string]any{"name": podSet, // readClaim says what is counted
-			"count": int64(c.Count - c.Granted + d.Return[i].Returned)}
-		err := unstructured.SetNestedSlice(o.Object, []any{back}, "status", "reclaimablePods")
-		if err != nil {
-			return err
-		}
-	}
-	switch {
-	case slices.Contains(d.Clear, c.Number):
-		unstructured.RemoveNestedField(o.Object, "status", "admission")
-		unstructured.RemoveNestedField(o.Object, "status", "reclaimablePods")
-		again := c.reason == "Preempted" || c.reason == "NodeFailures"
-		set("Requeued", c.reason, c.Why, again)
-		set("QuotaReserved", "Pending", c.Why, false)
-		set("Admitted", "NoReservation", "The workload has no reservation", false)
-	case slices.Contains(d.Finish, c.Number) && j.Status.Phase == v1alpha1.Succeeded:
-		set("Finished", "Succeeded", j.Status.LastChange, true)
-	case slices.Contains(d.Finish, c.Number):
-		set("Finished", "Failed", j.Status.LastChange, true)
-	case slices.Contains(d.Ready, c.Number):
-		set("PodsReady", "Started", "all pods of the job run", true)
-	}
-	if changed {
-		if err := r.Client.Status().Update(ctx, o); err != nil {
-			return err
-		}
-	}
-	if slices.Contains(d.Finish, c.Number) && controllerutil.RemoveFinalizer(o, finalizerQuota) {
-		return r.Client.Update(ctx, o)
-	}
-	return nil
-}
-
-// boolStatus returns whether a condition holds, as conditions have it.
-func boolStatus(is bool) metav1.ConditionStatus {
-	if is {
-		return metav1.ConditionTrue
-	}
-	return metav1.ConditionFalse
-}
-
-// setCondition sets a condition of a Workload, and reports whether that changes anything.
-func setCondition(o *unstructured.Unstructured, c metav1.Condition) bool {
-	var status struct {
-		Conditions []metav1.Condition `json:"conditions"`
-	}
-	had, is := o.Object["status"].(map[string]any)
-	if !is {
-		had = map[string]any{}
-		o.Object["status"] = had
-	}
-	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(had, &status) // none, if it fails
-	if !meta.SetStatusCondition(&status.Conditions, c) {
-		return false
-	}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
-	if err != nil {
-		return false
-	}
-	list, _, _ := unstructured.NestedSlice(fields, "conditions")
-	return unstructured.SetNestedSlice(o.Object, list, "status", "conditions") == nil
-}
-
-// setCounts makes a pod set that of a claim.
-func setCounts(set map[string]any, c decide.Claim) {
-	set["count"] = int64(c.Count)
-	delete(set, "minCount")
-	if c.Least < c.Count {
-		set["minCount"] = int64(c.Least)
-	}
-}
-
-// newWorkload returns the Workload of a claim.
-func (r *Reconciler) newWorkload(ctx context.Context, j *v1alpha1.ShoalJob, w wish,
-	c decide.Claim) (*unstructured.Unstructured, error) {
-	p := newPod(j, w, 1, 0, false)
-	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: j.Spec.Template.Labels,
-			Annotations: j.Spec.Template.Annotations}, Spec: p.Spec})
-	if err != nil {
-		return nil, err
-	}
-	set := map[string]any{"name": podSet, "template": template}
-	setCounts(set, c)
-	spec := map[string]any{"queueName": j.Labels[labelQueue], "podSets": []any{set},
-		"active": true}
-	if err := r.setPriority(ctx, j, w, spec); err != nil {
-		return nil, err
-	}
-	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
-	o.SetGroupVersionKind(WorkloadKind)
-	owned := ownedBy(j, fmt.Sprintf("shoaljob-%s-%d", j.Name, c.Number))
-	o.SetName(owned.Name)
-	o.SetNamespace(owned.Namespace)
-	o.SetOwnerReferences(owned.OwnerReferences)
-	owned.Labels[labelClaim], owned.Labels[labelOwner] = strconv.Itoa(c.Number), string(j.UID)
-	o.SetLabels(owned.Labels)
-	o.SetFinalizers([]string{finalizerQuota})
-	return o, nil
-}
-
-// setPriority gives the spec of a Workload the priority of its job: that of the class that a label
-// of the job or the template of its pods names, and otherwise that of its job spec.
-func (r *Reconciler) setPriority(ctx context.Context, j *v1alpha1.ShoalJob, w wish,
-	spec map[string]any) error {
-	group, version, kind := WorkloadKind.Group, WorkloadKind.Version, "WorkloadPriorityClass"
-	name := j.Labels[labelPriority]
-	if name == "" {
-		group, version, kind = "scheduling.k8s.io", "v1", "PriorityClass"
-		name = j.Spec.Template.Spec.PriorityClassName
-	}
-	if name == "" {
-		if s := w.job.Schedule; s != nil && s.Priority != 0 {
-			spec["priority"] = int64(s.Priority)
-		}
-		return nil
-	}
-	var class unstructured.Unstructured
-	class.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: version, Kind: kind})
-	if err := r.Fresh.Get(ctx, client.ObjectKey{Name: name}, &class); err != nil {
-		return err
-	}
-	value, _, err := unstructured.NestedInt64(class.Object, "value")
-	if err != nil {
-		return err
-	}
-	spec["priority"] = value
-	spec["priorityClassRef"] = map[string]any{"group": group, "kind": kind, "name": name}
-	return nil
-}
-
 // assign has a pod run by one of the claims of its job that has room for it: on the nodes that
 // Kueue has chosen. Where no claim has room, the pod stays as it is.
 func (r *Reconciler) assign(ctx context.Context, p *corev1.Pod, w wish) error {
@@ -411,7 +226,7 @@ func (r *Reconciler) assign(ctx context.Context, p *corev1.Pod, w wish) error {
 func (r *Reconciler) useFlavor(ctx context.Context, p *corev1.Pod, name string) error {
 	var o unstructured.Unstructured
 	o.SetGroupVersionKind(WorkloadKind.GroupVersion().WithKind("ResourceFlavor"))
-	if err := r.Fresh.Get(ctx, client.ObjectKey{Name: name}, &o); err != nil {
+	if err := r.readByName(ctx, name, &o); err != nil {
 		return err
 	}
 	var flavor struct {

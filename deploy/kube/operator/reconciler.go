@@ -271,10 +271,10 @@ func (r *Reconciler) createPods(ctx context.Context, j *v1alpha1.ShoalJob, w wis
 			continue
 		}
 		p := newPod(j, w, d.State.Run, m.Number, first)
-		if err := r.assign(ctx, p, w); err != nil {
-			return ctrl.Result{}, err
+		err := r.assign(ctx, p, w)
+		if err == nil {
+			err = r.create(ctx, j, p)
 		}
-		err := r.create(ctx, j, p)
 		var no *refused
 		switch {
 		case err == nil || errors.Is(err, errLate):

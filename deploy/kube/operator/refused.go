@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -143,9 +144,12 @@ func checkOwner(j *v1alpha1.ShoalJob, o client.Object) error {
 		"give the job another name", kindOf(o), o.GetName()), true}
 }
 
-// kindOf returns the kind of an object of Kubernetes itself, as people say it: the name of its
-// type, since what a client reads has none in its TypeMeta.
+// kindOf returns the kind of an object, as people say it. That of Kubernetes' own is the name of
+// their type, since what a client reads has none in its TypeMeta.
 func kindOf(o client.Object) string {
+	if u, is := o.(*unstructured.Unstructured); is {
+		return u.GetKind()
+	}
 	return strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
 }
 
@@ -153,6 +157,21 @@ func kindOf(o client.Object) string {
 func forbiddenTo(do string, o client.Object, name string, err error) error {
 	return &refused{fmt.Sprintf("the operator may not %s %s %s: %v; %s", do, kindOf(o), name, err,
 		remedy(err)), true}
+}
+
+// readByName reads an object of the cluster that a job needs. One that is not there or that the
+// operator may not read is a *refused.
+func (r *Reconciler) readByName(ctx context.Context, name string, o *unstructured.Unstructured) (
+	err error) {
+	err = r.Fresh.Get(ctx, client.ObjectKey{Name: name}, o)
+	switch {
+	case apierrors.IsNotFound(err):
+		return &refused{fmt.Sprintf("the cluster has no %s %s, which the job needs: make it, or "+
+			"have the job name another one", o.GetKind(), name), true}
+	case apierrors.IsForbidden(err):
+		return forbiddenTo("read", o, name, err)
+	}
+	return err
 }
 
 // hold notes why the cluster does not take what a job needs, and has that tried again later.

@@ -1,0 +1,165 @@
+package operator
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+)
+
+// label sets a label of the job.
+func (c *testCluster) label(key, value string) {
+	j := c.job()
+	j.Labels[key] = value
+	c.must(c.api.Update(c.t.Context(), j))
+}
+
+// wantRefused compares the beginning of condition Refused; "" = there is none.
+func (c *testCluster) wantRefused(want string) {
+	c.t.Helper()
+	text := ""
+	if x := meta.FindStatusCondition(c.job().Status.Conditions, "Refused"); x != nil {
+		text = x.Message
+	}
+	if !strings.HasPrefix(text, want) || (text == "") != (want == "") {
+		c.t.Fatalf("condition Refused says %q, not %q", text, want)
+	}
+}
+
+// TestOtherQueue has people name another queue while the job waits, as where the first name was a
+// mistake: its claim goes there.
+func TestOtherQueue(t *testing.T) {
+	c := newQueueCluster(t, newJob(example))
+	c.runQueued(3)
+	for _, more := range []bool{false, true} { // then while it waits for more than it has
+		name := map[bool]string{false: "right", true: "third"}[more]
+		if c.label(labelQueue, name); more {
+			c.change(size(3))
+		}
+		c.runQueued(3)
+		all := c.workloads()
+		queue, _, _ := unstructured.NestedString(all[len(all)-1].Object, "spec", "queueName")
+		if queue != name {
+			t.Fatalf("claims %q, the last one is in queue %q, not %s", c.claims(), queue, name)
+		}
+		if !more {
+			c.admit(1, 1, "a100")
+			c.runQueued(6)
+		}
+	}
+}
+
+// TestNoSuchClass has a job name a priority class or get a flavor that the cluster does not have:
+// people are told, what runs goes on, and when it is there, the job gets what it waits for.
+func TestNoSuchClass(t *testing.T) {
+	j := newJob(example)
+	c := newQueueCluster(t, j)
+	c.label(labelPriority, "urgent")
+	c.runQueued(3)
+	c.wantClaims("")
+	c.wantRefused("the cluster has no WorkloadPriorityClass urgent, which the job needs")
+	class := &unstructured.Unstructured{Object: map[string]any{"value": int64(900)}}
+	class.SetGroupVersionKind(WorkloadKind.GroupVersion().WithKind("WorkloadPriorityClass"))
+	class.SetName("urgent")
+	c.must(c.api.Create(t.Context(), class))
+	c.runQueued(3)
+	c.wantRefused("")
+	c.admit(1, 2, "new")
+	c.runQueued(4)
+	c.want(v1alpha1.Starting, "")
+	c.wantRefused("the cluster has no ResourceFlavor new")
+	c.must(c.api.Create(t.Context(), newFlavor("new")))
+	c.runQueued(6)
+	c.want(v1alpha1.Running, "big-1-0* big-1-1")
+	c.wantRefused("")
+	c.must(c.api.Delete(t.Context(), class))
+	c.change(size(3))
+	c.runQueued(3)
+	c.wantRefused("the cluster has no WorkloadPriorityClass urgent")
+	c.end("big-1-1", "over")
+	c.end("big-1-0", "finished")
+	c.runQueued(3)
+	c.want(v1alpha1.Succeeded, "")
+}
+
+// TestForeignWorkload has a Workload of somebody else be in the way, which people are told.
+func TestForeignWorkload(t *testing.T) {
+	c := newQueueCluster(t, newJob(example))
+	other := new(unstructured.Unstructured)
+	other.SetGroupVersionKind(WorkloadKind)
+	named(other, "shoaljob-big-1")
+	c.must(c.api.Create(t.Context(), other))
+	r := func() ctrl.Result {
+		r := &Reconciler{Client: c.api, Fresh: c.api, Asker: c.asker, Events: c, Now: c.now.Local,
+			Kueue: true}
+		result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
+		c.must(err)
+		return result
+	}
+	r()
+	c.wantRefused("Workload shoaljob-big-1 is there and does not belong to the job: delete it")
+	if r().RequeueAfter == 0 {
+		t.Error("nobody looks whether it is still there")
+	}
+	c.must(c.api.Delete(t.Context(), other))
+	c.runQueued(3)
+	c.wantClaims("1: 1-2")
+	c.wantRefused("")
+}
+
+// TestWorkloadUnwritable has the cluster refuse every change of Workloads, as a policy may: the job
+// goes on and ends all the same, and people are told.
+func TestWorkloadUnwritable(t *testing.T) {
+	c := newQueueCluster(t, newJob(example))
+	c.runQueued(3)
+	c.admit(1, 1, "a100")
+	c.runQueued(6)
+	c.want(v1alpha1.Running, "big-1-0*")
+	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "Workload"}, "any", field.ErrorList{
+		field.Invalid(field.NewPath("spec"), "x", "no")})
+	of := func(o client.Object) error {
+		if _, is := o.(*unstructured.Unstructured); is {
+			return invalid
+		}
+		return nil
+	}
+	whole := c.api
+	c.api = interceptor.NewClient(whole.(client.WithWatch), interceptor.Funcs{
+		Create: func(ctx context.Context, api client.WithWatch, o client.Object,
+			opts ...client.CreateOption) error {
+			if err := of(o); err != nil {
+				return err
+			}
+			return api.Create(ctx, o, opts...)
+		},
+		Update: func(ctx context.Context, api client.WithWatch, o client.Object,
+			opts ...client.UpdateOption) error {
+			if err := of(o); err != nil {
+				return err
+			}
+			return api.Update(ctx, o, opts...)
+		}})
+	c.change(size(4)) // the claim that waits is to be larger
+	c.runQueued(3)
+	c.wantRefused("Workload shoaljob-big-2 cannot be written: ")
+	for _, o := range c.workloads()[1:] {
+		o.SetFinalizers(nil)
+		c.must(whole.Update(t.Context(), &o))
+		c.must(c.api.Delete(t.Context(), &o))
+	}
+	c.runQueued(3)
+	c.wantRefused("the cluster takes no such Workload: ")
+	c.end("big-1-0", "finished")
+	c.runQueued(4)
+	c.want(v1alpha1.Succeeded, "")
+}
