@@ -3,6 +3,7 @@ are loaded late, steps that are left out, workers without samples. In a job of o
 test plays.
 """
 
+import types
 from array import array
 
 import pytest
@@ -15,6 +16,8 @@ from local_training import anchor_of, backward, make_data, make_model, make_part
 import shoal
 import shoal.torch
 from shoal._checkpoint.shards import catalogue, shard_ranges
+from shoal.torch.bucket import Bucket
+from shoal.torch.nccl import NcclExchange
 
 
 @pytest.fixture
@@ -163,7 +166,7 @@ def _disregard(step):
     step.weight = step.local_weight = 0
 
 
-@pytest.mark.parametrize("by", ["optimizer", "auto", "ddp"])
+@pytest.mark.parametrize("by", ["optimizer", "auto", "ddp", "ddp that finds unused"])
 def test_a_gradient_that_nobody_has_whose_samples_count_is_none(job, by):
     """A worker without samples computes too, on those of others: it must not step with a gradient
     that is its own.
@@ -171,8 +174,9 @@ def test_a_gradient_that_nobody_has_whose_samples_count_is_none(job, by):
     loader = shoal.torch.loader(make_data(), global_batch=6)
     model = make_model()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    if by == "ddp":
-        model, optimizer = shoal.torch.ddp(model, find_unused_parameters=True), inner
+    if by.startswith("ddp"):
+        find = by.endswith("unused")
+        model, optimizer = shoal.torch.ddp(model, find_unused_parameters=find), inner
         job.size = 2  # a worker that is alone averages nothing
     else:
         optimizer = shoal.torch.optimizer(inner, model, sync="auto" if by == "auto" else None)
@@ -182,7 +186,29 @@ def test_a_gradient_that_nobody_has_whose_samples_count_is_none(job, by):
         backward(model, x, y)
         optimizer.step()
         assert torch.equal(values_of(model), start)
-        assert by == "ddp" or all(p.grad is None for p in model.parameters())
+        assert by.startswith("ddp") or all(p.grad is None for p in model.parameters())
+        break
+
+
+def test_devices_give_nothing_where_nobody_has_samples_that_count(job):
+    """Where the workers are lost that had the samples of a step, those that are left have computed
+    on samples that come again: on the path by NCCL too there is no gradient then.
+    """
+    loader = shoal.torch.loader(make_data(), global_batch=6)
+    summed = []
+    devices = types.SimpleNamespace(begin_step=lambda step: None, all_reduce=summed.append)
+    bucket = Bucket([torch.zeros(3)])
+    job.size = 2
+    for _ in loader:
+        _disregard(loader.step)
+        loader.step._weights = [0, 6]  # and rank 1 is lost
+        exchange = NcclExchange(job, [bucket], devices, [0])
+        exchange.begin_step()
+        bucket.pack([torch.ones(3)])
+        exchange.submit_full(1, end=False)
+        assert [t.tolist() for t in summed] == [[0.0] * 4] and bucket.unpack() == [None]
+        job.size = 1
+        loader.step.commit_without_average()
         break
 
 

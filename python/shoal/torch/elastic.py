@@ -394,9 +394,9 @@ class Average:
         tasks; None = no worker whose samples count has a gradient.
         """
         if average is None:
-            # Those whose samples count have not used it; where one of another worker has, DDP takes
-            # what is in its bucket.
-            if self._used is not None and parameter in self._used:
+            # Those whose samples count have not used it, or are lost; where another worker has, DDP
+            # takes what is in its bucket.
+            if self._used is None or parameter in self._used:
                 zeros = torch.zeros(gradient.shape, dtype=gradient.dtype)
                 self._path.copier.copy_out(gradient, zeros)
             return

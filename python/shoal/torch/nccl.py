@@ -181,7 +181,7 @@ class NcclExchange(Exchange):
         step = self._step
         assert step is not None
         held = step.samples_of_ranks(self._ranks)
-        self._weight = step.weight / held if held else 1 / len(self._ranks)
+        self._weight = step.weight / max(held, 1)  # 0 on all where nobody has samples that count
         self._begun = self._devices.begin_step(step)
         self._sampled: List[Tensor] = []
 
