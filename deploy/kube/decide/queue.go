@@ -17,9 +17,11 @@ type Claim struct {
 	Admitted bool // its pods may run
 	Granted  int  // pods for which it has quota
 	Returned int  // of these, those for which the job has given the quota back
+	Taken    int  // pods that are there by it
 	Evicted  bool // the queue wants the quota back
 	Deleting bool // somebody has deleted it
 	Finished bool // it claims nothing any more
+	Held     bool // it cannot go before the operator lets it
 	Ready    bool // the queue was told that its pods run
 	Astray   bool // it is in a queue that the job names no more
 	Why      string
@@ -91,7 +93,7 @@ func Queue(v QueueView) (d QueueDecision) {
 		}
 	case v.Over:
 		for _, c := range v.Claims {
-			if v.Live == 0 && !c.Finished {
+			if v.Live == 0 && (!c.Finished || c.Held) {
 				d.Finish = append(d.Finish, c.Number)
 			}
 		}
@@ -205,23 +207,24 @@ func (d *QueueDecision) leave(v QueueView, c Claim, usable int) {
 	}
 }
 
-// release gives back the quota of pods that people want no more, of the newest claims first.
+// release gives back the quota of pods that people want no more, of the newest claims first, and of
+// none more than no pod has.
 func (d *QueueDecision) release(v QueueView, usable int) {
 	excess := usable - v.Replicas
 	if v.Live > v.Replicas {
 		return
 	}
 	for _, c := range slices.Backward(v.Claims) {
-		n := c.Usable()
+		n := min(c.Usable()-c.Taken, excess)
 		switch {
-		case n == 0 || excess <= 0:
-		case n <= excess:
+		case n <= 0:
+			continue
+		case n == c.Usable():
 			d.Delete = append(d.Delete, c.Number)
-			excess -= n
 		default:
-			c.Returned += excess
+			c.Returned += n
 			d.Return = append(d.Return, c)
-			excess = 0
 		}
+		excess -= n
 	}
 }

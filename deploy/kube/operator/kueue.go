@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
 	"github.com/shoal-ml/shoal/deploy/kube/decide"
@@ -101,6 +102,7 @@ func readClaim(o *unstructured.Unstructured) (c claimed, err error) {
 	c.Reserved, c.Admitted = is("QuotaReserved"), is("Admitted")
 	c.Evicted, c.Finished, c.Ready = is("Evicted"), is("Finished"), is("PodsReady")
 	c.Deleting = o.GetDeletionTimestamp() != nil
+	c.Held = controllerutil.ContainsFinalizer(o, finalizerQuota)
 	for _, kind := range []string{"QuotaReserved", "Evicted"} {
 		x := meta.FindStatusCondition(w.Status.Conditions, kind)
 		if x != nil && (x.Status == metav1.ConditionTrue) == (kind == "Evicted") {
@@ -165,16 +167,13 @@ func (r *Reconciler) claim(ctx context.Context, j *v1alpha1.ShoalJob, w *wish, d
 		Least: w.least(), Suspend: w.suspend, Deleted: deleted, Frozen: w.wrong != "",
 		Over: j.Status.Phase == v1alpha1.Succeeded || j.Status.Phase == v1alpha1.Failed,
 		Idle: idle(j.Status.Phase)}
-	for _, c := range claims {
-		view.Claims = append(view.Claims, c.Claim)
-	}
-	view.Live, view.Running = countPods(j, pods)
+	seeClaims(&view, j, claims, pods)
 	d := decide.Queue(view)
 	if d.Frees() { // by all pods that there are, and not those that the cache has
 		if pods, err = listPods(ctx, r.Fresh, j); err != nil {
 			return err
 		}
-		view.Live, view.Running = countPods(j, pods)
+		seeClaims(&view, j, claims, pods)
 		d = decide.Queue(view)
 	}
 	if err := r.writeClaims(ctx, j, w, d); err != nil || view.Over {
@@ -183,6 +182,17 @@ func (r *Reconciler) claim(ctx context.Context, j *v1alpha1.ShoalJob, w *wish, d
 	w.suspend, w.because, w.limited = d.Pods == 0, d.Because, true
 	w.replicas = max(1, d.Pods)
 	return nil
+}
+
+// seeClaims makes a view that of claims and pods.
+func seeClaims(v *decide.QueueView, j *v1alpha1.ShoalJob, claims []claimed, pods []corev1.Pod) {
+	taken := takenBy(pods)
+	v.Claims = nil
+	for _, c := range claims {
+		c.Taken = taken[c.Number]
+		v.Claims = append(v.Claims, c.Claim)
+	}
+	v.Live, v.Running = countPods(j, pods)
 }
 
 // countPods returns how many pods of a job there are or may be, and how many of them run.
@@ -259,8 +269,8 @@ func takenBy(pods []corev1.Pod) map[int]int {
 	return taken
 }
 
-// markPods marks those pods of a job that are more than their claims have room for: if the job is
-// to have fewer, these go first.
+// markPods marks those pods of a job that are more than their claims have room for, the newest and
+// before them such as have not started: if the job is to have fewer, these go first.
 func markPods(marked []decide.Pod, w wish, pods []corev1.Pod) {
 	if !w.limited || len(w.claims) == 0 {
 		return
@@ -272,13 +282,25 @@ func markPods(marked []decide.Pod, w wish, pods []corev1.Pod) {
 	for _, c := range w.claims {
 		room[strconv.Itoa(c.Number)] = c.Usable()
 	}
+	order := make([]*decide.Pod, len(marked))
 	for i := range marked {
-		if marked[i].Ended {
-			continue
+		order[i] = &marked[i]
+	}
+	slices.SortFunc(order, func(a, b *decide.Pod) int {
+		switch {
+		case a.Running == b.Running:
+			return cmp.Compare(a.Number, b.Number)
+		case a.Running:
+			return -1
 		}
-		of := claim[marked[i].Name]
-		room[of]--
-		marked[i].Leaves = room[of] < 0
+		return 1
+	})
+	for _, p := range order {
+		if !p.Ended {
+			of := claim[p.Name]
+			room[of]--
+			p.Leaves = room[of] < 0
+		}
 	}
 }
 

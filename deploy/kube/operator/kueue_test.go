@@ -253,6 +253,9 @@ func queued(c *testCluster) {
 	c.runQueued(4)
 	c.want(v1alpha1.Succeeded, "")
 	c.wantClaims("1: 1-2 has 2 finished")
+	if left := c.workloads()[0].GetFinalizers(); len(left) > 0 {
+		c.t.Fatalf("nobody can take a claim away that has served: %q", left)
+	}
 	c.must(c.api.Delete(c.t.Context(), c.job()))
 	c.runQueued(5)
 	if err := c.api.Get(c.t.Context(), c.key, new(v1alpha1.ShoalJob)); err == nil {

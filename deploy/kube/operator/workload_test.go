@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+	"github.com/shoal-ml/shoal/deploy/kube/decide"
 )
 
 // label sets a label of the job.
@@ -162,4 +164,47 @@ func TestWorkloadUnwritable(t *testing.T) {
 	c.end("big-1-0", "finished")
 	c.runQueued(4)
 	c.want(v1alpha1.Succeeded, "")
+}
+
+// TestReturnsUnused has a job shrink while a pod of its older claim is lost: quota is given back of
+// the claims that have no pod for it, so that the queue counts each flavor as it is used.
+func TestReturnsUnused(t *testing.T) {
+	c := newQueueCluster(t, newJob(example))
+	c.change(size(4))
+	c.runQueued(3)
+	c.admit(1, 2, "a100")
+	c.runQueued(6)
+	c.admit(2, 2, "spot")
+	c.runQueued(6)
+	c.want(v1alpha1.Running, "big-1-0* big-1-1 big-1-2 big-1-3")
+	c.remove("big-1-0")
+	c.change(size(2))
+	c.runQueued(5)
+	c.want(v1alpha1.Running, "big-1-1 big-1-2")
+	c.wantClaims("1: 1-4 has 1, 2: 1-2 has 1")
+}
+
+// TestMarkPods has a claim with room for one of two pods: whichever is listed first, that which has
+// not started goes before that which runs, and the newer one otherwise.
+func TestMarkPods(t *testing.T) {
+	one := wish{limited: true, claims: []claimed{{Claim: decide.Claim{Number: 1, Reserved: true,
+		Admitted: true, Granted: 1}}}}
+	for _, x := range []struct{ a, b decide.Pod }{ // b goes
+		{decide.Pod{Name: "a", Number: 2, Running: true}, decide.Pod{Name: "b", Number: 1}},
+		{decide.Pod{Name: "a", Number: 2, Running: true},
+			decide.Pod{Name: "b", Number: 3, Running: true}},
+	} {
+		for _, list := range [][]decide.Pod{{x.a, x.b}, {x.b, x.a}} {
+			pods := make([]corev1.Pod, 2)
+			for i := range pods {
+				pods[i].Name, pods[i].Labels = list[i].Name, map[string]string{labelClaim: "1"}
+			}
+			markPods(list, one, pods)
+			for _, p := range list {
+				if p.Leaves != (p.Name == "b") {
+					t.Errorf("%+v", list)
+				}
+			}
+		}
+	}
 }
