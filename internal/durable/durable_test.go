@@ -58,3 +58,31 @@ func TestModes(t *testing.T) {
 		}
 	}
 }
+
+// TestWriteRefuses has a pipe, a link to one, and a folder in the place of a file: they stay.
+func TestWriteRefuses(t *testing.T) {
+	dir := t.TempDir()
+	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("pipe", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, link, dir} {
+		before, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := durable.Write(path, []byte("four")); err == nil ||
+			!strings.Contains(err.Error(), "is no regular file") {
+			t.Errorf("%s: %v", path, err)
+		}
+		if now, err := os.Lstat(path); err != nil || now.Mode() != before.Mode() {
+			t.Errorf("%s was %v, and is %v: %v", path, before.Mode(), now, err)
+		}
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
