@@ -164,6 +164,10 @@ func (p *problem) parseOn(c *candidate, replicas, stages layout.Axis) error {
 // parseBatch deals the batch among the replicas of a mesh, and looks whether its layers were
 // measured so.
 func (p *problem) parseBatch(c *candidate, replicas layout.Axis) error {
+	if c.sample == 0 {
+		return fmt.Errorf("it does not say how many samples a micro-batch has: add that to one of "+
+			"dp and pp, as in dp=%d(micro=8)", c.replicas)
+	}
 	for _, k := range c.on {
 		if p.costs(k, c.tp, c.sample) == nil {
 			return fmt.Errorf("micro-batches of %d samples were not measured on %s with tp=%d; "+
