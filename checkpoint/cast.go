@@ -8,13 +8,13 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -40,7 +40,7 @@ type CastReport struct {
 }
 
 // optimizerState matches the names of what an optimizer keeps for a parameter, wherever it stands.
-var optimizerState = regexp.MustCompile(`(?:^|\.)(?:exp_avg|exp_avg_sq|max_exp_avg_sq|` +
+var optimizerState = pattern.New(`(?:^|\.)(?:exp_avg|exp_avg_sq|max_exp_avg_sq|` +
 	`momentum_buffer|square_avg|grad_avg|fp32)(?:\.|$)`)
 
 // isOptimizer reports whether a tensor is of an optimizer, by its name and, where the name begins

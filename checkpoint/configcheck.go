@@ -3,19 +3,19 @@ package checkpoint
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format/hf"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // How the tensors of a model are compared with the Hugging Face configuration that is to lie beside
 // them. Nothing here does I/O, or changes the checkpoint.
 
 // inLayer matches the name of a tensor in a decoder layer: the layer's number, and the rest.
-var inLayer = regexp.MustCompile(`^model\.layers\.(\d+)\.(.+)$`)
+var inLayer = pattern.New(`^model\.layers\.(\d+)\.(.+)$`)
 
 // checkConfig fails when a configuration describes another model than the tensors, which have their
 // Hugging Face names. The transformers library at most warns about tensors that it does not expect,

@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/megatron"
 	"github.com/shoal-ml/shoal/format/optim"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -74,7 +74,7 @@ func (c *Checkpoint) prepareOptimizer(to string, given []optim.Group) (notes []s
 
 // trainedState matches the names of optimizer state of a parameter in all formats, without the
 // scaler of f16 gradients.
-var trainedState = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
+var trainedState = pattern.New(`^optimizer\.([^.]+)\.(.+)$`)
 
 // renameForDeepSpeed gives tensors the names that a checkpoint of DeepSpeed has when it is read
 // again, as its manifest lists them. A parameter in f32 without an optimizer copy serves as its own

@@ -2,10 +2,10 @@ package checkpoint
 
 import (
 	"context"
-	"regexp"
 	"slices"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // Tensors that two names share, and tensors that stand for others. One goroutine at a time uses a
@@ -21,10 +21,10 @@ type Tie struct {
 
 var (
 	// outputLayer matches the names of layers that often share the weights of an embedding.
-	outputLayer = regexp.MustCompile(
+	outputLayer = pattern.New(
 		`(?:^|\.)(?:lm_head|output|output_layer|output_projection|embed_out|decoder)\.weight$`)
 	// embeddingLayer matches the names of embeddings of tokens.
-	embeddingLayer = regexp.MustCompile(`(?:^|\.)[^.]*(?:embed|wte|shared)[^.]*\.weight$`)
+	embeddingLayer = pattern.New(`(?:^|\.)[^.]*(?:embed|wte|shared)[^.]*\.weight$`)
 )
 
 // ties looks for a tensor of x, which y lacks, under another name in y. One goroutine uses it;

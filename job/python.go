@@ -3,9 +3,10 @@ package job
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // What a spec says of Python: the command that runs it, and the modules of prefork. Nothing here
@@ -13,8 +14,8 @@ import (
 
 // pythonProgram matches the name of an interpreter, and pythonModule that of a module.
 var (
-	pythonProgram = regexp.MustCompile(`^python[0-9.]*$`)
-	pythonModule  = regexp.MustCompile(`^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$`)
+	pythonProgram = pattern.New(`^python[0-9.]*$`)
+	pythonModule  = pattern.New(`^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$`)
 )
 
 // SplitPython splits a command that runs a script or a module of Python, and tells whether it is

@@ -5,12 +5,12 @@ package job
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
@@ -247,7 +247,7 @@ func workersError(n int) error {
 }
 
 // dnsLabel matches a name of a host without dots, which a name of a job must be too.
-var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+var dnsLabel = pattern.New(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 // checkName returns the Error of a name that cannot name a job; nil if it can.
 func checkName(name string) error {

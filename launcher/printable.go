@@ -1,17 +1,18 @@
 package launcher
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // Text from elsewhere, as it may be shown on a terminal: of messages of other hosts, and of events.
 // The functions are pure; only sanitize changes something, its own message.
 
 // colors matches what gives text a color on a terminal.
-var colors = regexp.MustCompile("\x1b\\[[0-9;:]*m")
+var colors = pattern.New("\x1b\\[[0-9;:]*m")
 
 // printableText returns a text without colors, and with characters that control a terminal, but for
 // tabs, as Go writes them in quotes. Text of other hosts goes to a terminal and into logs that are

@@ -9,12 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/setting"
@@ -156,7 +156,7 @@ func endChangesOfKilledRun(dir string) error {
 }
 
 // numbered matches what the directory of a run has after its name, if that was taken: "-2".
-var numbered = regexp.MustCompile(`^-[1-9][0-9]*$`)
+var numbered = pattern.New(`^-[1-9][0-9]*$`)
 
 // RunNames lists the folders of RunsDir, as they are on the disk; none where it cannot be read.
 func RunNames() (names []string) {

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
@@ -34,7 +34,7 @@ const (
 
 // attemptName matches the objects of an attempt. The name contains the seed, so an attempt is never
 // renamed: it is sealed when its manifest exists.
-var attemptName = regexp.MustCompile(`^step-(\d{1,19})-([0-9a-f]{16})/(.+)$`)
+var attemptName = pattern.New(`^step-(\d{1,19})-([0-9a-f]{16})/(.+)$`)
 
 // folderName returns the name of the folder of an attempt, with a slash.
 func folderName(a snapshot.Attempt) string {

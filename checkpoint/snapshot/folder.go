@@ -6,18 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // The folder of a job's checkpoints, whatever store it is in.
 
 var (
 	// stagingName matches the folder of an unsealed attempt: its step, in digits, and its seed.
-	stagingName = regexp.MustCompile(`^\.staging-(\d{1,19})-([0-9a-f]{16})$`)
+	stagingName = pattern.New(`^\.staging-(\d{1,19})-([0-9a-f]{16})$`)
 	// sealedName matches the folder of a sealed attempt: its step, in digits.
-	sealedName = regexp.MustCompile(`^step-(\d{1,19})$`)
+	sealedName = pattern.New(`^step-(\d{1,19})$`)
 )
 
 // A Folder is where a job keeps its checkpoints. All workers on all hosts have the same. Its

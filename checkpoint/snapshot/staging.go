@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/manifest"
 )
@@ -20,7 +20,7 @@ import (
 // are pure.
 
 // receiptName matches the receipt of a worker; it has the number of workers.
-var receiptName = regexp.MustCompile(`^\.part-\d+-of-(\d{1,9})\.json$`)
+var receiptName = pattern.New(`^\.part-\d+-of-(\d{1,9})\.json$`)
 
 // sealing lets one goroutine of this process seal at a time, and is held while the store does: two
 // would leave a half-written manifest in what is published. Goroutines of other hosts are safe.

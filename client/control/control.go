@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,6 +21,7 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
@@ -387,7 +387,7 @@ func (j *Job) askFor(ctx context.Context, method, path string, body, into any) e
 }
 
 // protocolPath finds the protocol of a launcher in the list of its paths.
-var protocolPath = regexp.MustCompile(`there are GET /v([0-9]+)/`)
+var protocolPath = pattern.New(`there are GET /v([0-9]+)/`)
 
 // otherProtocol returns the error for a launcher that knows none of our paths. It lists its own.
 // answer is the text of the launcher.

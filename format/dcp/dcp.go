@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -62,7 +62,7 @@ type reader struct {
 }
 
 // rankFile matches the files of a rank.
-var rankFile = regexp.MustCompile(`^__(\d{1,9})_\d+\.distcp$`)
+var rankFile = pattern.New(`^__(\d{1,9})_\d+\.distcp$`)
 
 // itemKey returns the key of an item: its name, and the offset of a chunk as text, "" if the item
 // is not a tensor.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -40,11 +40,11 @@ var globals = pickle.InertGlobals(
 )
 
 var (
-	modelFile = regexp.MustCompile(`^(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$`)
-	optimFile = regexp.MustCompile(
+	modelFile = pattern.New(`^(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$`)
+	optimFile = pattern.New(
 		`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
-	layerFile = regexp.MustCompile(`^layer_(\d+)-(?:model_(\d+)-)?model_states\.pt$`)
-	refusedPP = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
+	layerFile = pattern.New(`^layer_(\d+)-(?:model_(\d+)-)?model_states\.pt$`)
+	refusedPP = pattern.New(`^layer_\d+-.*model_states\.pt$`)
 )
 
 // A rankID is the rank that wrote a file: model parallel, then data parallel, both from 0.
@@ -162,7 +162,7 @@ func (r *reader) classifyFile(name string, universal bool) error {
 		return fmt.Errorf("DeepSpeed: %s is of a pipeline with another axis beside data and "+
 			"model, which shoal does not read; convert the checkpoint with ds_to_universal", name)
 	}
-	for expression, into := range map[*regexp.Regexp]map[rankID]string{modelFile: r.models,
+	for expression, into := range map[*pattern.Pattern]map[rankID]string{modelFile: r.models,
 		optimFile: r.optims} {
 		m := expression.FindStringSubmatch(name)
 		if m == nil {

@@ -3,7 +3,6 @@ package deepspeed
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,17 +10,18 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/deepspeed/stages"
 	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // This file reads the files of experts. Methods of a reader run on its goroutine, and may read.
 
 var (
-	expertFile = regexp.MustCompile(
+	expertFile = pattern.New(
 		`^(?:layer_(\d+)_)?expert_(\d+)_mp_rank_(\d+)_model_states\.pt$`)
-	expertOpt = regexp.MustCompile(`^expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
+	expertOpt = pattern.New(`^expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
 	// expertName is that of an expert's parameter: the number in it counts all experts of the
 	// layer, but in a rank's optimizer states only its own.
-	expertName = regexp.MustCompile(
+	expertName = pattern.New(
 		`^(.*\bdeepspeed_moe\.experts\.deepspeed_experts\.)(\d+)(\..*)$`)
 )
 

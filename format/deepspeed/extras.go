@@ -3,7 +3,6 @@ package deepspeed
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -20,7 +20,7 @@ import (
 const maxGroups = 1 << 16
 
 // groupPath is the path of what an optimizer has for a group of parameters.
-var groupPath = regexp.MustCompile(`^optimizer_state\.param_groups\.(\d+)\.(.+)$`)
+var groupPath = pattern.New(`^optimizer_state\.param_groups\.(\d+)\.(.+)$`)
 
 // commonValues returns what optimizer states hold that belongs to no parameter, from the values
 // below stateKey; without lists the keys to leave out.

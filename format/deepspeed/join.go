@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // This file joins what tensor parallel ranks have, after all else, on the reader's goroutine.
@@ -38,7 +38,7 @@ const (
 const mostCompared = 256 << 20
 
 // autoExpert matches the experts of DeepSpeed's AutoEP, which are one tensor on each rank.
-var autoExpert = regexp.MustCompile(`\.experts\.w[123]$`)
+var autoExpert = pattern.New(`\.experts\.w[123]$`)
 
 // recordSharing records what the model states of a model parallel rank say of how parameters are
 // shared, which must be the same on all, and of which have another name.

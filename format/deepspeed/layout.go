@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -38,7 +38,7 @@ const (
 const modulePrefix = "module."
 
 // stateName matches state of a parameter: its kind, and the parameter.
-var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
+var stateName = pattern.New(`^optimizer\.([^.]+)\.(.+)$`)
 
 // megatronScaler is Megatron's scaler of f16 gradients, whose scale is a tensor and not state of a
 // parameter.

@@ -3,9 +3,10 @@ package hf
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
+
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // This file finds out, for the reader of this package, whether files of a checkpoint are missing.
@@ -14,10 +15,10 @@ import (
 var (
 	// numbered matches a name that tells the number of files, such as
 	// model-00003-of-00007.safetensors.
-	numbered = regexp.MustCompile(`^(.*?)(\d+)-of-(\d+)\.(safetensors|bin)$`)
+	numbered = pattern.New(`^(.*?)(\d+)-of-(\d+)\.(safetensors|bin)$`)
 	// rankFile matches a file of torch's distributed checkpoint, where a rank has files only for
 	// the numbers for which it has something to write.
-	rankFile = regexp.MustCompile(`^shard-\d+-model-\d+-of-\d+\.safetensors$`)
+	rankFile = pattern.New(`^shard-\d+-model-\d+-of-\d+\.safetensors$`)
 )
 
 // fileCount returns how many files there are by the name of one; 0 if the name does not tell.

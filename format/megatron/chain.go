@@ -5,13 +5,13 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/megatron/order"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -24,7 +24,7 @@ const (
 )
 
 // ofSeveral matches the path of a value of one of several optimizers, or of the only one.
-var ofSeveral = regexp.MustCompile(`^optimizer\.(?:(\d+)\.)?(.+)$`)
+var ofSeveral = pattern.New(`^optimizer\.(?:(\d+)\.)?(.+)$`)
 
 // ChainOptimizers changes the values and tensors of a checkpoint to the optimizers that Megatron
 // has over the ranks of a spec: with expert parallel ranks experts have one of their own, and

@@ -4,12 +4,12 @@ package megatron
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"slices"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -75,7 +75,7 @@ func unpackBuffers(files *format.Files, p *part) (slots []*slot, err error) {
 }
 
 // bufferKeys matches the names of the distributed optimizer's buffers in torch_dist.
-var bufferKeys = regexp.MustCompile(`^(chained_\d+\.)?optimizer\.distributed\.`)
+var bufferKeys = pattern.New(`^(chained_\d+\.)?optimizer\.distributed\.`)
 
 // flatBufferError says that a buffer of the distributed optimizer cannot be split, and what to do.
 func flatBufferError(what string) error {

@@ -5,16 +5,16 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // huggingFaceState matches an optimizer's state under Hugging Face's names: kind, and parameter.
-var huggingFaceState = regexp.MustCompile(`^optimizer\.([^.]+)\.((?:model|lm_head)\..+)$`)
+var huggingFaceState = pattern.New(`^optimizer\.([^.]+)\.((?:model|lm_head)\..+)$`)
 
 // FoldOptimizer changes an optimizer under the names of Hugging Face for Megatron, in which q, k
 // and v are one parameter, and gate and up another: each has one step count, and one name in the

@@ -2,9 +2,8 @@ package megatron
 
 // This file joins what tensor parallel ranks have, after Read. It moves no bytes, and does no I/O.
 import (
-	"regexp"
-
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // A cut says how tensor parallel ranks share a tensor.
@@ -20,28 +19,28 @@ const (
 // cuts says how Megatron-LM cuts the tensors of its models, Megatron Core's and earlier ones, by
 // the end of their names. The first match counts; for other tensors the cut is unknown.
 var cuts = []struct {
-	name *regexp.Regexp
+	name *pattern.Pattern
 	cut  cut
 }{
-	{regexp.MustCompile(`(^|\.)(word_embeddings|output_layer|lm_head)\.weight$`), byRows},
-	{regexp.MustCompile(`\.(linear_qkv|query_key_value|linear_q|linear_kv)\.(weight|bias)$`),
+	{pattern.New(`(^|\.)(word_embeddings|output_layer|lm_head)\.weight$`), byRows},
+	{pattern.New(`\.(linear_qkv|query_key_value|linear_q|linear_kv)\.(weight|bias)$`),
 		byRows},
 	// or by rows, without a gate
-	{regexp.MustCompile(`\.(linear_fc1|dense_h_to_4h)\.(weight|bias)$`), byHalves},
-	{regexp.MustCompile(
+	{pattern.New(`\.(linear_fc1|dense_h_to_4h)\.(weight|bias)$`), byHalves},
+	{pattern.New(
 		`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.weight$`),
 		byColumns},
-	{regexp.MustCompile(
+	{pattern.New(
 		`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.bias$`),
 		replicated},
-	{regexp.MustCompile(`\.experts\.linear_fc1\.(weight|bias)\d+$`), byHalves},
-	{regexp.MustCompile(`\.experts\.linear_fc2\.weight\d+$`), byColumns},
-	{regexp.MustCompile(`\.experts\.linear_fc2\.bias\d+$`), replicated},
-	{regexp.MustCompile(`(norm|layer_norm)\.(weight|bias)$`), replicated},
-	{regexp.MustCompile(`\.layer_norm_(weight|bias)$`), replicated},
-	{regexp.MustCompile(`(^|\.)(position_embeddings|tokentype_embeddings|router)\.(weight|bias)$`),
+	{pattern.New(`\.experts\.linear_fc1\.(weight|bias)\d+$`), byHalves},
+	{pattern.New(`\.experts\.linear_fc2\.weight\d+$`), byColumns},
+	{pattern.New(`\.experts\.linear_fc2\.bias\d+$`), replicated},
+	{pattern.New(`(norm|layer_norm)\.(weight|bias)$`), replicated},
+	{pattern.New(`\.layer_norm_(weight|bias)$`), replicated},
+	{pattern.New(`(^|\.)(position_embeddings|tokentype_embeddings|router)\.(weight|bias)$`),
 		replicated},
-	{regexp.MustCompile(`\.shared_experts\.gate_weight$`), replicated},
+	{pattern.New(`\.shared_experts\.gate_weight$`), replicated},
 }
 
 // JoinRanks joins the parts of the model's tensors in a checkpoint as Megatron-LM cuts them, and
@@ -86,7 +85,7 @@ func JoinRanks(c *format.Checkpoint) error {
 }
 
 // prefix matches what stands before the names of parameters, in the model and in the optimizer.
-var prefix = regexp.MustCompile(`^(model|optimizer\.[^.]+)\.`)
+var prefix = pattern.New(`^(model|optimizer\.[^.]+)\.`)
 
 // cutOf returns how tensor parallel ranks share the tensor of a name; false where it is not known.
 func cutOf(name string) (cut, bool) {

@@ -2,15 +2,15 @@ package megatron
 
 // This file finds by values of which parameter state is; it may read files, on Read's goroutine.
 import (
-	"regexp"
 	"slices"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
 // noParameter matches tensors of models that no optimizer has.
-var noParameter = regexp.MustCompile(
+var noParameter = pattern.New(
 	`(^|\.)(inv_freq|expert_bias|local_tokens_per_expert|_extra_state)$`)
 
 // maxCompared bounds the elements of a parameter that are compared to distinguish it from others.

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 const (
@@ -62,7 +62,7 @@ var globals = pickle.InertGlobals(
 	"megatron.legacy.model.enums.AttnMaskType",
 )
 
-var rankFolder = regexp.MustCompile(`^mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?$`)
+var rankFolder = pattern.New(`^mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?$`)
 
 // A part is the file of one rank, for one goroutine. Only openDistributed reads files.
 type part struct {

@@ -3,19 +3,19 @@ package megatron
 // This file names the tensors of the ranks' models, of which Read has opened the files: no I/O.
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 var (
-	layer    = regexp.MustCompile(`^(|.*\.)layers\.(\d+)\.`)
-	numbered = regexp.MustCompile(`^(|.*\.)experts\.local_experts\.(\d+)\.`)
+	layer    = pattern.New(`^(|.*\.)layers\.(\d+)\.`)
+	numbered = pattern.New(`^(|.*\.)experts\.local_experts\.(\d+)\.`)
 	// cutExperts are the tensors of which each expert parallel rank has its own.
-	cutExperts = regexp.MustCompile(`(^|\.)experts\.`)
+	cutExperts = pattern.New(`(^|\.)experts\.`)
 )
 
 // A chunk is a model of a rank, several with a virtual pipeline. Its methods only read it.
@@ -169,7 +169,7 @@ func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 // expertOf returns the prefix and number of a tensor's expert, -1 if absurd; is = it is an
 // expert's.
 func expertOf(name string) (prefix string, n int, is bool) {
-	for _, numbers := range []*regexp.Regexp{numbered, groupedExperts} {
+	for _, numbers := range []*pattern.Pattern{numbered, groupedExperts} {
 		if m := numbers.FindStringSubmatch(name); m != nil {
 			if n, err := strconv.Atoi(m[len(m)-1]); err == nil && n <= 1<<20 {
 				return m[1], n, true

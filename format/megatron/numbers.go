@@ -4,7 +4,6 @@ package megatron
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // namesKey is the key under which the values of a group have the names of its parameters, in the
@@ -19,7 +19,7 @@ import (
 const namesKey = "param_names"
 
 // groupPath matches what an optimizer has for a group; of several optimizers one is of experts.
-var groupPath = regexp.MustCompile(
+var groupPath = pattern.New(
 	`^(optimizer\.(?:\d+\.)?)(?:(optimizer|optimizer_state_dict)\.)?param_groups\.(\d+)\.(.+)$`)
 
 // An optimizerPlan is what is known of an optimizer besides tensors. One goroutine; no I/O.

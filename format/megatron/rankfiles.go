@@ -4,13 +4,13 @@ package megatron
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -20,11 +20,11 @@ const (
 )
 
 // knownTensor matches tensors of Megatron Core's models, and with a kind those of optimizers.
-var knownTensor = regexp.MustCompile(
+var knownTensor = pattern.New(
 	`^(?:optimizer\.([^.]+)\.)?(?:model\.)?((?:embedding|decoder|output_layer)\..+)$`)
 
 // plainExpert matches an expert of a Hugging Face model as the preset megatron-core names it.
-var plainExpert = regexp.MustCompile(`^(.*\.)experts\.(\d+)\.`)
+var plainExpert = pattern.New(`^(.*\.)experts\.(\d+)\.`)
 
 // A rankFiles is a rank and what its file is to hold. One goroutine fills it in; it does no I/O.
 type rankFiles struct {

@@ -5,13 +5,13 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/megatron/order"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -20,11 +20,11 @@ var (
 	// bucketKey is that of a bucket in the distributed optimizer's format dp_reshardable: of which
 	// optimizer, if there are several; of which of the ranks that have other parameters; of which
 	// buffer, of what types; which bucket, and which kind of state.
-	bucketKey = regexp.MustCompile(
+	bucketKey = pattern.New(
 		`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.gbuf_idx_(\d+)\.dtype` +
 			`_(.+)\.bucket_idx_(\d+)\.([^.]+)$`)
 	// domainKey is that of what such ranks have beside.
-	domainKey = regexp.MustCompile(
+	domainKey = pattern.New(
 		`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.(\w+)$`)
 )
 
@@ -256,7 +256,7 @@ func (r *reshardable) readSizes() (chunks int, err error) {
 }
 
 // oneExpert matches a parameter of one of several experts, under its name in mp_rank folders.
-var oneExpert = regexp.MustCompile(
+var oneExpert = pattern.New(
 	`experts\.local_experts\.(\d+)\.(linear_fc[12]\.(?:weight|bias))$`)
 
 // formerNamings returns functions from the names that parameters have now to those that they may

@@ -4,13 +4,13 @@ package megatron
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/dcp"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 const (
@@ -31,13 +31,13 @@ const (
 
 var (
 	// stateKey is that of a parameter's state: its kind, and the key of the parameter.
-	stateKey = regexp.MustCompile(`^(?:chained_\d+\.)?optimizer\.state\.([^.]+)\.(.+)$`)
+	stateKey = pattern.New(`^(?:chained_\d+\.)?optimizer\.state\.([^.]+)\.(.+)$`)
 	// stacked is a key of all layers, which a leading dimension numbers; stackedExperts of experts.
-	stacked        = regexp.MustCompile(`^(|.*\.)layers\.(\D.*)$`)
-	stackedExperts = regexp.MustCompile(`^(.*\.)experts\.experts\.(.+)$`)
+	stacked        = pattern.New(`^(|.*\.)layers\.(\D.*)$`)
+	stackedExperts = pattern.New(`^(.*\.)experts\.experts\.(.+)$`)
 	// shardKey is that of an object: key/shard_0.1_2.4.0.name is object 0, 1 of 2 times 4 of a key,
 	// and in it the path 0.name, whose first numbers are in group 3, after how many there are.
-	shardKey = regexp.MustCompile(`^(.+?)/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)(.*)$`)
+	shardKey = pattern.New(`^(.+?)/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)(.*)$`)
 )
 
 // ReadDist reads a checkpoint of torch's distributed format, and blocks on files. Of

@@ -4,7 +4,6 @@ package megatron
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,12 +12,13 @@ import (
 	"github.com/shoal-ml/shoal/format/dcp"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
 // groupedExperts matches parameters of experts that are computed together: the number is at the
 // end.
-var groupedExperts = regexp.MustCompile(`^(.*\.)experts\.(linear_fc[12]\.(?:weight|bias))(\d+)$`)
+var groupedExperts = pattern.New(`^(.*\.)experts\.(linear_fc[12]\.(?:weight|bias))(\d+)$`)
 
 // norms are the beginnings of norms that are modules, and what they are called as parts of the next
 // product: so torch_dist has all of them, in models whose attention has linear_qkv.

@@ -7,12 +7,12 @@ package optim
 import (
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // NamesKey is the key of a group under which the names of its parameters stand.
@@ -62,7 +62,7 @@ const (
 const fileFlag = "--groups"
 
 // groupPath matches the values of groups in checkpoints of DeepSpeed and Megatron.
-var groupPath = regexp.MustCompile(
+var groupPath = pattern.New(
 	`^(optimizer_state\.|optimizer\.(?:\d+\.)?(?:(?:optimizer|optimizer_state_dict)\.)?)param_g` +
 		`roups\.(\d+)\.(.+)$`)
 
@@ -99,7 +99,7 @@ func FindGroups(c *format.Checkpoint, given []Group,
 }
 
 // stateName matches the state of a parameter: its kind, and the parameter.
-var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
+var stateName = pattern.New(`^optimizer\.([^.]+)\.(.+)$`)
 
 // parametersWithState returns the parameters for which there is a tensor of state, which is named
 // optimizer.KIND.NAME by now.

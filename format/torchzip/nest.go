@@ -2,12 +2,12 @@ package torchzip
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // This file reverses Flatten for values: it makes nested dicts of paths. It does no I/O.
@@ -30,7 +30,7 @@ func NestValues(d *pickle.Dict, values []format.Value, convert func(any) (any, e
 
 // enumText matches the text that Flatten makes of an enumeration: MODULE.CLASS.NAME of a member,
 // MODULE.CLASS[VALUE] of a call with a value.
-var enumText = regexp.MustCompile(`^([\w.]+)\.(\w+)(?:\.(\w+)|\[([^\]]*)\])$`)
+var enumText = pattern.New(`^([\w.]+)\.(\w+)(?:\.(\w+)|\[([^\]]*)\])$`)
 
 // ObjectsToPickle returns a function that is ToPickle for values among which there can be objects:
 // element types, and enumerations of known classes, come from the texts that Flatten has made of

@@ -3,9 +3,10 @@ package cli
 import (
 	"errors"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // A Rate is how many bytes a second something carries, as a flag: 1.2GB/s, 400MiB/s, 10Gbit/s, with
@@ -13,7 +14,7 @@ import (
 type Rate float64
 
 // rateText matches a rate: number, prefix, i, unit, /s.
-var rateText = regexp.MustCompile(`^([0-9.]+) ?([kKMGT]?)(i?)(B|bit)(/s)?$`)
+var rateText = pattern.New(`^([0-9.]+) ?([kKMGT]?)(i?)(B|bit)(/s)?$`)
 
 // Set implements pflag.Value: it sets the rate from the text of the flag.
 func (r *Rate) Set(text string) error {

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"regexp"
 	"slices"
 
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/pool"
@@ -177,7 +177,7 @@ func (f *forwarded) check() error {
 }
 
 // jobName matches the names of jobs in a pool, which are part of those of files.
-var jobName = regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,127}$`)
+var jobName = pattern.New(`^[a-z0-9][-a-z0-9]{0,127}$`)
 
 // checkJob returns an error for a text that cannot be the name of a job; nil = it can.
 func checkJob(name string) error {

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/pool"
 )
@@ -79,7 +79,7 @@ func lastStep(dir string) (step uint64) {
 }
 
 // filesIn finds the directory of a run in what its launcher or agent says first.
-var filesIn = regexp.MustCompile(
+var filesIn = pattern.New(
 	`(?m)^shoal: (?:job|this host takes up to) .*, files in (.*)$`)
 
 // runDir returns the directory of the run, as the launcher or agent has said it; "" = it has not.

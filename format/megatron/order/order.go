@@ -3,10 +3,11 @@
 package order
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // Megatron Core registers parameters module by module. modules are the names of a layer's modules
@@ -14,7 +15,7 @@ import (
 // the order of the parameters in one module of Transformer Engine. tops are the parameters outside
 // layers.
 var (
-	layer   = regexp.MustCompile(`^(|.*\.)layers\.(\d+)\.`)
+	layer   = pattern.New(`^(|.*\.)layers\.(\d+)\.`)
 	modules = []string{"input_layernorm", "self_attention.linear_proj", "self_attention.linear_qkv",
 		"self_attention.q_layernorm", "self_attention.k_layernorm", "pre_mlp_layernorm",
 		"mlp.router", "mlp.experts", "mlp.shared_experts", "mlp.shared_experts.linear_fc1",
@@ -23,7 +24,7 @@ var (
 		"decoder.final_layernorm.weight", "decoder.final_layernorm.bias", "output_layer.weight",
 		"output_layer.bias"}
 	leaves    = []string{"gate_weight", "layer_norm_weight", "layer_norm_bias", "weight", "bias"}
-	expertFor = regexp.MustCompile(
+	expertFor = pattern.New(
 		`^mlp\.experts\.(?:local_experts\.(\d+)\.linear_fc([12])\.(weight|bias)|linear_fc([12])` +
 			`\.(weight|bias)(\d+))$`)
 )

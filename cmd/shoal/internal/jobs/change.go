@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/setting"
@@ -87,7 +87,7 @@ func (n *changeName) Set(text string) error {
 }
 
 // namesChange matches the name of a change.
-var namesChange = regexp.MustCompile("^r?[0-9]+$")
+var namesChange = pattern.New("^r?[0-9]+$")
 
 // knownChanges says which changes a ledger has, and how others come about.
 func knownChanges(all []string) string {

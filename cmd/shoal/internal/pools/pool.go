@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,6 +22,7 @@ import (
 	"github.com/shoal-ml/shoal/cmd/shoal/internal/run"
 	"github.com/shoal-ml/shoal/decide/sched"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
@@ -199,7 +199,7 @@ func nameAndSlots(cmd *cobra.Command, args []string, slots *int) (name string, e
 }
 
 // poolName matches the names of pools, which are part of those of files.
-var poolName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
+var poolName = pattern.New(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
 // checkName returns what is wrong with the name of a pool; nil = nothing.
 func checkName(name string) error {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +20,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/nodelist"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
 )
@@ -51,7 +51,7 @@ type slurmTask struct {
 }
 
 // slurmNumber matches a number that Slurm gives: of a task, a job, a step or a start.
-var slurmNumber = regexp.MustCompile(`^[0-9]{1,19}$`)
+var slurmNumber = pattern.New(`^[0-9]{1,19}$`)
 
 // readSlurmTask reads what Slurm says of this task in the environment, which get returns by name.
 func readSlurmTask(get func(string) string) (*slurmTask, error) {
@@ -193,7 +193,7 @@ func (t *slurmTask) isUnfinished(err error) bool {
 const slurmWait = 20 * time.Second
 
 // jobState matches the state of a job in what scontrol shows.
-var jobState = regexp.MustCompile(`(?:^|\s)JobState=(\S+)`)
+var jobState = pattern.New(`(?:^|\s)JobState=(\S+)`)
 
 // requeue puts the job back into Slurm's queue; the error says why it is not. A job that is not
 // running any more somebody has cancelled, or its time is over: Slurm would start it again all the
