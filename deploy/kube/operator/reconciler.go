@@ -209,9 +209,7 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 			return ctrl.Result{}, client.IgnoreNotFound(err)
 		}
 	}
-	for _, e := range d.Events {
-		r.say(next, e)
-	}
+	r.sayAll(next, d.Events)
 	if d.Release && len(w.claims) > 0 {
 		return ctrl.Result{RequeueAfter: time.Second}, nil // the quota is given back first
 	}
@@ -312,19 +310,6 @@ func (r *Reconciler) refuseTemplate(ctx context.Context, j *v1alpha1.ShoalJob, e
 		r.say(j, decide.Event{Reason: "Invalid", Text: text, Warning: true})
 	}
 	return ctrl.Result{RequeueAfter: retryAgain}, nil
-}
-
-// say makes an event of a job, in words for people.
-func (r *Reconciler) say(j *v1alpha1.ShoalJob, e decide.Event) { say(r.Events, r.Metrics, j, e) }
-
-// say makes an event of a job by a recorder, and counts it.
-func say(by events.EventRecorder, m *Metrics, j *v1alpha1.ShoalJob, e decide.Event) {
-	kind := corev1.EventTypeNormal
-	if e.Warning {
-		kind = corev1.EventTypeWarning
-	}
-	m.changed(e.Reason)
-	by.Eventf(j, nil, kind, e.Reason, "Reconcile", "%s", e.Text)
 }
 
 // listPods returns the pods that the operator has made for a job.
