@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -157,6 +158,7 @@ func (s *Scheduler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.R
 // space is a namespace as it was read.
 type space struct {
 	capacity int
+	unknown  string // why nobody knows the capacity; "" = it is known
 	jobs     []v1alpha1.ShoalJob
 	known    []schedule.Job // the same jobs
 }
@@ -188,7 +190,11 @@ func (s *Scheduler) read(ctx context.Context, from client.Reader, namespace stri
 	}
 	v := &space{capacity: s.Schedules.Capacity[namespace], jobs: jobs.Items}
 	if v.capacity == 0 {
-		if v.capacity, err = s.quota(ctx, from, namespace, ours); err != nil {
+		var none *invalid
+		v.capacity, err = s.quota(ctx, from, namespace, ours)
+		if errors.As(err, &none) {
+			v.unknown = none.text
+		} else if err != nil {
 			return nil, err
 		}
 	}
@@ -199,6 +205,7 @@ func (s *Scheduler) read(ctx context.Context, from client.Reader, namespace stri
 }
 
 // quota returns how much the quotas of a namespace leave to jobs, whose pods take a part of it now.
+// The error is an *invalid if there are none.
 func (s *Scheduler) quota(ctx context.Context, from client.Reader, namespace string,
 	ours int) (int, error) {
 	var list corev1.ResourceQuotaList
@@ -227,9 +234,9 @@ func (s *Scheduler) quota(ctx context.Context, from client.Reader, namespace str
 		}
 	}
 	if least < 0 {
-		return 0, fmt.Errorf("namespace %s has no ResourceQuota with any of %v, so that nobody "+
-			"says how much its jobs share: make one, or start the operator with -schedule %s=16",
-			namespace, keys, namespace)
+		return 0, &invalid{fmt.Sprintf("namespace %s has no ResourceQuota with any of %v, so that "+
+			"nobody says how much its jobs share: make one, or start the operator with "+
+			"-schedule %s=16", namespace, keys, namespace)}
 	}
 	return least, nil
 }
@@ -286,7 +293,8 @@ func (s *Scheduler) toJob(j *v1alpha1.ShoalJob, pods []corev1.Pod) schedule.Job 
 	return k
 }
 
-// decide decides of a namespace.
+// decide decides of a namespace. Where nobody knows how much there is, jobs stay as they are, and
+// those that have nothing are told why.
 func (v *space) decide(now time.Time) (d outcome, err error) {
 	known := slices.Clone(v.known)
 	for i := range known {
@@ -300,6 +308,16 @@ func (v *space) decide(now time.Time) (d outcome, err error) {
 		}
 		k.Has = 0
 		d.none = append(d.none, none)
+	}
+	if v.unknown != "" {
+		d.Again = sched.Never
+		for _, k := range known {
+			if !k.Aside && k.Has == 0 {
+				d.Waits = append(d.Waits, schedule.Allotment{Name: k.Name, History: k.History,
+					Because: v.unknown})
+			}
+		}
+		return d, nil
 	}
 	d.Decision, err = schedule.Decide(schedule.View{Now: now.UnixMilli(), Capacity: v.capacity,
 		Jobs: known})

@@ -147,6 +147,29 @@ func TestScheduledKilled(t *testing.T) {
 	}
 }
 
+// TestScheduledByNothing has a namespace without a quota that says how much its jobs share: they
+// are told so, one that runs goes on, and when there is a quota, they get pods.
+func TestScheduledByNothing(t *testing.T) {
+	s := newSchedule(t)
+	s.run(10)
+	var q corev1.ResourceQuota
+	s.must(s.api.Get(t.Context(), client.ObjectKey{Namespace: "lab", Name: "lab"}, &q))
+	s.must(s.api.Delete(t.Context(), &q))
+	s.add("next", `{"command": ["x"], "workers": 2}`)
+	s.run(4)
+	s.wantPods("big-1-0* big-1-1 big-1-2 big-1-3")
+	next := new(v1alpha1.ShoalJob)
+	s.must(s.api.Get(t.Context(), client.ObjectKey{Namespace: "lab", Name: "next"}, next))
+	want := "namespace lab has no ResourceQuota"
+	if x := next.Status.Schedule; x == nil || !strings.HasPrefix(x.Because, want) {
+		t.Errorf("the job is told %+v", x)
+	}
+	q.ResourceVersion = ""
+	s.must(s.api.Create(t.Context(), &q))
+	s.run(10)
+	s.wantPods("big-1-0* big-1-1 next-1-0* next-1-1")
+}
+
 // TestParseSchedules reads what -schedule says.
 func TestParseSchedules(t *testing.T) {
 	for list, want := range map[string]string{
