@@ -3,6 +3,7 @@ are loaded late, steps that are left out, workers without samples. In a job of o
 test plays.
 """
 
+import copy
 import types
 from array import array
 
@@ -16,6 +17,7 @@ from local_training import anchor_of, backward, make_data, make_model, make_part
 import shoal
 import shoal.torch
 from shoal._checkpoint.shards import catalogue, shard_ranges
+from shoal._runtime.protocol import SAMPLE
 from shoal.torch.bucket import Bucket
 from shoal.torch.nccl import NcclExchange
 
@@ -212,6 +214,28 @@ def test_devices_give_nothing_where_nobody_has_samples_that_count(job):
         break
 
 
+def test_an_optimizer_that_compresses_sends_samples(job, monkeypatch):
+    """The agent does not get such gradients as they are, and learns by samples how noisy they
+    are. Gradients of which others can be computed are averaged as any.
+    """
+    loader = shoal.torch.loader(make_data(), global_batch=6)
+    model = make_model()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = shoal.torch.optimizer(inner, compress="int8")
+    monkeypatch.setattr(shoal.torch.sample, "_EVERY", 1)
+    tags, share = [], shoal.Step.share
+    monkeypatch.setattr(
+        shoal.Step,
+        "share",
+        lambda *arguments, tag=0, **options: tags.append(tag) or share(*arguments, **options),
+    )
+    for x, y in loader:
+        ((model(x) - y) ** 2).mean().backward(create_graph=True)
+        optimizer.step()
+        break
+    assert tags.count(SAMPLE) == 1
+
+
 @pytest.mark.parametrize("sync", ["local:every=1", "sma:every=1", "pair:every=1"])
 def test_the_anchor_stays_where_all_are_lost_who_had_samples(job, sync):
     """The others commit the round without them; what their replicas have does not count."""
@@ -291,3 +315,35 @@ def test_partners_of_hybrid_are_weighted_by_their_samples(job, monkeypatch, name
         optimizer.step()
         break
     assert found == [by_samples]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_step_that_is_left_out_is_no_step_of_the_optimizer(job, loaded):
+    """The first step, without samples that count, is not one of Adam's, and the decay of the
+    weights is in no moment then; a state that is loaded after it stays.
+    """
+    loader, model, optimizer = make_parts(
+        "local:every=1",
+        kind=lambda parameters, lr: torch.optim.Adam(parameters, lr, weight_decay=0.1),
+        steps=2,
+    )
+    plain = make_model()
+    reference = torch.optim.Adam(plain.parameters(), 0.1, weight_decay=0.1)
+    for x, y in loader:
+        backward(model, x, y)
+        backward(plain, x, y)
+        if loader.step.number == 0:
+            loader.step.weight = loader.step.local_weight = 0
+            optimizer.step()
+            assert optimizer.inner.state, "in a checkpoint all workers have the same tensors"
+            if loaded:
+                other = make_model()
+                fuller = torch.optim.Adam(other.parameters(), 0.1, weight_decay=0.1)
+                backward(other, x, y)
+                fuller.step()
+                optimizer.load_state_dict(copy.deepcopy(fuller.state_dict()))
+                reference.load_state_dict(fuller.state_dict())
+        else:
+            optimizer.step()
+            reference.step()
+    torch.testing.assert_close(values_of(model), values_of(plain))

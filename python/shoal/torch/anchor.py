@@ -167,7 +167,7 @@ class Anchor:
                     continue
                 if target is None:
                     target = tensors[at] = torch.empty_like(like.detach())
-                path.copier.copy_out(target, mean)
+                path.copier.copy_out(target.detach(), mean)
         path.copier.order_after_copies_out()
 
     def begin(self) -> None:

@@ -122,13 +122,13 @@ class Bucket:
 
 
 def check_dense(tensor: Tensor) -> Tensor:
-    """The tensor itself. Raises RuntimeError where it is sparse."""
+    """The tensor, without its history. Raises RuntimeError where it is sparse."""
     if tensor.is_sparse:
         raise RuntimeError(
             "shoal: sparse gradients cannot be fused: use shoal.torch.ddp, or layers with"
             " sparse=False"
         )
-    return tensor
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def make_buckets(

@@ -49,8 +49,7 @@ class Exchange:
     ):
         """Average these buckets by calls of a group, or by the steps of the job."""
         self._job, self._group, self._buckets = job, group, buckets
-        # Samples are chosen for somebody: the agent has the gradients of other buckets.
-        self._takes_samples = any(bucket.samples for bucket in buckets)
+        self._takes_samples = False  # samples are chosen also where no bucket sends one itself
         # The step of the job that the calls are parts of; None = none yet, or a group's calls.
         self._step: "Optional[shoal.Step]" = None
         self._steps = 0  # number of steps begun with a group
@@ -82,13 +81,15 @@ class Exchange:
                 self._group.rank, self._group.size, self._steps, 1 / self._group.size, fresh
             )
         self._step = require_open_step(self._job)
+        # Else the agent has the gradients. Buckets may have been added since the step before.
+        sampled = self._takes_samples or any(bucket.samples for bucket in self._buckets)
         return StepInfo(
             self._job.rank,
             self._job.size,
             self._step.number,
             self._step.weight / self._step.samples_of_ranks(range(self._job.size)),
             fresh,
-            sample_of_step(self._step.number, self._buckets) if self._takes_samples else None,
+            sample_of_step(self._step.number, self._buckets) if sampled else None,
         )
 
     def submit_full(self, full: int, end: bool) -> None:

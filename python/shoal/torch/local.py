@@ -11,7 +11,6 @@ from torch import Tensor
 import shoal
 from shoal._runtime.log import format_count, log_line
 from shoal.sync import Sync, parse
-from shoal.sync.contract import assign
 
 from . import averaged
 from .anchor import Anchor
@@ -20,7 +19,7 @@ from .moments import broadcast_state
 from .optimizer_wrapper import Wrapper
 from .partner import Partners
 from .replicas import Comparison
-from .state import initialize_state, load_state, mark_registered
+from .state import initialize_some, initialize_state, load_state, mark_registered
 from .wire import wire_to_move
 from .zero.optimizer import Zero
 
@@ -151,6 +150,7 @@ class LocalSteps(Wrapper):
         # Of each group the highest learning rate at a commit since the replica was the anchor's;
         # empty = there was no commit since.
         self._rates: List[float] = []
+        self._blank: Dict[Tensor, Any] = {}  # what `_allocate_state` has made
         self._register(models)
         job._progress.step_open_hooks.append(self._open_step)  # type: ignore[union-attr]
 
@@ -184,6 +184,7 @@ class LocalSteps(Wrapper):
         result = None
         if step.local_weight and not overflow:
             self._begun = True
+            self._drop_blank_state()
             result = self.inner.step()
         elif not self.inner.state:
             self._allocate_state()
@@ -257,14 +258,15 @@ class LocalSteps(Wrapper):
         """Have the wrapped optimizer allocate its state without a step: in a checkpoint all workers
         must have the same tensors. The gradients of the step that is left out go into none of them.
         """
-        own = [w.clone() for w in self._anchor.w]
-        gradients = [p.grad for p in self._anchor.parameters]
-        for p in self._anchor.parameters:
-            p.grad = None
-        initialize_state(self.inner)
-        for p, gradient in zip(self._anchor.parameters, gradients):
-            p.grad = gradient
-        assign(self._anchor.w, own)
+        initialize_some(self.inner, [p for p in self._anchor.parameters if p.requires_grad])
+        self._blank = dict(self.inner.state)
+
+    def _drop_blank_state(self) -> None:
+        """Drop what `_allocate_state` has made, where it is there still: it has counted a step."""
+        for p, state in self._blank.items():
+            if self.inner.state.get(p) is state:
+                del self.inner.state[p]
+        self._blank = {}
 
     def _gradients(self) -> List[Tensor]:
         """The gradients that there are."""
@@ -340,6 +342,7 @@ class LocalSteps(Wrapper):
         anchor.switch(strategy)
         self._rates = []
         if strategy.averages_gradients:
+            self._blank = {}
             broadcast_state(step, self.inner)
 
     def _reject_switch(self, why: str, line: str) -> None:

@@ -196,7 +196,7 @@ class Averaging(Wrapper):
                     continue
                 if parameter.grad is None:
                     parameter.grad = torch.empty_like(parameter)
-                path.copier.copy_out(parameter.grad, average)
+                path.copier.copy_out(parameter.grad.detach(), average)
         path.copier.order_after_copies_out()
         self._averaged = True
 
