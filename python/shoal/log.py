@@ -17,7 +17,7 @@ import queue
 import sys
 import threading
 from time import perf_counter
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from ._runtime.arguments import wrong_type
 from ._runtime.listeners import LISTENERS, Listener
@@ -126,6 +126,9 @@ def _end_status(job: World, died: bool) -> str:
     return "FAILED" if job.size == 1 else ""
 
 
+_Waiting = "queue.Queue[Union[str, Tuple[str, Dict[str, float], int]]]"
+
+
 class _Writer:
     """Has a tool write on a thread of its own, which begins with the first number. Its methods are
     for the thread of the training loop, but those that say other; only `pause` waits, if asked to.
@@ -134,20 +137,22 @@ class _Writer:
     def __init__(self, kind: str, place: str) -> None:
         """Write by a tool into a place."""
         self._kind, self._place = kind, place
-        # Name of the job, numbers, and their step; None = there is no more for now.
-        self._waiting: queue.Queue[Optional[Tuple[str, Dict[str, float], int]]] = queue.Queue(
-            _MOST_WAITING
-        )
+        # Name of the job, numbers, and their step, for `_thread`. The last item says how the run
+        # has ended, as `_end_status` has it.
+        self._waiting: _Waiting = queue.Queue(_MOST_WAITING)
         self._job: Optional[World] = None  # that wrote last
-        self._thread: Optional[threading.Thread] = None
+        self._thread: Optional[threading.Thread] = None  # None = it was paused
+        self._before: Optional[threading.Thread] = None  # that of before the last pause
         self._has_warned = False  # people were told that something is left out
-        self._end = ""  # how the run has ended, as `_end_status` has it
 
     def write(self, job: World, numbers: Dict[str, float], step: int) -> None:
         """Have numbers of a step of a job written."""
         self._job = job
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="shoal-log", daemon=True)
+            self._waiting = queue.Queue(_MOST_WAITING)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._waiting, self._before), name="shoal-log", daemon=True
+            )
             self._thread.start()
             atexit.register(self.pause, True)
         try:
@@ -160,20 +165,17 @@ class _Writer:
         ends: then `wait` for that for a while. Nothing where too much waits before it: the next
         call tries again.
         """
-        if self._thread is None:
-            return
-        if wait and self._job is not None:
+        if self._thread is not None:
             # Python keeps there what has ended a program that nobody has caught.
-            self._end = _end_status(self._job, getattr(sys, "last_type", None) is not None)
-        else:
-            self._end = ""
-        try:
-            self._waiting.put(None, wait, _LAST_WAIT)
-        except queue.Full:
-            return
-        thread, self._thread = self._thread, None
-        if wait:
-            thread.join(_LAST_WAIT)
+            died = getattr(sys, "last_type", None) is not None
+            end = _end_status(self._job, died) if wait and self._job is not None else ""
+            try:
+                self._waiting.put(end, wait, _LAST_WAIT)
+            except queue.Full:
+                return
+            self._before, self._thread = self._thread, None
+        if wait and self._before is not None:
+            self._before.join(_LAST_WAIT)
 
     def _warn_once(self, why: str) -> None:
         """Say on any thread, once, why something is not written."""
@@ -181,15 +183,19 @@ class _Writer:
             self._has_warned = True
             log_line(f"shoal.log.to({self._kind!r}, {self._place!r}): {why}; the training goes on")
 
-    def _run(self) -> None:
-        """Write what comes until nothing comes any more; the body of the thread."""
+    def _run(self, waiting: _Waiting, before: Optional[threading.Thread]) -> None:
+        """Write what comes until nothing comes any more, after all that the thread before has
+        written; the body of the thread.
+        """
+        if before is not None:
+            before.join()
         tool: Optional[Any] = None
         while True:
-            item = self._waiting.get()
+            item = waiting.get()
             try:
-                if item is None:
+                if isinstance(item, str):
                     if tool is not None:
-                        tool.close(self._end)
+                        tool.close(item)
                     return
                 name, numbers, step = item
                 if tool is None:
@@ -197,7 +203,7 @@ class _Writer:
                 tool.write(numbers, step)
             except Exception as error:  # whatever a tool of others raises
                 self._warn_once(f"{type(error).__name__}: {error}")
-                if item is None:
+                if isinstance(item, str):
                     return
 
 

@@ -203,7 +203,32 @@ def test_a_slow_tool_is_not_waited_for_when_another_worker_goes_on():
     writer.pause()
     assert writer._waiting.get_nowait() is not None and writer._thread is not None
     writer.pause()
-    assert writer._waiting.get_nowait() is None and writer._thread is None
+    assert writer._waiting.get_nowait() == "" and writer._thread is None
+
+
+def test_a_worker_that_is_the_first_one_again_loses_nothing(monkeypatch):
+    """Where a slow tool has not written yet what came before the pause, all is written in order,
+    and the run ends with the last of it.
+    """
+    going, add = threading.Event(), Client.log_metric
+
+    def log_metric(*arguments, **options):
+        """Keep a number once the tool goes on."""
+        going.wait()
+        add(*arguments, **options)
+
+    monkeypatch.setattr(Client, "log_metric", log_metric)
+    writer = shoal.log._Writer("mlflow", "http://tracking:5000")
+    job = types.SimpleNamespace(name="job", size=1)
+    for number in range(6):
+        writer.write(job, {"loss": number}, number)
+        if number % 2:
+            writer.pause()
+    writer.write(job, {"loss": 6}, 6)
+    threading.Timer(0, going.set).start()
+    writer.pause(wait=True)
+    assert [step for _, _, _, step in Client.metrics] == list(range(7))
+    assert Client.ended == [("r", "FINISHED")]
 
 
 def test_wrong_arguments():
