@@ -1,6 +1,10 @@
 package head
 
-import "github.com/shoal-ml/shoal/topo"
+import (
+	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/topo"
+)
 
 // KnownWorkers counts the workers of which this agent, which leads, knows anything, for tests, on
 // the thread of the Agent.
@@ -23,7 +27,18 @@ func (a *Agent) KnownWorkers() int {
 
 // Groups returns how many groups the workers of this host have, for tests, on the thread of the
 // Agent.
-func (a *Agent) Groups() int { return len(a.follower.groups) }
+func (a *Agent) Groups() (n int) {
+	for _, k := range a.follower.groups {
+		if k.until == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// KnownGroups counts the groups of which this host knows anything, for tests, on the thread of the
+// Agent.
+func (a *Agent) KnownGroups() int { return len(a.follower.groups) }
 
 // Encode returns a message as bytes, as Append appends it, for tests.
 func Encode(m Message) []byte { return Append(nil, m) }
@@ -36,4 +51,9 @@ func (a *Agent) KnownLostLinks() int {
 		n += len(a.leader.linksDown)
 	}
 	return n
+}
+
+// ReportData is ReportPlace for a program that begins anew, for tests, on the thread of the Agent.
+func (a *Agent) ReportData(w topo.WorkerID, data cursor.Cursor, levers setting.Levers) {
+	a.ReportPlace(w, data, setting.Setting{}, levers)
 }

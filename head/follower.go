@@ -70,6 +70,9 @@ type localGroup struct {
 	members []topo.WorkerID // all members, in the order of the group
 	here    []topo.WorkerID // the members on this host that have asked for the group
 	free    []topo.WorkerID // the members in here that need the group no more
+	// until is the entry of the log with which all hosts know that nobody needs the group; 0 =
+	// somebody does.
+	until uint64
 }
 
 // newFollower returns the follower of an agent, without workers and without a job.
@@ -180,7 +183,7 @@ func (f *follower) receive(b Payload) {
 	case Groups:
 		f.onGroups(b)
 	case Disbands:
-		delete(f.groups, b.ID)
+		f.disband(b.ID)
 	case Starts:
 		f.next, f.ordered = max(f.next, b.First+topo.WorkerID(b.Count)), f.ordered+b.Count
 		f.agent.emit(b.Start)
@@ -328,6 +331,19 @@ func (f *follower) onGroups(g Groups) {
 		k.here = append(k.here, g.Worker)
 	}
 	f.agent.emit(g.Grouped)
+}
+
+// disband has nobody need a group any more. A host that a lost head has not told so would have the
+// next head take the group for one that others are still to ask for. So a new head is told that
+// nobody needs the group, until an entry that followed has come everywhere.
+func (f *follower) disband(id topo.GroupID) {
+	stable := f.index - uint64(len(f.recent))
+	maps.DeleteFunc(f.groups, func(_ topo.GroupID, k *localGroup) bool {
+		return k.until > 0 && (k.until <= stable || len(f.groups) > collective.MaxGroups)
+	})
+	if k := f.groups[id]; k != nil {
+		k.here, k.free, k.until = k.members, k.members, f.index+1
+	}
 }
 
 // indexIn returns a worker's index in a group and the group's size; false if it is no member, or

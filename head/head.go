@@ -249,16 +249,11 @@ func (a *Agent) BatchExecuted(f BatchID, proof digest.Proof) {
 	a.finishInput()
 }
 
-// ReportData tells what the job trains on, as a worker states it, and what the program has opened.
+// ReportPlace tells what the job trains on, as a worker states it, and what the program has opened.
 // Every worker must state the same, whatever the job has changed meanwhile; where two hosts differ,
 // the worker that is heard later is told with Refuse. State.CheckData tells before what is known
-// here.
-func (a *Agent) ReportData(w topo.WorkerID, data cursor.Cursor, levers setting.Levers) {
-	a.ReportPlace(w, data, setting.Setting{}, levers)
-}
-
-// ReportPlace is ReportData for a program that goes on from a checkpoint of a job that trained by a
-// setting, of which Rate, Save and Sync count; what is zero the checkpoint does not say.
+// here. A program that goes on from a checkpoint of a job that trained by a setting says how, of
+// which Rate, Save and Sync count; what is zero it does not say.
 func (a *Agent) ReportPlace(w topo.WorkerID, data cursor.Cursor, s setting.Setting,
 	levers setting.Levers) {
 	a.follower.reportData(Stated{Worker: w, Data: data, Levers: levers, Rate: s.Rate, Save: s.Save,

@@ -38,8 +38,8 @@ func validate(v any) error {
 	case Frame:
 		return v.validate()
 	case Report:
-		return cmp.Or(validateHost(member.Host{Slots: v.Slots, Kind: v.Kind}),
-			checkBounds("groups", len(v.Groups), collective.MaxGroups, "workers to start",
+		return cmp.Or(member.Host{Slots: v.Slots, Kind: v.Kind}.Check(),
+			checkBounds("groups", len(v.Groups), 2*collective.MaxGroups, "workers to start",
 				v.Ordered, collective.MaxMembers))
 	case GroupReport:
 		return checkBounds("group", int(v.ID)-1, maxGroup, "members", len(v.Members),
@@ -77,7 +77,7 @@ func validate(v any) error {
 	case member.Record:
 		return v.Check()
 	case member.Host:
-		return validateHost(v)
+		return v.Check()
 	case member.Allotment:
 		return v.Check()
 	case topo.View:
@@ -101,16 +101,6 @@ func validate(v any) error {
 		return err
 	}
 	return nil
-}
-
-// validateHost returns what is wrong with the room and the kind of a host.
-func validateHost(h member.Host) error {
-	if h.Kind != "" {
-		if err := topo.CheckKind(h.Kind); err != nil {
-			return err
-		}
-	}
-	return checkBounds("slots", h.Slots-member.NoSlots, maxWorkers-member.NoSlots)
 }
 
 // checkBounds returns an error for the first number that is negative or too large. The arguments

@@ -144,7 +144,7 @@ func TestDecodeRefuses(t *testing.T) {
 		down(
 			`{"exec":{"batch":1,"sets":[{"calls":[{"kind":11}]}]}}`): "0 hosts",
 		`{"frame":{"up":true,"first":1,"payloads":[{"report":{"batches":[{"executed":true}]}}]}}`: "batch 0",
-		`{"frame":{"up":true,"first":1,"payloads":[{"report":{"slots":-2}}]}}`:                    "slots: -1",
+		`{"frame":{"up":true,"first":1,"payloads":[{"report":{"slots":-2}}]}}`:                    "slots: -2",
 		`{"frame":{"up":true,"first":1,"payloads":[{"report":{"groups":[{}]}}]}}`:                 "group: -1",
 		down(
 			`{"starts":{"count":-1}}`): "workers to start",

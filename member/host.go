@@ -24,6 +24,17 @@ type Host struct {
 // NoSlots are the Slots of a host that takes no workers.
 const NoSlots = -1
 
+// Check returns what is wrong with the room and the kind of a host; nil = nothing.
+func (h Host) Check() error {
+	if h.Slots < NoSlots || h.Slots > plenty {
+		return fmt.Errorf("slots: %d is not from %d to %d", h.Slots, NoSlots, plenty)
+	}
+	if h.Kind == "" {
+		return nil
+	}
+	return topo.CheckKind(h.Kind)
+}
+
 // SetHost adds a host of some kind with room for workers, or sets another number of them. What was
 // wanted and had no room starts there. While the job runs, the generation that comes next records
 // it, and at the next Tick there is one: see recordHosts.

@@ -96,7 +96,7 @@ func (w *worker) returnToCheckpoint(s *head.Shape) {
 			w.held = append(w.held, w.back.from.boxes[b])
 		}
 		w.back.found = false
-		w.host.agent.ReportData(w.id, w.back.from.place, setting.Levers{})
+		w.host.agent.ReportPlace(w.id, w.back.from.place, setting.Setting{}, setting.Levers{})
 		w.host.runActions()
 	}
 }

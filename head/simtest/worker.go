@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -64,7 +65,7 @@ func (w *worker) askToJoin() {
 	} else if c.mesh == "" && c.data.Samples > 0 && !w.stated {
 		levers := c.levers
 		levers.Sync, levers.Round = "", 0 // as a loader, and then an optimizer
-		w.host.agent.ReportData(w.id, c.data, levers)
+		w.host.agent.ReportPlace(w.id, c.data, setting.Setting{}, levers)
 	}
 	if !w.stated && c.levers.Sync != "" {
 		w.stated, w.asked = true, false
@@ -72,7 +73,8 @@ func (w *worker) askToJoin() {
 		return
 	}
 	if c.levers.Sync != "" {
-		w.host.agent.ReportData(w.id, c.data.WithRound(c.levers.Round), c.levers)
+		w.host.agent.ReportPlace(w.id, c.data.WithRound(c.levers.Round), setting.Setting{},
+			c.levers)
 	}
 	w.host.agent.WorkerAsks(w.id)
 	w.host.runActions()

@@ -36,7 +36,7 @@ func (w *worker) stateLayout() {
 				Redundant: c.redundant})
 	}
 	if c.data.Samples > 0 {
-		w.host.agent.ReportData(w.id, c.data, setting.Levers{})
+		w.host.agent.ReportPlace(w.id, c.data, setting.Setting{}, setting.Levers{})
 	}
 	w.host.runActions()
 }

@@ -1,0 +1,97 @@
+package head_test
+
+import (
+	"testing"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// TestFreedGroupOutlivesItsHead: when a head is lost that has told only some hosts that a group is
+// needed no more, workers of all hosts that ask for the same group again get one and the same.
+func TestFreedGroupOutlivesItsHead(t *testing.T) {
+	p := &pair{t: t, seen: map[string][]head.Action{}, agents: map[string]*head.Agent{
+		"A": head.New(head.Config{Self: "A", Slots: 1,
+			Job: &member.Config{Want: 3, Min: 1, Max: 3}}),
+		"B": head.New(head.Config{Self: "B", Slots: 1}),
+		"C": head.New(head.Config{Self: "C", Slots: 1})}}
+	for one, a := range p.agents {
+		for other := range p.agents {
+			if one != other {
+				a.LinkUp(other)
+			}
+		}
+	}
+	p.runAll()
+	hosts := []string{"A", "B", "C"}
+	for w, host := range hosts {
+		p.agents[host].WorkerStarted(topo.WorkerID(w))
+		p.agents[host].WorkerAsks(topo.WorkerID(w))
+		p.runAll()
+	}
+	b, c := p.agents["B"], p.agents["C"]
+	if got := c.State().View.String(); got != "generation 1: w0@A w1@B w2@C" {
+		t.Fatal(got)
+	}
+	both := []topo.WorkerID{1, 2}
+	ask := func() (ofB, ofC topo.GroupID) {
+		b.RequestGroup(1, both)
+		c.RequestGroup(2, both)
+		p.runAll()
+		return newestAction[head.Grouped](p, "B").ID, newestAction[head.Grouped](p, "C").ID
+	}
+	id, same := ask()
+	if id == 0 || id != same {
+		t.Fatalf("groups %d and %d", id, same)
+	}
+	c.Ungroup(2, id)
+	p.runAll()
+	delete(p.agents, "C") // it hears nothing
+	b.Ungroup(1, id)
+	p.runAll()
+	delete(p.agents, "A")
+	p.agents["C"] = c
+	b.LinkDown("A", "was silent for too long")
+	c.LinkDown("A", "was silent for too long")
+	for range 40 {
+		b.Tick()
+		c.Tick()
+		p.runAll()
+	}
+	if !b.Leads() && !c.Leads() {
+		t.Fatal("nobody leads")
+	}
+	if one, other := ask(); one == 0 || one != other {
+		t.Errorf("w1 gets group %d, w2 group %d", one, other)
+	}
+}
+
+// TestFreedGroupsAreForgotten: a job may make and free groups without end.
+func TestFreedGroupsAreForgotten(t *testing.T) {
+	p := newPair(t)
+	list := []topo.WorkerID{1, 2}
+	for step := range uint64(50) {
+		for _, w := range list {
+			p.agentOf(w).RequestGroup(w, list)
+			p.runAll()
+		}
+		id := newestAction[head.Grouped](p, "A").ID
+		for _, w := range list {
+			p.agentOf(w).Ungroup(w, id)
+			p.runAll()
+		}
+		for w := range topo.WorkerID(4) {
+			p.postAndRun(w, step+1, sumCall(topo.World))
+		}
+		for _, a := range p.agents {
+			a.Tick()
+		}
+		p.runAll()
+	}
+	for host, a := range p.agents {
+		if n := a.KnownGroups(); n > 3 {
+			t.Errorf("%s knows %d groups of 50, and nobody needs one", host, n)
+		}
+	}
+}
