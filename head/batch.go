@@ -183,8 +183,7 @@ func (r *leader) requestExecution(f *batch, sets []collective.Ready, more bool) 
 	}
 }
 
-// undecidedLosses lists the hosts that are lost and still belong to the newest decided generation:
-// no generation without them is decided yet.
+// undecidedLosses lists the hosts that are lost, and belong to the newest decided generation still.
 func (r *leader) undecidedLosses() (hosts []string) {
 	for _, h := range r.agent.Record().Hosts {
 		if r.lostHosts[h.Name] {

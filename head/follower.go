@@ -70,8 +70,7 @@ type localGroup struct {
 	members []topo.WorkerID // all members, in the order of the group
 	here    []topo.WorkerID // the members on this host that have asked for the group
 	free    []topo.WorkerID // the members in here that need the group no more
-	// until is the entry of the log with which all hosts know that nobody needs the group; 0 =
-	// somebody does.
+	// until is the entry with which all hosts know that nobody needs the group; 0 = somebody does.
 	until uint64
 }
 

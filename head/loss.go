@@ -14,8 +14,7 @@ import (
 // What the head does when a host is lost, or two hosts lose each other. The methods run on the
 // thread of the Agent and do no I/O.
 
-// onLinkLost records in r.linksDown that host `from` says it has lost its link to another one that
-// is not lost.
+// onLinkLost records that a host says it has lost its link to another one, which is not lost.
 func (r *leader) onLinkLost(from string, c LinkLost) {
 	if !r.lostHosts[c.Host] {
 		r.linksDown[[2]string{from, c.Host}] = &linkDown{how: c.How}
@@ -36,6 +35,9 @@ const linkDownTicks = 6
 // one is dead, the head hears of it by itself. Two that live cannot both stay: the one that came
 // later goes, and never the head. Each call is a tick of their time.
 func (r *leader) resolveLostLinks() {
+	if len(r.linksDown) == 0 {
+		return
+	}
 	for _, pair := range slices.SortedFunc(maps.Keys(r.linksDown), func(a, b [2]string) int {
 		return slices.Compare(a[:], b[:])
 	}) {
