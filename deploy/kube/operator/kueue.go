@@ -79,8 +79,8 @@ type claimed struct {
 func readClaim(o *unstructured.Unstructured) (c claimed, err error) {
 	c.object = o
 	if c.Number, err = strconv.Atoi(o.GetLabels()[labelClaim]); err != nil {
-		return c, fmt.Errorf("Workload %s: its label %s is no number: %q; delete it", o.GetName(),
-			labelClaim, o.GetLabels()[labelClaim])
+		return c, fmt.Errorf("Workload %s: its label %s is no number: %q; it is taken away",
+			o.GetName(), labelClaim, o.GetLabels()[labelClaim])
 	}
 	var w workload
 	text, err := json.Marshal(o.Object)
@@ -88,10 +88,11 @@ func readClaim(o *unstructured.Unstructured) (c claimed, err error) {
 		err = json.Unmarshal(text, &w)
 	}
 	if err != nil {
-		return c, fmt.Errorf("Workload %s cannot be read (%w); delete it", o.GetName(), err)
+		return c, fmt.Errorf("Workload %s cannot be read (%w); it is taken away", o.GetName(), err)
 	}
 	if n := len(w.Spec.PodSets); n != 1 {
-		return c, fmt.Errorf("Workload %s has %d pod sets and not 1; delete it", o.GetName(), n)
+		return c, fmt.Errorf("Workload %s has %d pod sets and not 1; it is taken away",
+			o.GetName(), n)
 	}
 	c.queue = w.Spec.QueueName
 	c.Count, c.Least = w.Spec.PodSets[0].Count, w.Spec.PodSets[0].Count
@@ -123,8 +124,10 @@ func readClaim(o *unstructured.Unstructured) (c claimed, err error) {
 	return c, nil
 }
 
-// listClaims returns the Workloads of a job, by number.
-func (r *Reconciler) listClaims(ctx context.Context, j *v1alpha1.ShoalJob) ([]claimed, error) {
+// listClaims returns the Workloads of a job, by number. One that cannot be read grants nothing, has
+// a number below 0, goes when no pod needs it, and is part of what the job lacks until then.
+func (r *Reconciler) listClaims(ctx context.Context, j *v1alpha1.ShoalJob, l *lack) ([]claimed,
+	error) {
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(WorkloadKind.GroupVersion().WithKind("WorkloadList"))
 	err := r.Client.List(ctx, &list, client.InNamespace(j.Namespace),
@@ -136,7 +139,10 @@ func (r *Reconciler) listClaims(ctx context.Context, j *v1alpha1.ShoalJob) ([]cl
 	for i := range list.Items {
 		c, err := readClaim(&list.Items[i])
 		if err != nil {
-			return nil, err
+			c = claimed{object: &list.Items[i], Claim: decide.Claim{Number: -1 - i,
+				Finished: true, Held: controllerutil.ContainsFinalizer(&list.Items[i],
+					finalizerQuota)}}
+			_ = l.take(&refused{err.Error(), true}, nothing) // it takes each of these
 		}
 		c.Astray = c.queue != j.Labels[labelQueue]
 		claims = append(claims, c)
@@ -147,7 +153,7 @@ func (r *Reconciler) listClaims(ctx context.Context, j *v1alpha1.ShoalJob) ([]cl
 
 // claim brings the Workloads of a job to what it needs, and its wish to what they grant.
 func (r *Reconciler) claim(ctx context.Context, j *v1alpha1.ShoalJob, w *wish, deleted bool) error {
-	claims, err := r.listClaims(ctx, j)
+	claims, err := r.listClaims(ctx, j, &w.lack)
 	if err != nil {
 		return err
 	}

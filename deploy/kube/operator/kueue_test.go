@@ -444,7 +444,7 @@ func TestCallsOfChange(t *testing.T) {
 // A Workload that the operator cannot use is refused in words that say why.
 func TestUselessWorkload(t *testing.T) {
 	for spec, want := range map[string]string{
-		`{"podSets": [{}, {}]}`: "Workload w has 2 pod sets and not 1; delete it",
+		`{"podSets": [{}, {}]}`: "Workload w has 2 pod sets and not 1; it is taken away",
 		`{"podSets": 3}`:        "Workload w cannot be read (json: "} {
 		o := new(unstructured.Unstructured)
 		if err := json.Unmarshal([]byte(`{"spec": `+spec+`}`), &o.Object); err != nil {

@@ -208,3 +208,48 @@ func TestMarkPods(t *testing.T) {
 		}
 	}
 }
+
+// TestOddWorkload has somebody spoil a Workload of a job: people are told, the job gives up what it
+// had by it and asks anew, ends as ever, and can be deleted.
+func TestOddWorkload(t *testing.T) {
+	begin := func() *testCluster {
+		c := newQueueCluster(t, newJob(example))
+		c.runQueued(3)
+		c.admit(1, 1, "a100")
+		c.runQueued(6)
+		c.admit(2, 1, "spot")
+		c.runQueued(6)
+		c.want(v1alpha1.Running, "big-1-0* big-1-1")
+		o := c.workloads()[1]
+		labels := o.GetLabels()
+		labels[labelClaim] = "x"
+		o.SetLabels(labels)
+		c.must(c.api.Update(t.Context(), &o))
+		return c
+	}
+	step := func(c *testCluster, times int) {
+		for range times {
+			r := &Reconciler{Client: c.api, Fresh: c.api, Asker: c.asker, Events: c,
+				Now: c.now.Local, Kueue: true}
+			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
+			c.must(err)
+			c.runPods()
+		}
+	}
+	c := begin()
+	step(c, 1)
+	c.wantRefused("Workload shoaljob-big-2: its label")
+	step(c, 5)
+	c.want(v1alpha1.Running, "big-1-0*")
+	c.wantClaims("1: 1-2 has 1, 2: 1-1")
+	c.wantRefused("")
+	c.end("big-1-0", "finished")
+	step(c, 4)
+	c.want(v1alpha1.Succeeded, "")
+	c = begin()
+	c.must(c.api.Delete(t.Context(), c.job()))
+	step(c, 6)
+	if err := c.api.Get(t.Context(), c.key, new(v1alpha1.ShoalJob)); err == nil {
+		t.Errorf("the job is still there with %d Workloads", len(c.workloads()))
+	}
+}
