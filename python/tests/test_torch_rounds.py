@@ -236,6 +236,20 @@ def test_an_optimizer_that_compresses_sends_samples(job, monkeypatch):
     assert tags.count(SAMPLE) == 1
 
 
+def test_a_group_of_what_ddp_averages_is_averaged_there_alone(job):
+    """Also where the optimizer gets it later: an average of averages is rounded, or compressed,
+    once more.
+    """
+    shoal.torch.loader(make_data(), global_batch=6)
+    other = torch.nn.Linear(3, 1)
+    optimizer = shoal.torch.optimizer(torch.optim.SGD(other.parameters(), lr=0.1))
+    model = shoal.torch.ddp(make_model())
+    optimizer.add_param_group({"params": list(model.parameters())})
+    averaged_here = [id(p) for b in optimizer._buckets for p in b.parameters]
+    assert averaged_here == [id(p) for p in other.parameters()]
+    assert len(optimizer.inner.param_groups) == 2
+
+
 @pytest.mark.parametrize("sync", ["local:every=1", "sma:every=1", "pair:every=1"])
 def test_the_anchor_stays_where_all_are_lost_who_had_samples(job, sync):
     """The others commit the round without them; what their replicas have does not count."""

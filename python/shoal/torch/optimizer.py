@@ -213,7 +213,8 @@ class Averaging(Wrapper):
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Add a group, on every rank; its parameters become those of rank 0."""
         self.inner.add_param_group(param_group)
-        self._add_parameters(self.inner.param_groups[-1]["params"])
+        added = self.inner.param_groups[-1]["params"]
+        self._add_parameters([p for p in added if p not in averaged.by_ddp])
 
     def _add_parameters(self, parameters: List[Tensor]) -> None:
         """Average these parameters from now on; they become those of rank 0. All ranks call it
