@@ -245,25 +245,31 @@ class _LiveModel:
 
     def _build_model(self, mesh: str) -> None:
         """Build the model for a mesh, with the state that was moved to this rank, if any was. Waits
-        for the other workers, which do the same.
+        for the other workers, which do the same. Where it raises LostError, since the program asks
+        for others when it builds, there is no model, and the state that was moved is kept.
         """
         self.mesh = self._job.mesh(mesh)
-        self.model = self._build(self.mesh)
-        mine = self.model.tensors()
+        model = self._build(self.mesh)
+        mine = model.tensors()
         self.declare_layout(mine)
         moved = self._memory is not None
-        if hasattr(self.model, "adopt"):
-            self._lend_memory(mine, moved or hasattr(self.model, "initialize"))
+        if hasattr(model, "adopt"):
+            self._lend_memory(model, mine, moved or hasattr(model, "initialize"))
         elif moved:
             packing.unpack(self._memory, mine)
             self._memory = None
-        if not moved and hasattr(self.model, "initialize"):
-            self.model.initialize()
+        if not moved and hasattr(model, "initialize"):
+            try:
+                model.initialize()
+            except LostError:
+                self._memory = None  # it has no state yet
+                raise
+        self.model = model
         if self._mesh_state is not None:
             self._mesh_state.set_model(self.mesh, self.model)
 
-    def _lend_memory(self, mine: Mapping[str, Any], filled: bool) -> None:
-        """Have the model keep its tensors in memory of the job: in that of the state that was moved
+    def _lend_memory(self, model: Any, mine: Mapping[str, Any], filled: bool) -> None:
+        """Have a model keep its tensors in memory of the job: in that of the state that was moved
         here, if any was. `filled`: the memory has the values, or will get them.
         """
         if self._memory is None:
@@ -271,7 +277,7 @@ class _LiveModel:
             self._memory = self._job._backend.buffer(nbytes)
             if not filled:
                 packing.pack(mine, self._memory, nbytes)
-        self.model.adopt(packing.views(mine, self._memory))
+        model.adopt(packing.views(mine, self._memory))
 
     def _resume(self, progress: Progress, lost: str) -> None:
         """Go on from the newest checkpoint, if there is one. `lost` says which part of the state is

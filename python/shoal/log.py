@@ -126,7 +126,7 @@ def _end_status(job: World, died: bool) -> str:
     return "FAILED" if job.size == 1 else ""
 
 
-_Waiting = "queue.Queue[Union[str, Tuple[str, Dict[str, float], int]]]"
+_Item = Union[str, Tuple[str, Dict[str, float], int]]
 
 
 class _Writer:
@@ -139,7 +139,7 @@ class _Writer:
         self._kind, self._place = kind, place
         # Name of the job, numbers, and their step, for `_thread`. The last item says how the run
         # has ended, as `_end_status` has it.
-        self._waiting: _Waiting = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[_Item] = queue.Queue(_MOST_WAITING)
         self._job: Optional[World] = None  # that wrote last
         self._thread: Optional[threading.Thread] = None  # None = it was paused
         self._before: Optional[threading.Thread] = None  # that of before the last pause
@@ -183,7 +183,7 @@ class _Writer:
             self._has_warned = True
             log_line(f"shoal.log.to({self._kind!r}, {self._place!r}): {why}; the training goes on")
 
-    def _run(self, waiting: _Waiting, before: Optional[threading.Thread]) -> None:
+    def _run(self, waiting: queue.Queue[_Item], before: Optional[threading.Thread]) -> None:
         """Write what comes until nothing comes any more, after all that the thread before has
         written; the body of the thread.
         """

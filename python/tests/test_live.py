@@ -17,6 +17,7 @@ pytest.importorskip("numpy")
 import running_job
 from live_numpy import reference_losses
 
+from shoal.errors import LostError
 from shoal._runtime.view import MeshStatus, View
 from shoal.live import _LiveModel
 
@@ -252,3 +253,37 @@ def test_a_view_that_comes_while_the_model_is_built_is_followed():
     live = _LiveModel(job, build, "", [], "dp=1")
     assert live.follow_mesh(SimpleNamespace(cross_step_boundary=lambda: True))
     assert asked == [first, later]
+
+
+@pytest.mark.parametrize("adopts", [False, True])
+def test_a_worker_that_is_lost_while_the_model_begins(adopts):
+    """Where a program asks the others when its model begins, and one is lost, the model is built
+    and begins once more: what it had had no values.
+    """
+    view, built = View(generation=1), []
+
+    def initialize():
+        """Lose a worker the first time."""
+        if len(built) == 1:
+            raise LostError("worker 1 is lost")
+
+    def build(_):
+        """Build a model that begins by itself."""
+        built.append(SimpleNamespace(tensors=dict, initialize=initialize))
+        if adopts:
+            built[-1].adopt = lambda _: None
+        return built[-1]
+
+    backend = SimpleNamespace(
+        view=view, ask_mesh=MeshStatus, declare_layout=lambda _: "", buffer=bytearray
+    )
+    job = SimpleNamespace(
+        _backend=backend, _checkpoints=None, outside=False, rank=0, size=1, mesh=lambda text: text
+    )
+    live = _LiveModel(job, build, "", [], "dp=1")
+    progress = SimpleNamespace(cross_step_boundary=lambda: True)
+    with pytest.raises(LostError):
+        live.follow_mesh(progress)
+    assert live.model is None
+    assert live.follow_mesh(progress)
+    assert len(built) == 2 and live.model is built[1]
