@@ -329,11 +329,16 @@ class _LiveModel:
     def _move_state(self, old_bytes: int, new_bytes: int) -> None:
         """Give away this rank's part of the state, of `old_bytes`, and get its part on the next
         mesh, of `new_bytes`; 0 = this rank has no part there. Returns when the part is here. The
-        model is gone then.
+        model is gone then. Raises ShoalError where this rank's part has no values yet.
         """
         backend = self._job._backend
         old: List[Any] = []
         if old_bytes and self._memory is None:
+            if self.model is None:
+                raise ShoalError(
+                    "a worker was lost while the model was set to its first values, and the mesh"
+                    " changes for that: there is no state to move yet. Start the job again"
+                )
             memory = backend.buffer(old_bytes)
             packing.pack(self.model.tensors(), memory, old_bytes)
             old = [memory]

@@ -126,6 +126,8 @@ def _end_status(job: World, died: bool) -> str:
     return "FAILED" if job.size == 1 else ""
 
 
+# What a thread that writes gets: the name of the job, numbers, and their step; or, as the last, how
+# the run has ended, as `_end_status` has it.
 _Item = Union[str, Tuple[str, Dict[str, float], int]]
 
 
@@ -137,9 +139,7 @@ class _Writer:
     def __init__(self, kind: str, place: str) -> None:
         """Write by a tool into a place."""
         self._kind, self._place = kind, place
-        # Name of the job, numbers, and their step, for `_thread`. The last item says how the run
-        # has ended, as `_end_status` has it.
-        self._waiting: queue.Queue[_Item] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[_Item] = queue.Queue(_MOST_WAITING)  # for `_thread`
         self._job: Optional[World] = None  # that wrote last
         self._thread: Optional[threading.Thread] = None  # None = it was paused
         self._before: Optional[threading.Thread] = None  # that of before the last pause

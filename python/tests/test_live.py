@@ -17,7 +17,7 @@ pytest.importorskip("numpy")
 import running_job
 from live_numpy import reference_losses
 
-from shoal.errors import LostError
+from shoal.errors import LostError, ShoalError
 from shoal._runtime.view import MeshStatus, View
 from shoal.live import _LiveModel
 
@@ -285,5 +285,9 @@ def test_a_worker_that_is_lost_while_the_model_begins(adopts):
     with pytest.raises(LostError):
         live.follow_mesh(progress)
     assert live.model is None
+    backend.ask_mesh = lambda: MeshStatus(next_mesh="dp=1", nbytes=8)
+    with pytest.raises(ShoalError, match="no state to move yet"):
+        live.follow_mesh(progress)
+    backend.ask_mesh = MeshStatus
     assert live.follow_mesh(progress)
     assert len(built) == 2 and live.model is built[1]
