@@ -184,14 +184,16 @@ func (l *launcher) answerSet(w http.ResponseWriter, r *http.Request) {
 }
 
 // answerStop asks for the end of the job, where that is led, and does not wait for it: elsewhere it
-// would end this host's part alone.
+// would end this host's part alone. Of a job that is over there is nothing to ask.
 func (l *launcher) answerStop(w http.ResponseWriter, r *http.Request) {
 	var ask api.Stop
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
 		sendError(w, http.StatusBadRequest, err)
 		return
 	}
-	if s, ok := l.awaitLed(w, r); ok {
+	if s := l.agent.Status(); s.Ended {
+		sendJSON(w, l.describeJob(s))
+	} else if s, ok := l.awaitLed(w, r); ok {
 		l.registry.requestStop(ask.Now, ask.Who)
 		sendJSON(w, l.describeJob(s))
 	}

@@ -91,6 +91,9 @@ func (f follower) Await(_ context.Context, fits func(agent.Status) bool) (agent.
 	return f.status, nil
 }
 
+// Status returns the status.
+func (f follower) Status() agent.Status { return f.status }
+
 // Waits returns that nobody waits.
 func (f follower) Waits() map[int]api.Wait { return nil }
 
@@ -114,6 +117,7 @@ func TestStopWhereTheJobIsNotLed(t *testing.T) {
 			""},
 		"nobody leads": {agent.Status{}, 503, "was not told yet which host leads it", ""},
 		"it leads":     {agent.Status{Head: "b"}, 200, `"state":"stopping"`, "ada"},
+		"it is over":   {agent.Status{Ended: true}, 200, `"job":"train"`, ""},
 		"it is stuck":  {agent.Status{Head: "a", Stuck: true}, 200, `"state":"stopping"`, "ada"},
 	} {
 		l := &launcher{agent: follower{status: c.status}, registry: newRegistry("b", 0),

@@ -41,7 +41,7 @@ func TestLinesOnFullDisk(t *testing.T) {
 		ballast := filepath.Join(disk, "ballast")
 		if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); !errors.Is(err,
 			syscall.ENOSPC) {
-			t.Fatal(err)
+			t.Fatalf("the disk takes it all: %v", err)
 		}
 		filled, err := os.Stat(ballast)
 		if err != nil {

@@ -148,7 +148,7 @@ func endChangesOfKilledRun(dir string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := f.Write(append(line, '\n')); err != nil {
+		if err := appendWhole(f, append(line, '\n')); err != nil {
 			return err
 		}
 	}

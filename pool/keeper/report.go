@@ -55,8 +55,8 @@ const (
 	maxRefused = 500
 )
 
-// shorten returns a text as the record can hold it, with so many characters at most, and "…" behind
-// them if there are more. A record with text that is no UTF-8 would not be read.
+// shorten returns a text as UTF-8 with so many characters at most, and "…" behind them if there are
+// more.
 func shorten(text string, most int) string {
 	for i := range text {
 		if most--; most < 0 {

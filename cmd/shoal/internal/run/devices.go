@@ -26,7 +26,8 @@ func DefaultSlots() int {
 // visibleGPUs returns how many GPUs CUDA finds on a machine that has these folders of GPUs, and in
 // a container that has these device files, where seen is the value of gpu.Variable, if that is set.
 // Who sets it is believed where there is no device file: the first program that uses a GPU may make
-// them.
+// them. Where nobody does, there is no GPU: a container has the folders of its machine, whether it
+// may use GPUs or not.
 func visibleGPUs(folders, devices []string, seen string, set bool) int {
 	here := min(len(folders), len(devices))
 	if !set || len(folders) == 0 {
