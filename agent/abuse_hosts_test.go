@@ -48,10 +48,10 @@ func TestUnusedFieldsAcrossHosts(t *testing.T) {
 				t.Fatalf("%s: rank %d, status %d: %s", what, rank, status, text)
 			}
 		}
-	}
-	now := c.head.Status()
-	hosts := now.HostNames()
-	if slices.Sort(hosts); !slices.Equal(hosts, []string{"a", "b"}) {
-		t.Errorf("the hosts are %v", hosts)
+		now := c.head.Status()
+		hosts := now.HostNames()
+		if slices.Sort(hosts); !slices.Equal(hosts, []string{"a", "b"}) {
+			t.Fatalf("after %s the hosts are %v", what, hosts)
+		}
 	}
 }

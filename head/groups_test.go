@@ -36,6 +36,7 @@ func TestFreedGroupOutlivesItsHead(t *testing.T) {
 	}
 	both := []topo.WorkerID{1, 2}
 	ask := func() (ofB, ofC topo.GroupID) {
+		clear(p.seen) // no earlier answer counts
 		b.RequestGroup(1, both)
 		c.RequestGroup(2, both)
 		p.runAll()
@@ -72,11 +73,15 @@ func TestFreedGroupsAreForgotten(t *testing.T) {
 	p := newPair(t)
 	list := []topo.WorkerID{1, 2}
 	for step := range uint64(50) {
+		clear(p.seen)
 		for _, w := range list {
 			p.agentOf(w).RequestGroup(w, list)
 			p.runAll()
 		}
-		id := newestAction[head.Grouped](p, "A").ID
+		id, same := newestAction[head.Grouped](p, "A").ID, newestAction[head.Grouped](p, "B").ID
+		if id == 0 || id != same {
+			t.Fatalf("step %d: groups %d and %d", step, id, same)
+		}
 		for _, w := range list {
 			p.agentOf(w).Ungroup(w, id)
 			p.runAll()

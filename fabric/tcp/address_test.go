@@ -28,10 +28,17 @@ func TestStrangeAddresses(t *testing.T) {
 		Address: strange}); err != nil {
 		t.Fatal(err)
 	}
+	newcomers := 0
 	for _, a := range j.a.knownAgents() {
+		if a.Host == "c" {
+			newcomers++
+		}
 		if a.Address != sanitize(a.Address) {
 			t.Errorf("%s is said to be at %d bytes, %.10q", a.Host, len(a.Address), a.Address)
 		}
+	}
+	if newcomers != 1 {
+		t.Errorf("c is known %d times", newcomers)
 	}
 	here, there := net.Pipe()
 	defer here.Close()
@@ -44,6 +51,7 @@ func TestStrangeAddresses(t *testing.T) {
 		return writeJSONFrame(there, kindWelcome, welcome{Agents: []agent{{"d", strange}}})
 	})
 	w, err := exchangeHello(here, &frames{from: here}, hello{})
+	here.Close() // nobody waits for more
 	if err != nil || len(w.Agents) != 1 || w.Agents[0].Address != sanitize(strange) {
 		t.Errorf("%.200v, %v", w, err)
 	}

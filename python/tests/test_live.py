@@ -229,6 +229,17 @@ def test_alone(alone):
     assert meshes_of(output.replace("on  ", "on alone ")) == ["alone"] and "END" in output
 
 
+PROGRESS = SimpleNamespace(cross_step_boundary=lambda: True)  # of a loop that always goes on
+
+
+def live_model(build, backend):
+    """The model of a job of one rank, whose agent `backend` plays."""
+    job = SimpleNamespace(
+        _backend=backend, _checkpoints=None, outside=False, rank=0, size=1, mesh=lambda text: text
+    )
+    return _LiveModel(job, build, "", [], "dp=1")
+
+
 def test_a_view_that_comes_while_the_model_is_built_is_followed():
     """Where the members change while the model of a mesh is built, the agent is asked again, for
     what has changed may be the mesh.
@@ -247,11 +258,7 @@ def test_a_view_that_comes_while_the_model_is_built_is_followed():
 
     first, later = View(generation=1), View(generation=2)
     backend = SimpleNamespace(view=first, ask_mesh=ask_mesh, declare_layout=lambda _: "")
-    job = SimpleNamespace(
-        _backend=backend, _checkpoints=None, outside=False, rank=0, size=1, mesh=lambda text: text
-    )
-    live = _LiveModel(job, build, "", [], "dp=1")
-    assert live.follow_mesh(SimpleNamespace(cross_step_boundary=lambda: True))
+    assert live_model(build, backend).follow_mesh(PROGRESS)
     assert asked == [first, later]
 
 
@@ -277,17 +284,13 @@ def test_a_worker_that_is_lost_while_the_model_begins(adopts):
     backend = SimpleNamespace(
         view=view, ask_mesh=MeshStatus, declare_layout=lambda _: "", buffer=bytearray
     )
-    job = SimpleNamespace(
-        _backend=backend, _checkpoints=None, outside=False, rank=0, size=1, mesh=lambda text: text
-    )
-    live = _LiveModel(job, build, "", [], "dp=1")
-    progress = SimpleNamespace(cross_step_boundary=lambda: True)
+    live = live_model(build, backend)
     with pytest.raises(LostError):
-        live.follow_mesh(progress)
+        live.follow_mesh(PROGRESS)
     assert live.model is None
     backend.ask_mesh = lambda: MeshStatus(next_mesh="dp=1", nbytes=8)
     with pytest.raises(ShoalError, match="no state to move yet"):
-        live.follow_mesh(progress)
+        live.follow_mesh(PROGRESS)
     backend.ask_mesh = MeshStatus
-    assert live.follow_mesh(progress)
+    assert live.follow_mesh(PROGRESS)
     assert len(built) == 2 and live.model is built[1]

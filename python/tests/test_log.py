@@ -208,16 +208,26 @@ def test_a_slow_tool_is_not_waited_for_when_another_worker_goes_on():
 
 def test_a_worker_that_is_the_first_one_again_loses_nothing(monkeypatch):
     """Where a slow tool has not written yet what came before the pause, all is written in order,
-    and the run ends with the last of it.
+    and the run ends with the last of it. The tool goes on when the last item waits for it.
     """
     going, add = threading.Event(), Client.log_metric
 
+    class Queue(queue.Queue):
+        """A queue whose end is what the tool waits for."""
+
+        def put(self, item, *arguments, **options):
+            """As the queue's own."""
+            super().put(item, *arguments, **options)
+            if item == "FINISHED":
+                going.set()
+
     def log_metric(*arguments, **options):
         """Keep a number once the tool goes on."""
-        going.wait()
+        assert going.wait(600)
         add(*arguments, **options)
 
     monkeypatch.setattr(Client, "log_metric", log_metric)
+    monkeypatch.setattr(queue, "Queue", Queue)
     writer = shoal.log._Writer("mlflow", "http://tracking:5000")
     job = types.SimpleNamespace(name="job", size=1)
     for number in range(6):
@@ -225,7 +235,7 @@ def test_a_worker_that_is_the_first_one_again_loses_nothing(monkeypatch):
         if number % 2:
             writer.pause()
     writer.write(job, {"loss": 6}, 6)
-    threading.Timer(0, going.set).start()
+    assert not going.is_set()
     writer.pause(wait=True)
     assert [step for _, _, _, step in Client.metrics] == list(range(7))
     assert Client.ended == [("r", "FINISHED")]

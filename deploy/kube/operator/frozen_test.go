@@ -23,7 +23,8 @@ func right(s *v1alpha1.ShoalJobSpec) {
 
 // invalid reads condition Invalid, and how often an event says so; "" = there is none.
 func (c *testCluster) invalid() (text string, times int) {
-	if x := meta.FindStatusCondition(c.job().Status.Conditions, "Invalid"); x != nil {
+	x := meta.FindStatusCondition(c.job().Status.Conditions, v1alpha1.ConditionInvalid)
+	if x != nil {
 		text = x.Message
 	}
 	return text, strings.Count(strings.Join(c.events, "\n"), "Invalid: ")

@@ -30,7 +30,8 @@ func (c *testCluster) label(key, value string) {
 func (c *testCluster) wantRefused(want string) {
 	c.t.Helper()
 	text := ""
-	if x := meta.FindStatusCondition(c.job().Status.Conditions, "Refused"); x != nil {
+	x := meta.FindStatusCondition(c.job().Status.Conditions, v1alpha1.ConditionRefused)
+	if x != nil {
 		text = x.Message
 	}
 	if !strings.HasPrefix(text, want) || (text == "") != (want == "") {
