@@ -75,7 +75,7 @@ func (l *Loop) orderBestDecision() []Order {
 	var best *candidate
 	l.again = maxInterval
 	for _, m := range l.policies {
-		if m.faults >= maxFaults {
+		if m.faults >= maxFaults || !l.mayAsk(m) {
 			continue
 		}
 		d, fault := m.askPolicy(o, l.twin)

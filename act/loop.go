@@ -8,6 +8,7 @@ package act
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/portable"
@@ -20,7 +21,8 @@ import (
 type Mode int
 
 const (
-	// Off asks no policy. The changes of people are measured.
+	// Off asks no policy but that of shares, and that only where workers average in pairs, each
+	// of which is to take as many samples as it can. The changes of people are measured.
 	Off Mode = iota
 	// Watch decides and predicts, and changes nothing.
 	Watch
@@ -151,7 +153,8 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 			"%s was ordered %d steps ago and has not begun",
 			l.asked.change.To, o.Step-l.asked.step))
 		l.asked = nil
-	case l.asked != nil, l.mode == Off, o.Step < l.next && !l.hasSpeedJumped() && !l.isResized():
+	case l.asked != nil, !slices.ContainsFunc(l.policies, l.mayAsk),
+		o.Step < l.next && !l.hasSpeedJumped() && !l.isResized():
 	default:
 		orders := l.orderBestDecision()
 		if len(orders) > 0 && orders[0].Change.IsAtOnce() && l.asked != nil {

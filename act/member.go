@@ -40,6 +40,14 @@ func CombinePolicies(users, others []decide.Policy) []decide.Policy {
 	return list
 }
 
+// mayAsk reports whether a policy is asked. Where the job is not to decide by itself, that of
+// shares is where workers average in pairs: what such workers gain is that each takes as many
+// samples as it can (Lian et al., Asynchronous Decentralized Parallel SGD, ICML 2018, section 3).
+func (l *Loop) mayAsk(m *member) bool {
+	return l.mode != Off ||
+		slices.Contains(m.Levers(), "shares") && setting.MeetsInPairs(l.now.Setting.Sync)
+}
+
 // askPolicy has the policy decide. A fault says what it did wrong, in words, "" if nothing; then
 // nothing should change.
 func (m *member) askPolicy(o sense.Observation, t decide.Twin) (d decide.Decision, fault string) {

@@ -75,6 +75,25 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// Where the job is not to decide by itself, work is divided among workers that average in pairs,
+// and nothing else is.
+func TestOffDividesWorkOfPairs(t *testing.T) {
+	for sync, want := range map[string]bool{"": false, "local": false, "pair": true,
+		"hybrid": true} {
+		j := newJob(newLoop(t, act.Off, policy.Batch{}, greedyShares{}), 64, batches)
+		j.state.Setting.Sync = sync
+		j.train(t, 400)
+		var asked []string
+		for _, w := range j.loop.WhyNots() { // each has a reason to change nothing
+			asked = append(asked, w.Policy)
+		}
+		if want != slices.Equal(asked, []string{"greedy"}) || !want && len(asked) > 0 ||
+			len(j.log) > 0 {
+			t.Errorf("by %q %v were asked: %v", sync, asked, j.phases())
+		}
+	}
+}
+
 // What a policy must not want is left and told, and after three times in a row the policy is off.
 // Others go on.
 func TestBadPolicies(t *testing.T) {

@@ -44,10 +44,17 @@ var syncs = []struct {
 	{"hybrid", nil},
 }
 
+// MeetsInPairs reports whether, by a way to synchronise, each worker averages with another one in
+// each step.
+func MeetsInPairs(sync string) bool {
+	name := SyncName(sync)
+	return name == "pair" || name == "hybrid"
+}
+
 // KeepsReplicas reports whether, by a way to synchronise, the parameters of workers still differ
 // when a round begins.
 func KeepsReplicas(sync string) bool {
-	name, _, _ := strings.Cut(sync, ":")
+	name := SyncName(sync)
 	return name == "sma" || name == "pair"
 }
 

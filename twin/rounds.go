@@ -30,7 +30,7 @@ func wayOf(s setting.Setting) way {
 func (w way) averagesGradients() bool { return !setting.IsLocal(w.name) }
 
 // meetsInPairs reports whether each worker averages with another one in each step.
-func (w way) meetsInPairs() bool { return w.name == "pair" || w.name == "hybrid" }
+func (w way) meetsInPairs() bool { return setting.MeetsInPairs(w.name) }
 
 // changesRound reports whether a change with these parts is one of rounds.
 func changesRound(parts []string) bool {

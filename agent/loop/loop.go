@@ -165,7 +165,14 @@ func (l *Loop) adoptLook(look Look) {
 // is known and again when it has become more. l.mu is held.
 func (l *Loop) reportOpenLevers(o sense.Observation) {
 	// before a step is made, not all that is open is known
-	if _, any := o.Steps.Newest(); !any || !l.leads || l.waits || l.mode == act.Off {
+	if _, any := o.Steps.Newest(); !any || !l.leads || l.waits {
+		return
+	}
+	if l.mode == act.Off {
+		if setting.MeetsInPairs(o.Setting.Sync) && !o.Levers.Alike {
+			l.reportOpenOnce("what may change: shares of work, since workers that average in " +
+				"pairs take as many samples as each can")
+		}
 		return
 	}
 	var list, notes []string
@@ -229,16 +236,17 @@ func (l *Loop) startUsers(users func(g *group.Group) []decide.Policy) {
 
 // makeLoop returns the loop with its policies. l.mu is held.
 func (l *Loop) makeLoop() *act.Loop {
-	mode := l.mode
+	c := act.Config{Mode: l.mode, Policies: withBuiltIn(l.own)}
 	if l.waits {
-		mode = act.Off
+		c = act.Config{Mode: act.Off}
 	}
-	made, err := act.New(act.Config{Mode: mode, Policies: withBuiltIn(l.own)})
+	made, err := act.New(c)
 	if err == nil {
 		return made
 	}
 	l.job.ReportLine(fmt.Sprintf("%v; only the policies of shoal decide", err))
-	made, err = act.New(act.Config{Mode: mode, Policies: withBuiltIn(nil)})
+	c.Policies = withBuiltIn(nil)
+	made, err = act.New(c)
 	if err != nil {
 		panic(err) // the policies of shoal go together
 	}

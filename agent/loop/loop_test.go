@@ -173,6 +173,25 @@ func TestClosedSharesAreTold(t *testing.T) {
 	}
 }
 
+// Where nobody has policies decide, people are told that work is divided among workers that average
+// in pairs, as long as that may be.
+func TestSharesOfPairsAreTold(t *testing.T) {
+	for sync, want := range map[string]string{"": "", "local": "",
+		"hybrid": "shares of work, since", "pair": "shares of work, since"} {
+		j := newJob()
+		j.now.Sync, j.now.Round = sync, 16
+		runLooks(newLoop(t, j, act.Off), j, 2)
+		if told := strings.Join(j.told, "\n"); (told != "") != (want != "") ||
+			!strings.Contains(told, want) {
+			t.Errorf("by %q people were told %q", sync, told)
+		}
+		j.told, j.alike = nil, true
+		if runLooks(newLoop(t, j, act.Off), j, 2); len(j.told) > 0 {
+			t.Errorf("by %q people were told %q of parts that are alike", sync, j.told)
+		}
+	}
+}
+
 // Who does not lead changes nothing, nor does who is not to decide; who watches says what it would.
 func TestLoopHoldsBack(t *testing.T) {
 	for _, x := range []struct {

@@ -26,7 +26,7 @@ import (
 type Signals struct {
 	// Blind has nothing measured: what the rest costs, for benchmarks.
 	Blind bool
-	// Decides says that policies decide about the job.
+	// Decides says that all policies decide about the job; else see act.Off.
 	Decides bool
 	// NewestSave returns the checkpoint of which this host has begun last to write parts; nil =
 	// this host writes none. It does not block.
@@ -295,8 +295,13 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 		s.host.AddEach()
 	}
 	s.began = now
-	s.host.Sparing = !s.Decides && a.Trial == nil && !a.Levers.Batch.IsOpen()
+	s.host.Sparing = !s.mayDecide(&a.State) && a.Trial == nil && !a.Levers.Batch.IsOpen()
 	s.every, s.turn = s.host.Sampling()
+}
+
+// mayDecide reports whether policies may decide about something of a job in a state.
+func (s *Signals) mayDecide(of *head.State) bool {
+	return s.Decides || setting.MeetsInPairs(cmp.Or(of.Setting.Sync, of.Levers.Sync))
 }
 
 // averagesGradients reports whether what workers of a job average are gradients, and not how far
@@ -415,7 +420,7 @@ func (s *Signals) AddNote(n head.Note, newest topo.Generation) (links bool) {
 // caller's.
 func (s *Signals) NextLook(known head.State) (look loop.Look, of noise.Estimator, ok bool) {
 	levers := s.Levers(known)
-	if known.Data == nil || known.Shape != nil || !s.Decides && known.Trial == nil &&
+	if known.Data == nil || known.Shape != nil || !s.mayDecide(&known) && known.Trial == nil &&
 		!levers.Batch.IsOpen() && !levers.Size.IsOpen() {
 		s.changes = nil
 		onMesh := known.Shape != nil && s.Decides && s.agent.Leads()

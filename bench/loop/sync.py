@@ -29,10 +29,8 @@ LINKS = [
     ("hivemind", f"local:every={ROUND}"),  # its groups take seconds to form, longer than a step
 ]
 SLOW = dict(COMMON, slow=3, slow_worker=2, width=64)
-STRAGGLER = [
-    ("ssgd", []), (f"pair:every={ROUND}", []), ("ssgd", ["--auto"]),
-    (f"pair:every={ROUND}", ["--auto"]),
-]
+# With pair work is divided by speed without --auto too.
+STRAGGLER = [("ssgd", []), (f"pair:every={ROUND}", []), ("ssgd", ["--auto"])]
 WARM, ROUNDS = 1, 3  # rounds before samples are counted, and while they are
 ENOUGH_S = 40  # after which what was counted is enough, of what takes longer than all others
 SETTLE_S = 60  # for policies to divide the work
@@ -77,8 +75,9 @@ def speed_over_links(system, sync):
 
 def speed_beside_slow_worker(sync, flags):
     """Train on one host beside a worker that is three times as slow, and return how fast that is,
-    where there are policies once these have divided the work.
+    where work is divided by speed once that is done.
     """
+    divides = flags or sync.startswith("pair")
     with Processes(LIMIT) as running:
         home = str(running.folder)
         env = {"XDG_RUNTIME_DIR": home, "XDG_STATE_HOME": home}
@@ -86,8 +85,9 @@ def speed_beside_slow_worker(sync, flags):
         words += ["--log-dir", home, *flags, "--"]
         running.start(words + worker(running, dict(SLOW, system="shoal", sync=sync)), **env)
         until = time.monotonic() + SETTLE_S
-        while flags and running.running() and time.monotonic() < until and not kept_shares(running):
-            pass
+        while divides and running.running() and time.monotonic() < until:
+            if kept_shares(running):
+                break
         row = measure_speed(running, lambda: [0])
         shares = kept_shares(running)
     named = sync + (" --auto" if flags else "")

@@ -180,25 +180,27 @@ func (w *World) communicationSeconds(cables []float64) float64 {
 	return least
 }
 
-// recordObservations takes in what agent and workers would tell of a step.
+// recordObservations takes in what agent and workers would tell of a step. That a worker waits for
+// a partner, and exchanges with it, is no work of its own.
 func (w *World) recordObservations(s Step, slowest float64) {
 	steps, sample := float64(max(s.Round, 1)), s.StepSample
 	sample.Seconds, sample.Samples = s.Seconds/steps, s.Samples/uint64(steps)
 	w.series.Add(sample)
 	w.split.seen = min(w.split.seen+1, splitSteps)
 	ease := func(mean *float64, x float64) { *mean += (x - *mean) / float64(w.split.seen) }
-	data, took, met := 0.0, 0.0, 0.0
+	data, sum, most := 0.0, 0.0, 0.0
+	for _, r := range w.ranks {
+		most = max(most, r.took-r.met)
+	}
 	for i := range w.ranks {
 		r := &w.ranks[i]
-		ease(&w.split.Slack[i], (slowest-r.took)/steps)
+		ease(&w.split.Slack[i], (most-(r.took-r.met))/steps)
 		data += w.hosts[r.host].Wait + r.load
-		took += (r.took - r.met) / steps
-		met += r.met / steps
+		sum += (r.took - r.met) / steps
 	}
 	ease(&w.split.Data, data/float64(len(w.ranks)))
-	ease(&w.split.Compute, (took-data)/float64(len(w.ranks)))
-	ease(&w.split.Exposed, s.Exposed/steps)
-	ease(&w.split.Optimizer, met/float64(len(w.ranks)))
+	ease(&w.split.Compute, (sum-data)/float64(len(w.ranks)))
+	ease(&w.split.Exposed, (s.Exposed+slowest-most)/steps)
 	ease(&w.split.Seconds, (slowest+s.Exposed)/steps)
 	if s.Noise > 0 && s.Samples > 0 {
 		w.noise.Add(w.drawNorms(s))

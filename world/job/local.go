@@ -54,12 +54,6 @@ func (w *World) currentSync() string { return w.setting.WithStated(0, w.config.L
 // step.
 func (w *World) makesLocalSteps() bool { return setting.IsLocal(w.currentSync()) }
 
-// inPairs reports whether each worker averages with another one in each step.
-func inPairs(sync string) bool {
-	name := setting.SyncName(sync)
-	return name == "pair" || name == "hybrid"
-}
-
 // averageInPairs has the workers average in pairs that are drawn by the numbers of a step: both
 // wait for the later one, and send each other what they have, which sets rank.took and rank.met.
 // With an odd number of workers one rests.
@@ -87,7 +81,8 @@ func (w *World) averageInPairs(numbers draws) {
 func (w *World) EfficiencyIn(sync string, round uint32, batch float64) float64 {
 	scale, worth := w.config.Noise.scaleAt(w.progress), 1.0
 	if setting.IsLocal(sync) {
-		worth = w.config.Local.sampleWorth(batch, scale, uint64(max(round, 1)), inPairs(sync))
+		worth = w.config.Local.sampleWorth(batch, scale, uint64(max(round, 1)),
+			setting.MeetsInPairs(sync))
 	}
 	if scale > 0 {
 		worth *= (scale + float64(w.config.Data.Batch)) / (scale + batch)

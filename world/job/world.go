@@ -196,7 +196,7 @@ func (w *World) drawComputeTimes(seed, number, steps uint64) (slowest float64) {
 	for i := range w.ranks {
 		w.ranks[i].took, w.ranks[i].met = 0, 0
 	}
-	pairs := inPairs(w.currentSync())
+	pairs := setting.MeetsInPairs(w.currentSync())
 	for step := range steps {
 		numbers := drawsOf(seed^step<<32, number)
 		for i := range w.ranks {

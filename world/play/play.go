@@ -148,6 +148,10 @@ func PlayWith(s *scenario.Scenario, users []decide.Policy,
 		p.deciding.Mode = act.Auto
 		shared = shared || slices.Contains(decides.Levers(), "shares")
 	}
+	if p.deciding.Mode == act.Off {
+		p.deciding.Policies = []decide.Policy{policy.Shares{}}
+		shared = setting.MeetsInPairs(s.Job.Levers.Sync)
+	}
 	p.world, p.oracle = w, newOracle(w, s.Job.Levers, s.Job.Data.Batch, shared)
 	if err = p.beginRun(0); err != nil {
 		return nil, err
