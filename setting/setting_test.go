@@ -21,7 +21,7 @@ func TestTextForm(t *testing.T) {
 			Save:  rapid.Uint64Range(0, 1<<40).Draw(t, "save"),
 			Size:  rapid.Uint32Range(0, setting.MaxSize).Draw(t, "size"),
 			Sync: rapid.SampledFrom([]string{"", "ssgd", "local", "sma:alpha=0.1",
-				"diloco:lr=0.7:momentum=0.9", "pair", "own"}).Draw(t, "sync"),
+				"diloco:lr=0.7:momentum=0.9", "pair", "hybrid:parts=16", "own"}).Draw(t, "sync"),
 			Shares: append([]uint16{1}, rapid.SliceOfN(rapid.Uint16(), 0,
 				setting.MaxShares-1).Draw(t, "shares")...)}
 		got, err := setting.Setting{}.With(want.String())
@@ -185,6 +185,9 @@ func TestRefusals(t *testing.T) {
 		"":                         "write NAME=VALUE",
 		"sync=pair:seed=7":         "is no option of pair",
 		"sync=sma:alpha=2":         "no number that can be",
+		"sync=hybrid:parts=1.5":    "no number that can be",
+		"sync=hybrid:parts=1025":   "no number that can be",
+		"sync=pair:parts=2":        "is no option of pair",
 		"sync=diloco:momentum=1":   "no number that can be",
 		"sync=diloco:lr=0x1p-1":    "no number that can be",
 		"sync=diloco:lr=-1":        "no number that can be",

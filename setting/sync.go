@@ -3,6 +3,7 @@ package setting
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,7 @@ const MaxRound = 1 << 16
 const (
 	maxSync   = 128     // bytes
 	maxOption = 1 << 53 // the value of an option
+	maxParts  = 1024
 )
 
 // syncs has the ways to synchronise that people can ask for, and the options of each, which are
@@ -41,7 +43,7 @@ var syncs = []struct {
 	{"diloco", []string{"lr", "momentum"}},
 	{"sma", []string{"alpha", "momentum"}},
 	{"pair", nil},
-	{"hybrid", nil},
+	{"hybrid", []string{"parts"}},
 }
 
 // MeetsInPairs reports whether, by a way to synchronise, each worker averages with another one in
@@ -49,6 +51,23 @@ var syncs = []struct {
 func MeetsInPairs(sync string) bool {
 	name := SyncName(sync)
 	return name == "pair" || name == "hybrid"
+}
+
+// PairParts returns, where workers average in pairs, of how many parts of the parameters two of
+// them average one in a step.
+func PairParts(sync string) float64 { return optionOf(sync, "parts", 1) }
+
+// optionOf returns the value of an option in a way to synchronise; where it says none that is above
+// 0, another one.
+func optionOf(sync, option string, otherwise float64) float64 {
+	for word := range strings.SplitSeq(sync, ":") {
+		if name, value, _ := strings.Cut(word, "="); name == option {
+			if x, err := strconv.ParseFloat(value, 64); err == nil && x > 0 {
+				return x
+			}
+		}
+	}
+	return otherwise
 }
 
 // KeepsReplicas reports whether, by a way to synchronise, the parameters of workers still differ
@@ -71,16 +90,8 @@ func (s Setting) ReplicaSamples(workers int, steps uint64) float64 {
 		return 0
 	}
 	kept := 1.0
-	if words := strings.Split(s.Sync, ":"); words[0] == "sma" {
-		alpha := 0.1
-		for _, word := range words[1:] {
-			if name, value, _ := strings.Cut(word, "="); name == "alpha" {
-				if x, err := strconv.ParseFloat(value, 64); err == nil && x > 0 {
-					alpha = x
-				}
-			}
-		}
-		alpha = min(alpha, 1/float64(workers+1))
+	if SyncName(s.Sync) == "sma" {
+		alpha := min(optionOf(s.Sync, "alpha", 0.1), 1/float64(workers+1))
 		kept = float64(max(s.Round, 1)) * (1 - alpha) / alpha
 	}
 	return float64(s.Batch) / float64(workers) * min(kept, float64(steps))
@@ -164,6 +175,8 @@ func isAllowedOption(name, value string) bool {
 		return x >= 0 && x < 1
 	case "alpha":
 		return x > 0 && x <= 1
+	case "parts":
+		return x >= 1 && x <= maxParts && x == math.Trunc(x)
 	}
 	return x > 0 && x <= maxOption // lr
 }

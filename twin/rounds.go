@@ -18,11 +18,12 @@ import (
 type way struct {
 	name  string // such as "local"
 	round float64
+	parts float64 // of the parameters, of which two workers that meet average one; else 1
 }
 
 // wayOf returns how workers synchronise by a setting.
 func wayOf(s setting.Setting) way {
-	return way{setting.SyncName(s.Sync), float64(max(s.Round, 1))}
+	return way{setting.SyncName(s.Sync), float64(max(s.Round, 1)), setting.PairParts(s.Sync)}
 }
 
 // averagesGradients reports whether gradients are averaged in every step, or whatever a program
@@ -46,7 +47,7 @@ func (w way) exposedExchange(whole, hides float64, members int) float64 {
 	}
 	seconds := whole / w.round
 	if n := float64(members); w.meetsInPairs() && n > 1 {
-		seconds += whole * n / (2 * (n - 1))
+		seconds += whole * n / (2 * (n - 1)) / w.parts
 	}
 	return seconds
 }
@@ -172,7 +173,7 @@ func (w way) sampleWorth(batch, scale, stale, own float64) float64 {
 	}
 	steps := w.round
 	if w.meetsInPairs() { // replicas that meet in each step stay together as in rounds of two
-		steps = min(steps, 2)
+		steps = min(steps, 2*w.parts)
 	}
 	larger := 1 + float64(stale*portable.Log2(steps))
 	return own * (1 + batch/scale) / (1 + float64(batch*larger)/scale)

@@ -97,6 +97,11 @@ func TestWorthOfRounds(t *testing.T) {
 		!isNear(one.Throughput.High, 0.42/(0.11+0.31/16)) {
 		t.Errorf("pairs: %+v; all: %+v", pair, one)
 	}
+	parts := predict(o, localTarget("hybrid:parts=8", 16))
+	if want := 0.42 / (0.11 + 0.31/16 + 0.31*4/6/8); !isNear(parts.Throughput.High, want) ||
+		!isNear(parts.Efficiency.Low, one.Efficiency.Low) {
+		t.Errorf("pairs that meet with an eighth: %+v; all: %+v", parts, one)
+	}
 	_, unknown := inSync(0)
 	if p := predict(unknown, localTarget("local", 16)); !isNear(p.Efficiency.Low, 0.7/3) ||
 		!isNear(p.Careful, 0.7/3) || !isNear(p.Efficiency.High, 1) {

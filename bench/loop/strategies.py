@@ -36,7 +36,7 @@ from model import GPT  # noqa: E402
 from shoal.cursor import Cursor  # noqa: E402
 from shoal.sync import parse, partners  # noqa: E402
 from shoal.sync.contract import assign, differences  # noqa: E402
-from shoal.sync.matching import average_pair  # noqa: E402
+from shoal.sync.matching import average_pair, part_of_step  # noqa: E402
 
 TEXTS = (
     "ssgd",
@@ -158,10 +158,14 @@ def train(
                 worker.step(torch.as_tensor(order.take(parts[local])))
             if sync.strategy.pairs:
                 found = partners(seed, made, size)
-                before = [[w.clone() for w in worker.w] for worker in team]
-                for rank, worker in enumerate(team):
+                cuts = [
+                    [w.view(-1)[part_of_step(w.numel(), made, sync.strategy.parts)] for w in x.w]
+                    for x in team
+                ]
+                before = [[cut.clone() for cut in own] for own in cuts]
+                for rank, own in enumerate(cuts):
                     if found[rank] != rank:
-                        average_pair(worker.w, before[found[rank]])
+                        average_pair(own, before[found[rank]])
             made += 1
         each = [differences(worker.w, z) for worker in team]
         mean = [sum(parts) / size for parts in zip(*each)]
@@ -200,7 +204,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for text in args.sync:
         # Of n workers, an all-reduce sends 2 (n - 1) / n models each, and a meeting one.
-        pairs = parse(text).strategy.pairs * args.workers / (2 * (args.workers - 1))
+        sync = parse(text)
+        meeting = args.workers / (2 * (args.workers - 1)) / sync.strategy.parts
+        bytes_of_ssgd = 1 / sync.every + sync.strategy.pairs * meeting
         for rate in map(float, args.rates.split(",")):
             results = [
                 train(task, text, seed, args.steps, args.batch, rate, args.workers)
@@ -209,7 +215,7 @@ def main() -> None:
             losses = [result.loss for result in results]
             rights = [100 * result.accuracy for result in results]
             print(
-                f"| `{text}` | {1 / parse(text).every + pairs:.4f} | {rate:g} |"
+                f"| `{text}` | {bytes_of_ssgd:.4f} | {rate:g} |"
                 f" {', '.join(f'{x:.4f}' for x in losses)} | {statistics.mean(losses):.4f} |"
                 f" {', '.join(f'{x:.2f}' for x in rights)} | {statistics.mean(rights):.2f} |",
                 flush=True,

@@ -30,6 +30,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("python", "examples/gpt")]
 
 from model import GPT  # noqa: E402
 from shoal.sync import parse, partners  # noqa: E402
+from shoal.sync.matching import part_of_step  # noqa: E402
 
 WORKERS, CONTEXT = 4, 32
 BETAS, EPS, DECAY = (0.9, 0.999), 1e-8, 0.01  # AdamW, as torch has it
@@ -137,7 +138,9 @@ class Replicas:
             if sync.strategy.pairs:
                 found = torch.tensor(partners(7, number - 1, WORKERS))
                 for w in self.w:
-                    w[i] = (w[i] + w[i][:, found]) * 0.5
+                    own = w[i].view(len(self.runs), WORKERS, -1)
+                    cut = part_of_step(own.shape[2], number - 1, sync.strategy.parts)
+                    own[:, :, cut] = (own[:, :, cut] + own[:, found, cut]) * 0.5
             if not sync.strategy.averages_gradients and number % sync.every == 0:
                 self._commit(i)
 

@@ -10,7 +10,7 @@ import numpy as np
 from shoal.cursor import Cursor
 from shoal.sync import parse, partners
 from shoal.sync.contract import differences
-from shoal.sync.matching import average_pair
+from shoal.sync.matching import average_pair, part_of_step
 
 SAMPLES, RATE = 96, 0.05
 
@@ -100,13 +100,18 @@ class World:
         what it has. `weights` has the samples of all ranks in the round.
         """
         found = partners(self.seed, self.steps, len(weights))
-        before = {r: [w.copy() for w in self.workers[r].w] for r in there}
+        parts = self.sync.strategy.parts
+        cuts = {
+            r: [w.reshape(-1)[part_of_step(w.size, self.steps, parts)] for w in self.workers[r].w]
+            for r in there
+        }
+        before = {r: [cut.copy() for cut in own] for r, own in cuts.items()}
         for rank in there:
             if found[rank] != rank and found[rank] in before:
                 both = (weights[rank], weights[found[rank]])
                 if self.sync.strategy.keeps_replicas:
                     both = (1, 1)
-                average_pair(self.workers[rank].w, before[found[rank]], both)
+                average_pair(cuts[rank], before[found[rank]], both)
 
     def _commit(self, ranks, weights):
         """End a round with the workers of these ranks; the others are gone. `weights` has the

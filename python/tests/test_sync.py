@@ -11,7 +11,7 @@ np = pytest.importorskip("numpy")
 from sync_world import RATE, World, assert_alike
 
 from shoal.sync import STRATEGIES, parse, partners
-from shoal.sync.matching import average_pair
+from shoal.sync.matching import average_pair, part_of_step
 
 SEED = int(os.environ.get("SEED", 1))
 TEXTS = [
@@ -21,6 +21,7 @@ TEXTS = [
     "sma:every=2,momentum=0.5",
     "pair:every=4",
     "hybrid:every=3",
+    "hybrid:every=3,parts=2",
 ]
 
 
@@ -157,6 +158,20 @@ def test_partners_have_the_same_bytes_and_keep_their_weighted_sum(weights):
     np.testing.assert_allclose(sum(weights) * found[0][0], before, rtol=1e-4, atol=1e-5)
 
 
+def test_partners_average_each_element_as_often():
+    """Once in as many steps as there are parts, whatever the size; an array of few elements rests
+    in some of them.
+    """
+    for elements in (0, 1, 3, 22, 100):
+        for parts in (1, 2, 22):
+            met = np.zeros(elements, int)
+            for step in range(7, 7 + 2 * parts):
+                cut = part_of_step(elements, step, parts)
+                assert len(met[cut]) <= -(-elements // parts)
+                met[cut] += 1
+            assert (met == 2).all()
+
+
 def test_texts_name_strategies():
     """Names, options with commas or colons, and what settings of a job have of them."""
     assert {name: parse(name).every for name in STRATEGIES} == {
@@ -172,6 +187,8 @@ def test_texts_name_strategies():
     assert sync.strategy.text == "diloco:lr=0.5"
     long = parse("diloco:lr=0.1234567").strategy
     assert parse(long.text).strategy.values == long.values, "who joins has the same numbers"
+    hybrid = parse("hybrid:every=32,parts=22").strategy
+    assert (hybrid.parts, hybrid.text, parse("pair").strategy.parts) == (22, "hybrid:parts=22", 1)
     assert parse("sma:alpha=0.2:every=2").every == 2 and parse("diloco").strategy.text == "diloco"
 
 
@@ -190,6 +207,9 @@ def test_texts_name_strategies():
         ("diloco:lr=inf", "a number above 0, not 'inf'"),
         ("diloco:lr=nan", "a number above 0"),
         ("sma:alpha=0", "above 0, up to 1"),
+        ("hybrid:parts=1.5", "parts of hybrid is an integer from 1 to 1024"),
+        ("hybrid:parts=0", "an integer from 1 to 1024"),
+        ("pair:parts=2", "pair has every, no 'parts'"),
         ("", "there is no strategy ''"),
     ],
 )

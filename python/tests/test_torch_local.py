@@ -278,7 +278,7 @@ class _ThreeWorkerStep:
 
     def __init__(self, anchor):
         """This worker is one of the others, with this anchor."""
-        self.other = shoal.torch.anchor._digest([z + 1 for z in anchor.z])
+        self.other = shoal.torch.local.anchor._digest([z + 1 for z in anchor.z])
 
     def submit_aside(self, digests):
         """The sum of what all have."""

@@ -10,7 +10,7 @@ import shoal
 import shoal.torch
 from shoal.errors import LostError
 from shoal.sync import partners
-from shoal.torch.partner import Partners
+from shoal.torch.local.partner import Partners
 
 
 @pytest.fixture
@@ -57,6 +57,30 @@ class _Other:
         self.of = None
 
 
+class _Timer:
+    """Where the time of a step goes: how many calls were waited for before each note of a wait."""
+
+    def __init__(self, other):
+        """Of the calls with another worker."""
+        self.other, self.waits = other, []
+
+    def add_partner_wait(self, since_ns):
+        """Note how many calls were waited for before."""
+        self.waits.append(self.other.waited)
+
+
+class _Step:
+    """A step of a number, of which rank 0 has two samples and any other one."""
+
+    def __init__(self, number):
+        """The step of this number."""
+        self.number = number
+
+    def samples_of_ranks(self, ranks):
+        """Two of rank 0, and one of any other."""
+        return 2 if ranks == [0] else 1
+
+
 def test_a_worker_meets_its_partner(job, monkeypatch):
     """Both have the mean of what they had, and who has lost its partner has what it had; the wait
     for a partner, also for one that is lost, is told as no compute. Of three workers one rests, who
@@ -64,7 +88,9 @@ def test_a_worker_meets_its_partner(job, monkeypatch):
     """
     shoal.torch.loader(range(48), global_batch=6, seed=5)
     tensors = [torch.ones(2, 2), torch.full((3,), 5.0, dtype=torch.float64), torch.ones(1)]
-    other, waits, groups = _Other(), [], []
+    other, groups = _Other(), []
+    timer = _Timer(other)
+    waits = timer.waits
     job.size, job.generation = 2, 4
 
     def group(ranks):
@@ -72,44 +98,46 @@ def test_a_worker_meets_its_partner(job, monkeypatch):
         groups.append(list(ranks))
         return other
 
-    class Timer:
-        """Where the time of a step goes."""
-
-        def add_partner_wait(self, since_ns):
-            """Note how many calls were waited for before."""
-            waits.append(other.waited)
-
-    class Step:
-        """A step of a number."""
-
-        def __init__(self, number):
-            """The step of this number."""
-            self.number = number
-
-        def samples_of_ranks(self, ranks):
-            """Two of rank 0, and one of any other."""
-            return 2 if ranks == [0] else 1
-
     monkeypatch.setattr(job, "group", group)
-    monkeypatch.setattr(job._backend, "step_timer", Timer())
+    monkeypatch.setattr(job._backend, "step_timer", timer)
     meeting = Partners(job, tensors)
-    meeting.average(Step(0), False)
+    meeting.average(_Step(0), False)
     assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]]
     assert waits == [4], "it has waited for both directions of both element types"
     assert [(x.tolist(), to) for x, to in other.sent] == [([1] * 5, 1), ([5] * 3, 1)]
     other.lost = True
     assert other.tags == [0] * 4
-    meeting.average(Step(1), True)
+    meeting.average(_Step(1), True)
     assert other.tags[4:] == [1] * 4, "messages of a step are of that step alone"
     assert [t.tolist() for t in tensors] == [[[2, 2], [2, 2]], [4, 4, 4], [2]] and waits == [4, 8]
     job.size, job.generation, other.lost = 3, 5, False
     rests = next(i for i in range(99) if partners(5, i, 3)[0] == 0)
-    meeting.average(Step(rests), True)
+    meeting.average(_Step(rests), True)
     assert waits == [4, 8] and groups == [[0, 1], [0, 1, 2]]
     job.size = 1
-    meeting.average(Step(0), False)
+    meeting.average(_Step(0), False)
     assert waits == [4, 8]
     job.size, other.lost = 5, False
     meets = next(i for i in range(99) if partners(5, i, 5)[0])
-    meeting.average(Step(meets), True)
+    meeting.average(_Step(meets), True)
     torch.testing.assert_close(tensors[1], torch.full((3,), 4 * 2 / 3 + 1, dtype=torch.float64))
+
+
+def test_partners_average_a_part_of_each_tensor(job, monkeypatch):
+    """In turns, also of a tensor whose elements do not lie in their order; of one with too few of
+    them nothing in some steps, and of a type without others no message is sent then.
+    """
+    shoal.torch.loader(range(48), global_batch=6, seed=5)
+    tensors = [torch.ones(2, 3).t(), torch.ones(4), torch.ones(1, dtype=torch.float64)]
+    other = _Other()
+    job.size, job.generation = 2, 4
+    monkeypatch.setattr(job, "group", lambda ranks: other)
+    monkeypatch.setattr(job._backend, "step_timer", _Timer(other))
+    meeting = Partners(job, tensors)
+    meeting.average(_Step(0), False, parts=2)
+    assert [t.tolist() for t in tensors] == [[[2, 2], [2, 1], [1, 1]], [2, 2, 1, 1], [1]]
+    assert [x.tolist() for x, _ in other.sent] == [[1] * 5]
+    meeting.average(_Step(1), True, parts=2)
+    assert tensors[1].tolist() == pytest.approx([2, 2, 5 / 3, 5 / 3])
+    assert tensors[0][2].tolist() == pytest.approx([5 / 3, 5 / 3])
+    assert tensors[2].item() == pytest.approx(5 / 3)

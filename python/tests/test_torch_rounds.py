@@ -316,19 +316,28 @@ def test_tensors_of_all_workers_have_the_same_place_in_a_checkpoint(job):
     assert places[0] == places[1] != []
 
 
-@pytest.mark.parametrize("name, by_samples", [("pair", False), ("hybrid", True)])
-def test_partners_of_hybrid_are_weighted_by_their_samples(job, monkeypatch, name, by_samples):
-    """And those of pair are not: replicas keep beyond the round what a meeting gives."""
-    loader, model, optimizer = make_parts(f"{name}:every=2")
+@pytest.mark.parametrize(
+    "text, by_samples, parts",
+    [("pair:every=2", False, 1), ("hybrid:every=2", True, 1), ("hybrid:every=2,parts=4", True, 4)],
+)
+def test_partners_of_hybrid_are_weighted_by_their_samples(
+    job, monkeypatch, text, by_samples, parts
+):
+    """And those of pair are not: replicas keep beyond the round what a meeting gives. They average
+    one of as many parts as the text says.
+    """
+    loader, model, optimizer = make_parts(text)
     found = []
     monkeypatch.setattr(
-        optimizer._partners, "average", lambda step, by_samples: found.append(by_samples)
+        optimizer._partners,
+        "average",
+        lambda step, by_samples, parts: found.append((by_samples, parts)),
     )
     for x, y in loader:
         backward(model, x, y)
         optimizer.step()
         break
-    assert found == [by_samples]
+    assert found == [(by_samples, parts)]
 
 
 @pytest.mark.parametrize("loaded", [False, True])

@@ -35,13 +35,14 @@ func (l Local) drawn(seed uint64) Local {
 
 // sampleWorth returns what a sample of a batch brings in rounds of so many local steps, as a part
 // of what it brings to synchronous SGD, with a noise scale; 0 = none was stated, and no batch is
-// too large. Where workers meet in pairs, a round counts as one of two steps.
-func (l Local) sampleWorth(batch, scale float64, steps uint64, pairs bool) float64 {
+// too large. Where workers meet in pairs, a round counts as one of two steps for each of the parts
+// of the parameters.
+func (l Local) sampleWorth(batch, scale float64, steps uint64, sync string) float64 {
 	if scale <= 0 {
 		return l.Own
 	}
-	if pairs {
-		steps = min(steps, 2)
+	if setting.MeetsInPairs(sync) {
+		steps = min(steps, 2*uint64(setting.PairParts(sync)))
 	}
 	size := 1 + float64(l.Stale*portable.Log2(float64(steps)))
 	return l.Own * (scale + batch) / (scale + float64(batch*size))
@@ -65,12 +66,13 @@ func (w *World) averageInPairs(numbers draws) {
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Compare(numbers.at(1<<32|w.ranks[a].worker), numbers.at(1<<32|w.ranks[b].worker))
 	})
+	parts := setting.PairParts(w.currentSync())
 	for i := 0; i+1 < len(order); i += 2 {
 		a, b := &w.ranks[order[i]], &w.ranks[order[i+1]]
 		until := max(a.took, b.took)
 		if x, y := &w.hosts[a.host], &w.hosts[b.host]; a.host != b.host {
 			each := max(x.Cable*float64(x.workers), y.Cable*float64(y.workers))
-			until += w.config.Network.Alpha + float64(each*float64(w.config.Gradients))
+			until += w.config.Network.Alpha + float64(each*float64(w.config.Gradients)/parts)
 		}
 		a.met, b.met = a.met+until-a.took, b.met+until-b.took
 		a.took, b.took = until, until
@@ -81,8 +83,7 @@ func (w *World) averageInPairs(numbers draws) {
 func (w *World) EfficiencyIn(sync string, round uint32, batch float64) float64 {
 	scale, worth := w.config.Noise.scaleAt(w.progress), 1.0
 	if setting.IsLocal(sync) {
-		worth = w.config.Local.sampleWorth(batch, scale, uint64(max(round, 1)),
-			setting.MeetsInPairs(sync))
+		worth = w.config.Local.sampleWorth(batch, scale, uint64(max(round, 1)), sync)
 	}
 	if scale > 0 {
 		worth *= (scale + float64(w.config.Data.Batch)) / (scale + batch)

@@ -60,6 +60,8 @@ func TestPairs(t *testing.T) {
 	alone := run(t, newWorld(t, c), 1)[0]
 	c.Levers.Sync = "pair"
 	pairs := run(t, newWorld(t, c), 1)[0]
+	c.Levers.Sync = "hybrid:parts=4"
+	quarters := run(t, newWorld(t, c), 1)[0]
 	c.Gradients = 0
 	free := run(t, newWorld(t, c), 1)[0]
 	c.Levers.Sync, c.Levers.Round, c.Data = "ssgd", 1, c.Data.WithRound(1)
@@ -75,6 +77,9 @@ func TestPairs(t *testing.T) {
 	meeting := whole.Hosts[0].Cable * float64(whole.Gradients) // latency is in both
 	if got := pairs.Seconds - pairs.Exposed - free.Seconds; math.Abs(got-16*meeting) > 1e-9 {
 		t.Errorf("16 meetings take %v s, want %v", got, 16*meeting)
+	}
+	if got := pairs.Seconds - quarters.Seconds; math.Abs(got-12*meeting) > 1e-9 {
+		t.Errorf("16 meetings with a quarter take %v s less, want %v", got, 12*meeting)
 	}
 }
 
@@ -100,6 +105,7 @@ func TestProgressOfRounds(t *testing.T) {
 		{"ssgd", 1, false, 128}, {"local", 1, false, 0.8 * 128},
 		{"local", 16, false, 16 * 128 * 0.8 * 2 / (1 + 1 + 0.5*4)},
 		{"pair", 16, false, 16 * 128 * 0.8 * 2 / (1 + 1 + 0.5)},
+		{"hybrid:parts=2", 16, false, 16 * 128 * 0.8 * 2 / (1 + 1 + 0.5*2)},
 		{"local", 16, true, 16 * 96 * 0.8 * (1 + 1) / (1 + 0.75*(1+0.5*4))},
 		{"pair", 16, true, 16 * 64 * 0.8 * (1 + 1) / (1 + 0.75*(1+0.5))},
 	} {

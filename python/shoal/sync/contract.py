@@ -69,6 +69,13 @@ class Strategy:
         return self.keep(z)
 
     @property
+    def parts(self) -> int:
+        """Where workers average in pairs: of how many parts of a parameter they average one in a
+        step; see `matching.part_of_step`.
+        """
+        return int(self.values.get("parts", 1))
+
+    @property
     def text(self) -> str:
         """The name with the options that are not the default, as settings of a job have it."""
         changed = [

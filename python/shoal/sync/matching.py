@@ -1,4 +1,6 @@
-"""Who is whose partner: a matching of all ranks in each step, which follows from a seed."""
+"""Meetings of partners: a matching of all ranks in each step, which follows from a seed, and what
+partners average.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,14 @@ def partners(seed: int, step: int, size: int) -> List[int]:
     for one, other in zip(order[::2], order[1::2]):
         found[one], found[other] = other, one
     return found
+
+
+def part_of_step(elements: int, step: int, parts: int) -> slice:
+    """The elements of an array, as a flat one, that partners average in a step: one of so many
+    parts, in turns.
+    """
+    turn = step % parts
+    return slice(elements * turn // parts, elements * (turn + 1) // parts)
 
 
 def average_pair(w: List[object], theirs: List[object], weights: Tuple[int, int] = (1, 1)) -> None:

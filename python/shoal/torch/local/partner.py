@@ -12,9 +12,37 @@ from torch import Tensor
 import shoal
 from shoal.errors import LostError
 from shoal.sync import partners
-from shoal.sync.matching import average_pair
+from shoal.sync.matching import average_pair, part_of_step
 
-from .arena import empty
+from ..arena import empty
+
+
+class _Meeting:
+    """What two workers average of tensors of one type in a step."""
+
+    def __init__(
+        self, tensors: Sequence[Tensor], step: int, parts: int, own: Tensor, theirs: Tensor
+    ):
+        """One of so many parts of each tensor, of which `own` gets a copy to send. `theirs` is
+        memory for the partner's.
+        """
+        self._tensors = tensors
+        flat = [t.reshape(-1) for t in tensors]
+        # Views of the tensors, or of a copy of one whose elements lie otherwise.
+        self._flat = flat
+        self._cuts = [x[part_of_step(len(x), step, parts)] for x in flat]
+        self._lengths = [len(x) for x in self._cuts]
+        self.own, self.theirs = (room[: sum(self._lengths)] for room in (own, theirs))
+        for cut, room in zip(self._cuts, self.own.split(self._lengths)):
+            room.copy_(cut)
+
+    def average(self, weights: Tuple[int, int]) -> None:
+        """Average what both have, with these weights, once the partner's is there."""
+        theirs = [x.to(cut.device) for cut, x in zip(self._cuts, self.theirs.split(self._lengths))]
+        average_pair(self._cuts, theirs, weights)
+        for tensor, flat in zip(self._tensors, self._flat):
+            if flat.data_ptr() != tensor.data_ptr():
+                tensor.copy_(flat.view(tensor.shape))
 
 
 class Partners:
@@ -32,10 +60,10 @@ class Partners:
         # By element type: the tensors of it, and memory in the arena for them and for the other's.
         self._rooms: List[Tuple[List[Tensor], Tensor, Tensor]] = []
 
-    def average(self, step: "shoal.Step", by_samples: bool) -> None:
-        """Average with this worker's partner of a local step, and wait for that worker. A worker
-        whose partner is lost, or which has none, keeps what it has. `by_samples`: weighted by the
-        samples that both have in the round.
+    def average(self, step: "shoal.Step", by_samples: bool, parts: int = 1) -> None:
+        """Average one of so many parts of each tensor with this worker's partner of a local step,
+        and wait for that worker. A worker whose partner is lost, or which has none, keeps what it
+        has. `by_samples`: weighted by the samples that both have in the round.
         """
         job = self._job
         if job.size == 1:
@@ -48,17 +76,19 @@ class Partners:
             return
         if not self._rooms:
             self._allocate_rooms()
-        for tensors, own, _ in self._rooms:
-            for tensor, part in zip(tensors, own.split([t.numel() for t in tensors])):
-                part.copy_(tensor.detach().reshape(-1))
+        met = [
+            _Meeting([t.detach() for t in tensors], step.number, parts, own, theirs)
+            for tensors, own, theirs in self._rooms
+        ]
         since = perf_counter_ns()
         tag = step.number % (1 << 32)  # so that no message is taken for that of another step
         calls = [
             call
-            for _, own, theirs in self._rooms
+            for meeting in met
+            if len(meeting.own)
             for call in (
-                self._group.send_async(own, other, tag),
-                self._group.recv_async(theirs, other, tag),
+                self._group.send_async(meeting.own, other, tag),
+                self._group.recv_async(meeting.theirs, other, tag),
             )
         ]
         lost = False
@@ -74,11 +104,8 @@ class Partners:
         weights = (1, 1)
         if by_samples:
             weights = (step.samples_of_ranks([job.rank]), step.samples_of_ranks([other]))
-        for tensors, _, theirs in self._rooms:
-            parts = theirs.split([t.numel() for t in tensors])
-            own_parts = [t.detach() for t in tensors]
-            other_parts = [part.view(t.shape).to(t.device) for t, part in zip(tensors, parts)]
-            average_pair(own_parts, other_parts, weights)
+        for meeting in met:
+            meeting.average(weights)
 
     def _renew_group(self) -> None:
         """Make the group of the members of now, and free the one before. Waits for the agent.

@@ -20,13 +20,13 @@ from shoal._runtime.tensor import describe
 from shoal.sync import Strategy
 from shoal.sync.contract import assign, differences
 
-from .arena import empty
-from .bucket import Bucket, BucketCall, StepInfo, make_buckets
-from .exchange import require_open_step
-from .optimizer_wrapper import submit_whole
-from .path import Paths
-from .sample import LocalSample
-from .wire import wire_to_move
+from ..arena import empty
+from ..bucket import Bucket, BucketCall, StepInfo, make_buckets
+from ..exchange import require_open_step
+from ..optimizer_wrapper import submit_whole
+from ..path import Paths
+from ..sample import LocalSample
+from ..wire import wire_to_move
 
 
 class _RoundBucket(Bucket):

@@ -12,16 +12,16 @@ import shoal
 from shoal._runtime.log import format_count, log_line
 from shoal.sync import Sync, parse
 
-from . import averaged
+from .. import averaged
+from ..exchange import require_open_step
+from ..moments import broadcast_state
+from ..optimizer_wrapper import Wrapper
+from ..replicas import Comparison
+from ..state import initialize_some, initialize_state, load_state, mark_registered
+from ..wire import wire_to_move
+from ..zero.optimizer import Zero
 from .anchor import Anchor
-from .exchange import require_open_step
-from .moments import broadcast_state
-from .optimizer_wrapper import Wrapper
 from .partner import Partners
-from .replicas import Comparison
-from .state import initialize_some, initialize_state, load_state, mark_registered
-from .wire import wire_to_move
-from .zero.optimizer import Zero
 
 
 def local_steps(
@@ -188,9 +188,12 @@ class LocalSteps(Wrapper):
             result = self.inner.step()
         elif not self.inner.state:
             self._allocate_state()
-        if self._anchor.strategy.pairs:
+        strategy = self._anchor.strategy
+        if strategy.pairs:
             self._begun = True
-            self._partners.average(step, by_samples=not self._anchor.strategy.keeps_replicas)
+            self._partners.average(
+                step, by_samples=not strategy.keeps_replicas, parts=strategy.parts
+            )
         if step.ends_round:
             self._anchor.commit(self._skipped)
             self._begun = False
