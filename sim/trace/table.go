@@ -68,6 +68,10 @@ func readTable(r io.Reader) (*table, error) {
 		}
 		t.rows = append(t.rows, row{number, line, cells})
 	}
+	if t.head == nil && t.found[CutGzip] != nil {
+		return nil, errors.New("the compressed file is cut or damaged before its first line, " +
+			"which has to name the columns, has ended")
+	}
 	if t.head == nil {
 		return nil, errors.New("it is empty: its first line has to name the columns")
 	}

@@ -106,7 +106,7 @@ func sailorSource(folder, name, hosts string) (s importer.Source, err error) {
 
 // importFile reads a file of a source, writes what it has, and tells what was changed.
 func importFile(to io.Writer, source importer.Source, file, out, clusterOut string) error {
-	if err := refuseSame([][4]string{{"-o", out, "what is read", file},
+	if err := cli.RefuseSame([][4]string{{"-o", out, "what is read", file},
 		{"--cluster-out", clusterOut, "what is read", file},
 		{"-o", out, "--cluster-out", clusterOut}}); err != nil {
 		return err

@@ -4,11 +4,8 @@ package plan
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -101,36 +98,10 @@ running job, with what it has measured of them. Devices may be of several kinds.
 // checkOutputs fails where a file that is written would replace one that is read, or another that
 // is written. model is the file with the model. The last plan may be replaced by the next one.
 func (f *flags) checkOutputs(model string) error {
-	return refuseSame([][4]string{{"-o", f.out, "--cluster", f.cluster},
+	return cli.RefuseSame([][4]string{{"-o", f.out, "--cluster", f.cluster},
 		{"-o", f.out, "the model", model}, {"-o", f.out, "--trace", f.trace},
 		{"--trace", f.trace, "--cluster", f.cluster}, {"--trace", f.trace, "the model", model},
 		{"--trace", f.trace, "--from", f.from}})
-}
-
-// refuseSame fails where two files are one. Of each pair it takes what the first is and its path,
-// and the same of the second.
-func refuseSame(pairs [][4]string) error {
-	for _, x := range pairs {
-		if isOneFile(x[1], x[3]) {
-			return cli.Usagef("%s and %s are both %s: choose another name for what is written",
-				x[0], x[2], x[3])
-		}
-	}
-	return nil
-}
-
-// isOneFile reports whether two paths are those of one file, which need not be there yet; "" is
-// none. It asks the file system.
-func isOneFile(a, b string) bool {
-	if a == "" || b == "" {
-		return false
-	}
-	x, err := os.Stat(a)
-	y, other := os.Stat(b)
-	if errors.Join(err, other) != nil {
-		return filepath.Clean(a) == filepath.Clean(b)
-	}
-	return os.SameFile(x, y)
 }
 
 // validate fails for flags that say too little, or contradict each other; batch = there is --batch.

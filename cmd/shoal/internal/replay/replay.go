@@ -93,7 +93,7 @@ Policies, and experiments on public data:
 			if f.experiment != "" {
 				return f.runExperiment(cmd.OutOrStdout())
 			}
-			if err := f.validate(); err != nil {
+			if err := f.validate(args[0]); err != nil {
 				return err
 			}
 			return f.run(cmd.OutOrStdout(), args[0])
@@ -144,8 +144,8 @@ func (f *flags) refuseUnused(set *pflag.FlagSet) error {
 		"age", "price", "strict", "csv", "html", "force")
 }
 
-// validate fails for flags that make no sense.
-func (f *flags) validate() error {
+// validate fails for flags that make no sense with a trace.
+func (f *flags) validate(traceFile string) error {
 	switch {
 	case len(f.gpus) == 0:
 		return cli.Usagef("say how many GPUs the cluster has: --gpus 64; no trace says it")
@@ -153,19 +153,23 @@ func (f *flags) validate() error {
 		return cli.Usagef("--policy is empty: choose one of %s", strings.Join(sched.Names(), ", "))
 	case f.answerIn <= 0:
 		return cli.Usagef("--answer-in=%v: it is above 0", f.answerIn)
-	case f.round < 0:
-		return cli.Usagef("--round=%v: it is 0 or more", f.round)
+	case f.round < 0 || f.round > 0 && f.round < time.Millisecond:
+		return cli.Usagef("--round=%v: it is 0, or a millisecond or more", f.round)
 	case !(f.price >= 0) || math.IsInf(f.price, 1):
 		return cli.Usagef("--price=%v: it is 0 or more", f.price)
 	case f.load == 0:
 		return cli.Usagef("--load=0: nobody would arrive; 1 is as in the trace")
-	case f.csv != "" && filepath.Clean(f.csv) == filepath.Clean(f.html):
-		return cli.Usagef("--csv and --html are both %s: choose another name for one", f.csv)
 	}
 	for _, n := range f.gpus {
 		if n < 1 || n > 1<<20 {
 			return cli.Usagef("--gpus=%d: it is from 1 to %d", n, 1<<20)
 		}
+	}
+	err := cli.RefuseSame([][4]string{{"--csv", f.csv, "--html", f.html},
+		{"--csv", f.csv, "the trace", traceFile}, {"--html", f.html, "the trace", traceFile},
+		{"--csv", f.csv, "--costs", f.costs}, {"--html", f.html, "--costs", f.costs}})
+	if err != nil {
+		return err
 	}
 	for _, file := range []string{f.csv, f.html} {
 		if _, err := os.Lstat(file); file != "" && err == nil && !f.force {

@@ -58,17 +58,20 @@ func (s *sourceFlags) diff(cmd *cobra.Command, first, second string, workers int
 	if err := s.model.refuseUnused(cmd.Flags(), false); err != nil {
 		return err
 	}
-	a, err := s.open(first)
+	a, err := s.openOneOf(first)
 	if err != nil {
 		return err
 	}
 	defer a.Close()
 	s.renamed = true
-	b, err := s.open(second)
+	b, err := s.openOneOf(second)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
+	if err := s.checkOnly(); err != nil {
+		return err
+	}
 	if err := s.unwrap(cmd.ErrOrStderr(), a, b); err != nil {
 		return err
 	}

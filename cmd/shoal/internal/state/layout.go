@@ -131,8 +131,23 @@ func (s *sourceFlags) addTensorsTo(flags *pflag.FlagSet) {
 }
 
 // open opens a checkpoint, and selects and renames tensors as the flags say. It checks the flags
-// before it reads anything. The caller closes the checkpoint.
+// before it reads anything, and fails where one of --only takes no tensor. The caller closes the
+// checkpoint.
 func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
+	c, err := s.openOneOf(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkOnly(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// openOneOf is open of a checkpoint beside which others are opened: whether each of --only took a
+// tensor of any, checkOnly says.
+func (s *sourceFlags) openOneOf(path string) (*checkpoint.Checkpoint, error) {
 	match, err := s.matchers()
 	if err != nil {
 		return nil, err
@@ -168,24 +183,25 @@ func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 	return c, nil
 }
 
-// selectOnly drops the tensors of c that none of match takes, which are those of --only. It fails
-// when none is left, and for a pattern that takes none; for diff, where the second checkpoint has
-// none for it either.
+// selectOnly drops the tensors of c that none of match takes, which are those of --only, and notes
+// which of them took one.
 func (s *sourceFlags) selectOnly(c *checkpoint.Checkpoint, match []func(string) bool) error {
 	if s.took == nil {
 		s.took = make([]bool, len(match))
 	}
-	if err := c.Select(func(name string) (keep bool) {
+	return c.Select(func(name string) (keep bool) {
 		for i, m := range match {
 			if m(name) || s.renamed && m(s.originalName(name)) {
 				keep, s.took[i] = true, true
 			}
 		}
 		return keep
-	}); err != nil {
-		return err
-	}
-	if i := slices.Index(s.took, false); i >= 0 && (s.renamed || !s.model.either) {
+	})
+}
+
+// checkOnly fails where one of --only took no tensor of what was opened.
+func (s *sourceFlags) checkOnly() error {
+	if i := slices.Index(s.took, false); i >= 0 {
 		return fmt.Errorf("no tensor has a name that --only %s takes; leave it out, or see "+
 			"with shoal state ls how they are called", s.only[i])
 	}
