@@ -102,6 +102,8 @@ def _check_details():
     )
     optimizer = shoal.torch.optimizer(inner)
     assert optimizer.param_groups is inner.param_groups and optimizer.state is inner.state
+    optimizer.param_groups = [dict(group) for group in inner.param_groups]
+    assert optimizer.param_groups is inner.param_groups, "who assigns them means the inner one's"
     x, y = (_part(t, job) for t in _data(0))
     # A parameter without a gradient anywhere keeps none; one that only rank 0 has a gradient for
     # gets a share of it.

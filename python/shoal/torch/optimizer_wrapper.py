@@ -13,18 +13,29 @@ from .bucket import Bucket
 from .path import Path
 
 
+def _of_inner(name: str) -> Any:
+    """An attribute of a wrapper that is the wrapped optimizer's, also where it is assigned."""
+    return property(
+        lambda wrapper: getattr(wrapper.inner, name),
+        lambda wrapper, value: setattr(wrapper.inner, name, value),
+    )
+
+
 class Wrapper(torch.optim.Optimizer):
     """An optimizer around another, whose groups, state and defaults are its own too. The thread of
     the training loop uses it.
     """
+
+    param_groups = _of_inner("param_groups")
+    state = _of_inner("state")
+    defaults = _of_inner("defaults")
 
     # GradScaler then leaves unscaling and the look for infinities to step().
     _step_supports_amp_scaling = True
 
     def __init__(self, inner: torch.optim.Optimizer):
         """Wrap `inner`."""
-        # Not the base's __init__: groups, state and defaults are those of `inner`, through
-        # __getattr__.
+        # Not the base's __init__, which would give `inner` new groups.
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
