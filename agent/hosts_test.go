@@ -157,6 +157,9 @@ func startElasticJobOnHosts(t *testing.T, workers int, slots []int, data client.
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.events = append(f.events, e)
+		if f.onEvent != nil {
+			f.onEvent(e)
+		}
 	}})
 	f.agent = c.head
 	return f, c
