@@ -102,6 +102,7 @@ func (s Servers) options() []nats.Option {
 	options := []nats.Option{
 		nats.Name("shoal"),
 		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(), // a server may come back before it knows its users
 		nats.CustomReconnectDelay(func(attempts int) time.Duration {
 			return min(50*time.Millisecond<<min(attempts, 10), patience)
 		}),

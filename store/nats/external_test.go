@@ -343,3 +343,52 @@ func selfSigned() (tls.Certificate, error) {
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
+
+// doorkeeper decides whom a server lets in. Goroutines of the server call its method.
+type doorkeeper struct {
+	refused chan struct{} // gets an element for each client that is refused, up to its capacity
+	open    chan struct{} // closed = all are let in
+}
+
+// Check implements server.Authentication.
+func (d doorkeeper) Check(server.ClientAuthentication) bool {
+	select {
+	case <-d.open:
+		return true
+	default:
+	}
+	select {
+	case d.refused <- struct{}{}:
+	default:
+	}
+	return false
+}
+
+// TestRefusedForAWhile: a server that comes back, and does not know its users for some time, is
+// asked until it does.
+func TestRefusedForAWhile(t *testing.T) {
+	e := startElsewhere(t, nil)
+	s := e.Open(t)
+	defer s.Close()
+	e.Stop(t)
+	door := doorkeeper{make(chan struct{}, 4), make(chan struct{})}
+	e.options.CustomClientAuthentication = door
+	e.Start(t)
+	for range cap(door.refused) {
+		select {
+		case <-door.refused:
+		case <-time.After(time.Minute):
+			t.Fatal("it does not ask again")
+		}
+	}
+	close(door.open)
+	for {
+		_, err := s.Create(t.Context(), "a", nil)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, store.ErrUnavailable) || t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
