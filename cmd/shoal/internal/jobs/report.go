@@ -5,13 +5,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/dash"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/watch"
 )
 
@@ -74,19 +74,7 @@ func writeReport(path string, view watch.View, force bool) error {
 	if err := dash.WriteReport(&b, view); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".report-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // it has another name where all went well
-	_, err = f.Write(b.Bytes())
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return durable.WriteSecret(path, b.Bytes())
 }
 
 // NewDashCommand returns the command shoal dash.
