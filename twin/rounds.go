@@ -52,6 +52,12 @@ func (w way) exposedExchange(whole, hides float64, members int) float64 {
 	return seconds
 }
 
+// wholeExchange returns how long an all-reduce takes, as far as nothing hides it, where a step
+// exchanges something for so many seconds while nothing is computed.
+func (w way) wholeExchange(exposed float64, members int) float64 {
+	return exposed / w.exposedExchange(1, 0, members)
+}
+
 // waitingShare returns how much of the waiting for others that comes by chance there is in a step,
 // as a part of that of synchronous SGD.
 func (w way) waitingShare() float64 {
@@ -82,10 +88,7 @@ func (t *Twin) learnExchange() {
 	if !(s.Seconds > 0) {
 		return
 	}
-	whole := max(s.Exposed, 0)
-	if !now.averagesGradients() {
-		whole *= now.round
-	}
+	whole := now.wholeExchange(max(s.Exposed, 0), t.now.Size)
 	if from := x.measured; from.round > 0 && from.averagesGradients() != now.averagesGradients() {
 		hidden := x.whole - whole
 		if from.averagesGradients() {
@@ -116,12 +119,9 @@ func (t *Twin) roundThroughput(to way) setting.Band {
 	// growth returns the factor where so much of the waiting for others comes by chance, and where
 	// a step of synchronous SGD can hide so many seconds of an all-reduce.
 	growth := func(byChance, hides float64) float64 {
-		whole := exposed * now.round
-		if now.averagesGradients() {
-			whole = exposed
-			if exposed > 0 { // else less is hidden than could be
-				whole += hides
-			}
+		whole := now.wholeExchange(exposed, t.now.Size)
+		if now.averagesGradients() && exposed > 0 { // else less is hidden than could be
+			whole += hides
 		}
 		then := s.Seconds - now.exposedExchange(whole, hides, t.now.Size) +
 			to.exposedExchange(whole, hides, t.now.Size) -

@@ -148,6 +148,28 @@ func TestBackToEverySteps(t *testing.T) {
 	}
 }
 
+// What workers that average in pairs exchange in each step is no part of the exchange at the end of
+// a round: from pairs to another way and back is as much faster as slower.
+func TestFromPairs(t *testing.T) {
+	w, o := inSync(512)
+	met := 0.31/16 + 0.31*4/6
+	for range 20 {
+		w.step++
+		w.steps.Add(sense.StepSample{Step: w.step, Samples: 128, Batch: 128, Size: 4,
+			Seconds: 0.11 + met, Round: 16, Change: 1})
+	}
+	o.Setting.Sync, o.Setting.Round, o.Setting.Number, o.Step = "pair", 16, 1, w.step
+	o.Split = sense.Split{Seconds: 0.11 + met, Compute: 0.11, Exposed: met,
+		Slack: make([]float64, 4)}
+	if p := predict(o, localTarget("local", 16)); !isNear(p.Throughput.Mid,
+		(0.11+met)/(0.11+0.31/16)) {
+		t.Errorf("to rounds alone: %+v", p.Throughput)
+	}
+	if p := predict(o, localTarget("ssgd", 1)); !isNear(p.Throughput.Low, (0.11+met)/0.42) {
+		t.Errorf("to synchronous SGD: %+v", p.Throughput)
+	}
+}
+
 // Where workers are lost, long rounds lose more.
 func TestRoundsLoseWorkers(t *testing.T) {
 	w, o := inSync(512)
