@@ -219,6 +219,22 @@ def test_a_handle_that_nobody_waits_for_gives_its_stand_in_back(agent):
     assert len({c["off_in"] for c in agent.calls if c["kind"] == 1}) <= agent.slots + 1
 
 
+def test_a_torch_tensor_without_memory_is_refused(agent):
+    """A tensor around others, as a DTensor is, has no address that could be read or written."""
+    torch = pytest.importorskip("torch")
+
+    class Wrapper(torch.Tensor):
+        """A tensor that only has a shape and a type."""
+
+        __torch_dispatch__ = None
+
+    job = agent.join()
+    x = torch.Tensor._make_wrapper_subclass(Wrapper, (3,), dtype=torch.float32)
+    with pytest.raises(TypeError, match=r"a Wrapper has no memory of its own: .*x.to_local\(\)"):
+        job.allreduce(x)
+    assert not agent.calls
+
+
 def test_no_memory(agent):
     """Where the agent refuses memory, ArenaError has its reason."""
     job = agent.join()

@@ -304,7 +304,13 @@ def _describe_torch(x: Any, opaque: bool) -> Tensor:
         if not opaque:
             raise TypeError(f"a tensor of {x.dtype}: {_ADVICE}")
         dtype = DType(str(x.dtype), 0, x.element_size())
-    return Tensor(x, dtype, tuple(x.shape), x.data_ptr(), x.is_contiguous(), True)
+    address = x.data_ptr()
+    if not address and x.numel():
+        raise TypeError(
+            f"a {type(x).__name__} has no memory of its own: give the tensor inside, x.to_local()"
+            " of a DTensor for example"
+        )
+    return Tensor(x, dtype, tuple(x.shape), address, x.is_contiguous(), True)
 
 
 def _describe_interface(x: Any, interface: Dict[str, Any], opaque: bool) -> Tensor:
