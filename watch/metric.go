@@ -66,10 +66,23 @@ func (r *Run) AddMetrics(line []byte) {
 		before := m.wrong
 		m.wrong = math.IsNaN(x) || math.IsInf(x, 0)
 		if m.wrong && !before {
-			r.addMark(Mark{Time: t, Kind: "other", Title: fmt.Sprintf("%s is %v", name, x),
-				Text: fmt.Sprintf("as worker %d has reported", report.Rank)})
+			text := fmt.Sprintf("as worker %d has reported", report.Rank)
+			if at, told := report.Metrics["step"]; told {
+				text += fmt.Sprintf(" at its step %.0f", at)
+			}
+			r.insertMark(Mark{Time: t, StepUnknown: true, Kind: "other",
+				Title: fmt.Sprintf("%s is %v", name, x), Text: text})
 		}
 		r.addPoint("metric "+name, m.series, t, []float64{x})
+	}
+}
+
+// insertMark adds a mark that the ledger does not have before what came later: at first all of the
+// ledger is read before the metrics.
+func (r *Run) insertMark(m Mark) {
+	r.addMark(m)
+	for i := len(r.marks) - 1; i > 0 && r.marks[i-1].Time > m.Time; i-- {
+		r.marks[i-1], r.marks[i] = r.marks[i], r.marks[i-1]
 	}
 }
 

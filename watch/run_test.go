@@ -45,7 +45,8 @@ func fullRun() *Run {
 		`"because":"worker 0 computed for 9 s"}`))
 	r.AddEvent(ledgerEntry("entered", predicted))
 	r.AddEvent(ledgerEntry("kept", predicted+`,"measured":1.3,"steps":64`))
-	r.AddMetrics([]byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"loss":"NaN"}}`))
+	r.AddMetrics([]byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"loss":"NaN",` +
+		`"step":6}}`))
 	return r
 }
 
@@ -81,19 +82,22 @@ func TestTrialOfARunThatIsOver(t *testing.T) {
 // A view has what the files say, in the words of the ledger.
 func TestView(t *testing.T) {
 	v := fullRun().View(1)
-	if v.Job != "train" || len(v.Notes) != 0 || len(v.Series) != 3 {
+	if v.Job != "train" || len(v.Notes) != 0 || len(v.Series) != 4 {
 		t.Errorf("job %q, notes %q, %d series", v.Job, v.Notes, len(v.Series))
 	}
 	var kinds, titles []string
 	for _, m := range v.Marks {
 		kinds, titles = append(kinds, m.Kind), append(titles, m.Title)
 	}
-	if got := strings.Join(kinds, " "); got != "loss wait change change other" {
+	if got := strings.Join(kinds, " "); got != "loss other wait change change" {
 		t.Errorf("marks %s: %q", got, titles)
 	}
-	if titles[0] != "generation 2: 1 worker, lost 1" || titles[4] != "loss is NaN" ||
-		titles[1] != "waited for worker 0" {
+	if titles[0] != "generation 2: 1 worker, lost 1" || titles[1] != "loss is NaN" ||
+		titles[2] != "waited for worker 0" {
 		t.Errorf("titles %q", titles)
+	}
+	if m := v.Marks[1]; !m.StepUnknown || m.Text != "as worker 0 has reported at its step 6" {
+		t.Errorf("a report as a mark: %+v", m)
 	}
 	if len(v.Changes) != 1 || v.Changes[0].Inside == nil || !*v.Changes[0].Inside ||
 		v.Changes[0].Ended == 0 {

@@ -55,6 +55,8 @@ type Mark struct {
 	Step uint64  `json:"step"`
 	// OptimizerSteps is how many optimizer steps the training had made; 0 = as many.
 	OptimizerSteps uint64 `json:"optimizer_steps,omitempty"`
+	// StepUnknown says that Step is not known, as of what a worker has reported.
+	StepUnknown bool `json:"step_unknown,omitempty"`
 	// Kind is "loss", "join", "leave", "generation", "pause", "resume", "stop", "park", "mesh",
 	// "wait", "change", "route", "policy" or "other".
 	Kind  string `json:"kind"`

@@ -22,6 +22,7 @@ export interface Mark {
   time: number;
   step: number;
   optimizer_steps?: number;
+  step_unknown?: boolean;
   kind: string;
   title: string;
   text: string; // the reason

@@ -59,8 +59,15 @@ export function Facts({ view }: { view: View }) {
   );
 }
 
+interface Moment {
+  step: number;
+  optimizer_steps?: number;
+  step_unknown?: boolean;
+}
+
 // Steps is the number of optimizer steps when something was, and that of commits where it differs.
-function Steps({ at }: { at: { step: number; optimizer_steps?: number } }) {
+function Steps({ at }: { at: Moment }) {
+  if (at.step_unknown) return <>–</>;
   return at.optimizer_steps ? (
     <>
       {at.optimizer_steps} <span class="muted">(commit {at.step})</span>

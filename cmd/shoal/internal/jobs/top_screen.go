@@ -305,8 +305,11 @@ func markLines(v watch.View) (lines []string) {
 		if len(lines) == 12 {
 			break
 		}
-		text := fmt.Sprintf("%s  step %-6d %s", clock(m.Time, v.Made),
-			cmp.Or(m.OptimizerSteps, m.Step), m.Title)
+		step := strconv.FormatUint(cmp.Or(m.OptimizerSteps, m.Step), 10)
+		if m.StepUnknown {
+			step = "-"
+		}
+		text := fmt.Sprintf("%s  step %-6s %s", clock(m.Time, v.Made), step, m.Title)
 		if m.Text != "" {
 			text += ": " + m.Text
 		}

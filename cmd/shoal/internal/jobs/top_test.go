@@ -62,7 +62,8 @@ func TestScreenTextOfALongRun(t *testing.T) {
 	r.AddEvent([]byte(`{"time":"2026-11-25T12:27:01Z","what":"generation","generation":2,` +
 		`"size":1,"lost":[1],"step":7,"because":"w1"}`))
 	text := screenText(r.View(1795739222), 0, 0)
-	for _, want := range []string{`^x .*  step 40  `, `\nloss +NaN`, `\nother +NaN`, `\n2026-11-25 \d\d:\d\d  step 7 `} {
+	for _, want := range []string{`^x .*  step 40  `, `\nloss +NaN`, `\nother +NaN`, `\n2026-11-25 \d\d:\d\d  step 7 `,
+		`step -      loss is NaN: as worker 0 has reported\n`} {
 		if !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
