@@ -38,13 +38,14 @@ func WorkOf(o sense.Observation) (list []Work, beside float64, why string) {
 	return list, beside, ""
 }
 
-// SamplesOf returns how many samples of a whole batch each of so many workers has, by rank.
+// SamplesOf returns how many samples of a whole batch each of so many workers has, by rank: in a
+// round, whose samples are divided at once, the mean over its steps.
 func SamplesOf(s setting.Setting, size int) []float64 {
-	c := cursor.Cursor{Samples: cursor.MaxSamples, Batch: s.Batch, Shares: s.Shares}
-	list := make([]float64, size)
+	c := cursor.Cursor{Samples: cursor.MaxSamples, Batch: s.Batch, Round: s.Round, Shares: s.Shares}
+	list, steps := make([]float64, size), float64(max(s.Round, 1))
 	for rank, spans := range c.Parts(size) {
 		for _, span := range spans {
-			list[rank] += float64(span.Len())
+			list[rank] += float64(span.Len()) / steps
 		}
 	}
 	return list
