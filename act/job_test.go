@@ -89,7 +89,8 @@ func (j *job) stepUnobserved() {
 	j.counted += cmp.Or(j.state.Setting.Rate, 1)
 	j.state.Step++
 	j.steps.Add(sense.StepSample{Step: j.state.Step, Seconds: took, Samples: j.batch(),
-		Batch: j.batch(), Size: j.size, Generation: j.members, Change: j.state.Setting.Number})
+		Batch: j.batch(), Size: j.size, Generation: j.members, Change: j.state.Setting.Number,
+		Deal: sense.DealOf(j.state.Setting.Shares)})
 }
 
 // secondsWith returns what a step takes with so many members and samples of a worker, and of that

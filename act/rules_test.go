@@ -442,3 +442,31 @@ func TestLearning(t *testing.T) {
 		t.Errorf("%d changes to learn something: %v", learns, j.phases())
 	}
 }
+
+// Shares that are taken back are those of the ranks before the change: where another member has
+// taken the place of one meanwhile, nobody knows here whose they were, and all get equal ones.
+func TestSharesOfOtherMembersAreNotTakenBack(t *testing.T) {
+	for replaced, want := range map[bool][]uint16{false: {1, 1, 1, 2}, true: nil} {
+		j := newJob(newLoop(t, act.Auto, greedyShares{}), 128, batches)
+		j.state.Setting = setting.Setting{Batch: 128, Shares: []uint16{1, 1, 1, 2}}
+		j.train(t, 30)
+		c := setting.Change{Number: 1, Phase: setting.Entered, Policy: "greedy", Step: j.state.Step,
+			From: "shares=1:1:1:2", To: "shares=1:1:1:3", Rate: 1000}
+		j.state.Setting.Number, j.state.Setting.Shares = 1, []uint16{1, 1, 1, 3}
+		j.state.Trial, j.state.Change = &c, &c
+		j.loop.EntryApplied(j.state)
+		j.waiting, j.seconds = nil, func(float64) float64 { return 0.2 }
+		j.train(t, 2)
+		if replaced { // rank 0 is lost, and who takes its place is the last
+			j.members++
+			j.state.Setting.Shares = []uint16{1, 1, 3, 2}
+		}
+		for j.state.Trial != nil {
+			j.step(t)
+		}
+		end := j.log[len(j.log)-1]
+		if end.Change.Phase != setting.Reverted || !slices.Equal(end.Next.Shares, want) {
+			t.Errorf("another member: %v; %+v", replaced, end)
+		}
+	}
+}

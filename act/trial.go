@@ -295,7 +295,8 @@ func (l *Loop) orderTrialEnd(c setting.Change, phase setting.Phase) []Order {
 	c.Phase = phase
 	if phase == setting.Reverted {
 		back, err := c.Undo(next)
-		if n := len(back.Shares); slices.Contains(c.Parts(), "shares") && n > 0 && n != l.now.Size {
+		others := l.trial.again || len(back.Shares) != l.now.Size
+		if slices.Contains(c.Parts(), "shares") && len(back.Shares) > 0 && others {
 			back.Shares = nil // whose they were is not known here
 			c.Why = cutToMaxText("the members are others now, so all have equal shares; " + c.Why)
 		}
