@@ -160,6 +160,29 @@ def test_what_is_no_number_and_what_is_missing(open_page, tmp_path):
     expect(page.locator("nav a")).to_have_text(["1 Charts", "2 What happened", "3 Changes"])
 
 
+def test_axis_of_some_days(open_page, tmp_path):
+    """On the axis of a run of three days, only midnights are dates, and not noons too."""
+    rows = [
+        {"time": f"2026-11-{24 + i // 4}T{i % 4 * 6:02}:00:00Z", "step": i, "steps": 1, "size": 1}
+        for i in range(1, 14)
+    ]
+    (tmp_path / "sense.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    keep = """
+      window.texts = [];
+      const draw = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+        texts.push(text);
+        draw.call(this, text, ...more);
+      };
+    """
+    page = open_page(report.as_uri(), before=lambda page: page.add_init_script(keep))
+    page.wait_for_function("() => texts.includes('Nov 25')")
+    assert page.evaluate("texts.some((text, i) => text === 'Nov 25' && texts[i + 1] === '12:00')")
+
+
 def goes_by_keys(page, expect):
     """Without a mouse: a chart says its newest point and the one before, the theme changes, and a
     part of the page is jumped to.

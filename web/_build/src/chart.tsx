@@ -155,7 +155,7 @@ function isZoomed(u: uPlot): boolean {
 function timesOf(list: number[], apart: number): string[] {
   return list.map((t) => {
     const time = clock(t, t);
-    if (apart >= 43200 || (apart >= 60 && time.startsWith("00:00"))) return date(t);
+    if (apart >= 86400 || (apart >= 60 && time.startsWith("00:00"))) return date(t);
     if (apart < 1) return time + (t % 1).toFixed(apart < 0.1 ? 3 : 1).slice(1);
     return apart >= 60 ? time.slice(0, 5) : time;
   });
