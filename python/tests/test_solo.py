@@ -234,6 +234,20 @@ def test_a_loop_ends_after_epochs_or_steps(job, end, steps, committed):
     assert job.place(10, 4).place.committed() == committed
 
 
+def test_arrays_that_are_refused_commit_nothing(job):
+    """A step whose average was refused is open as before: it can be made, and does not count."""
+    for step in job.steps(8, 4, epochs=1):
+        with pytest.raises(TypeError, match="the mean of int64 is not a whole number"):
+            step.allreduce(numpy.zeros(1), numpy.arange(3))
+        assert not step.committed
+        step.allreduce(numpy.zeros(1))
+    assert job.committed == 2
+    with pytest.raises(shoal.ShoalError, match="step 2 ended without an average"):
+        for step in job.steps(8, 4, epochs=2):
+            with pytest.raises(ValueError, match="read-only"):
+                step.allreduce(numpy.broadcast_to(numpy.float32(1), 2))
+
+
 def train(job, stop=None, **end):
     """Loop over the steps of 10 samples in batches of 4, with a `break` after `stop` of them, None
     = without one; return (epoch, number) of those made. `end` are the arguments that end the loop.

@@ -183,8 +183,6 @@ class Step:
         """
         self._check_open()
         early = self._averages > 1 or not self.ends_round
-        self._averages -= last
-        self.committed = last and not early
         if op != "mean":
             weight = 1.0
         else:
@@ -193,7 +191,11 @@ class Step:
             if not weight:
                 x = self._set_to_zero(x if out is None else self._new_like(x))
         flags = (ASIDE if early else self._flags(last)) | (NARROW if narrow else 0)
-        return self._progress.job.allreduce_async(x, op, weight, out, flags, tag=tag)
+        call = self._progress.job.allreduce_async(x, op, weight, out, flags, tag=tag)
+        # only now: arrays that are refused commit nothing
+        self._averages -= last
+        self.committed = last and not early
+        return call
 
     def reduce_to_root(self, x: Any, root: int, out: Any) -> Handle[Any]:
         """Begin a reduce of one array as a part of the step, which is not the last one: the rank
