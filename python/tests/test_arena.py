@@ -1,5 +1,6 @@
 """Arena arrays: where they lie, when they are freed, and what stands in for foreign memory."""
 
+import ctypes
 import gc
 import os
 
@@ -9,6 +10,7 @@ import pytest
 import shoal
 from shoal._runtime.arena import POOL_BYTES
 from shoal._runtime.protocol import HUGE_PAGE
+from shoal._runtime.tensor import describe
 
 
 def test_arrays_are_aligned_and_apart(agent):
@@ -217,6 +219,24 @@ def test_a_handle_that_nobody_waits_for_gives_its_stand_in_back(agent):
         job.allreduce_async(numpy.ones(1000))
         job.barrier()
     assert len({c["off_in"] for c in agent.calls if c["kind"] == 1}) <= agent.slots + 1
+
+
+def test_what_lends_a_copy_is_copied(agent):
+    """A scalar keeps its value though its interface is gone, and what lends bytes has theirs."""
+    job = agent.join()
+
+    class Image:
+        """What says in bytes which data it has, as an image of PIL does."""
+
+        __array_interface__ = {"version": 3, "typestr": "|u1", "shape": (3,), "data": b"abc"}
+
+    tensors = [describe(numpy.float64(i)) for i in range(8)]
+    values = [ctypes.c_double.from_address(t.address).value for t in tensors]
+    assert values == list(range(8)) and not any(t.writable for t in tensors)
+    assert bytes(job.allgather(Image())) == b"abc"
+    for x in (numpy.float64(1), Image()):
+        with pytest.raises(ValueError, match="the result cannot be written to this read-only"):
+            job.allreduce(x)
 
 
 def test_a_torch_tensor_without_memory_is_refused(agent):

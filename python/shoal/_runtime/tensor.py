@@ -337,9 +337,16 @@ def _describe_interface(x: Any, interface: Dict[str, Any], opaque: bool) -> Tens
         raise TypeError(
             f"a {type(x).__name__} does not say where its data lies: wrap it with numpy.asarray(x)"
         )
-    # A scalar such as numpy.float32(1) lends a copy of itself, which nothing may write to.
-    writable = not data[1] and hasattr(x, "__setitem__")
-    return Tensor(x, dtype, shape, data[0], contiguous, writable)
+    if not isinstance(data, tuple) or not hasattr(x, "__setitem__"):
+        # A scalar such as numpy.float32(1) lends a copy of itself, which is gone when its interface
+        # is, and an image of PIL lends bytes. Nothing may write to either.
+        import numpy
+
+        copied = numpy.array(x)
+        found = _describe_interface(copied, copied.__array_interface__, opaque)
+        found.writable = False
+        return found
+    return Tensor(x, dtype, shape, data[0], contiguous, not data[1])
 
 
 def _is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
