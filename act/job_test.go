@@ -149,6 +149,9 @@ func (j *job) enterWaiting(t testing.TB) {
 				break
 			}
 			c.Number, c.Step = j.state.Setting.Number+1, j.state.Step
+			if c.From+c.To == "" {
+				c.From, c.To = j.state.Setting.Diff(o.Next)
+			}
 			number := c.Number
 			j.moves = 0
 			j.state.Setting = o.Next

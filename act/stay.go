@@ -11,6 +11,10 @@ import (
 // one. agent/loop calls WorkersStayed, as all exported methods of the Loop with a lock held;
 // Loop.Observe and Loop.EntryApplied call the others.
 
+// theWorkers is who asks for the change by which the setting goes back to the workers' way. It is
+// no person, so policies may change that again.
+const theWorkers = "the workers"
+
 // Stay is that workers have not gone over to the way to synchronise that a change of the setting
 // names, and go on by the one that they had. The zero value says nothing.
 type Stay struct {
@@ -67,7 +71,7 @@ func (l *Loop) orderSyncOfWorkers() []Order {
 	if next.Sync = s.Sync; s.Sync == setting.Ssgd {
 		next.Round = 1
 	}
-	return []Order{{Next: next, Change: setting.Change{Phase: setting.Entered, Who: "the workers",
+	return []Order{{Next: next, Change: setting.Change{Phase: setting.Entered, Who: theWorkers,
 		Because: cutToMaxText(fmt.Sprintf("change %d of how they synchronise is void: %s", s.Number,
 			s.Why))}}}
 }

@@ -133,3 +133,20 @@ func TestUnsteadyStepsHoldWhoGoesByTrials(t *testing.T) {
 		}
 	}
 }
+
+// That the workers bring the setting back to their way is no wish of a person: a policy may change
+// it again later.
+func TestWorkersThatStayAreNoPerson(t *testing.T) {
+	j := syncJob(newLoop(t, act.Auto, wantsSync{}))
+	for i := 0; j.state.Trial == nil && i < 200; i++ {
+		j.step(t)
+	}
+	void := j.state.Setting.Number
+	j.order(t, "batch=128")
+	j.loop.WorkersStayed(act.Stay{Number: void, Sync: setting.Ssgd, Why: "of another anchor"})
+	j.train(t, 1500)
+	if last := j.log[len(j.log)-1].Change; last.Policy != "wants" || last.Number < void+3 ||
+		j.hasWhyNot("a person has set sync") {
+		t.Errorf("%v, %v", j.phases(), j.loop.WhyNots())
+	}
+}
