@@ -74,6 +74,19 @@ func TestRounds(t *testing.T) {
 	}
 }
 
+// Workers that average in pairs have somebody decide by their times, and nobody by the norms of
+// their gradients, which cost little then.
+func TestPairsAreSparing(t *testing.T) {
+	f := newFast()
+	f.apply.Levers = setting.Levers{Sync: "pair", Round: 1}
+	for range 3 {
+		f.makeStep(sense.Second)
+	}
+	if _, _, ok := f.signals.NextLook(f.apply.State); !ok || !f.signals.host.Sparing {
+		t.Errorf("somebody decides: %v; norms cost little: %v", ok, f.signals.host.Sparing)
+	}
+}
+
 // normed is what has measured a part of a gradient: the squares of all elements of each member are
 // 3 together, and those of the mean 1.
 type normed struct{}

@@ -295,7 +295,7 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 		s.host.AddEach()
 	}
 	s.began = now
-	s.host.Sparing = !s.mayDecide(&a.State) && a.Trial == nil && !a.Levers.Batch.IsOpen()
+	s.host.Sparing = !s.Decides && a.Trial == nil && !a.Levers.Batch.IsOpen()
 	s.every, s.turn = s.host.Sampling()
 }
 
