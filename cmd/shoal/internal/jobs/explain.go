@@ -48,6 +48,10 @@ run.`, cli.ExitCodes, "troubleshooting"),
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeExplained,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			out := cmd.OutOrStdout()
+			if !asJSON {
+				out = visibleWriter{out}
+			}
 			dir, live, silent, err := findRun(cmd.Context(), args[0])
 			pooled, isPooled := pooledJob(cmd.Context(), args[0], dir)
 			if isPooled && pooled.Job.Dir != "" && pooled.Job.Dir != dir {
@@ -59,11 +63,11 @@ run.`, cli.ExitCodes, "troubleshooting"),
 			}
 			if isPooled && !cmd.Flags().Changed("change") {
 				show := func() error {
-					_, err := io.WriteString(cmd.OutOrStdout(), pooledText(pooled))
+					_, err := io.WriteString(out, pooledText(pooled))
 					return err
 				}
 				if asJSON {
-					show = func() error { return encodePooled(cmd.OutOrStdout(), pooled) }
+					show = func() error { return encodePooled(out, pooled) }
 				}
 				if shown := show(); shown != nil || pooled.Job.Dir == "" {
 					return shown
@@ -73,16 +77,26 @@ run.`, cli.ExitCodes, "troubleshooting"),
 				return err
 			}
 			if cmd.Flags().Changed("change") {
-				return explainChange(cmd.OutOrStdout(), dir, string(change), asJSON,
+				return explainChange(out, dir, string(change), asJSON,
 					live == nil && silent == nil)
 			}
-			return explain(cmd.OutOrStdout(), dir, live, silent, asJSON)
+			return explain(out, dir, live, silent, asJSON)
 		},
 	}
 	cmd.Flags().Var(&change, "change",
 		"say all about the change that has this `number`, such as 3, or r3 of the routes")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a change, as in the ledger")
 	return cmd
+}
+
+// visibleWriter writes texts for people to out: nothing that a program or a policy has named
+// controls the terminal.
+type visibleWriter struct{ out io.Writer }
+
+// Write implements io.Writer. A text is whole: it does not end within a character.
+func (w visibleWriter) Write(text []byte) (int, error) {
+	_, err := io.WriteString(w.out, cli.Visible(string(text), true))
+	return len(text), err
 }
 
 // explain prints the changes of the run in dir to out, and then either whom the workers of its job

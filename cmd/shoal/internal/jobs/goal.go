@@ -94,6 +94,6 @@ func showEntry(out io.Writer, e launcher.Entry, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(e)
 	}
-	_, err := fmt.Fprintln(out, e.Event)
+	_, err := fmt.Fprintln(out, cli.Visible(e.Event.String(), false))
 	return err
 }

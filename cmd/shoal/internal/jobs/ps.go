@@ -204,7 +204,7 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		}
 		rows = append(rows,
 			[]string{strconv.Itoa(w.Worker), rank, host, strconv.Itoa(w.PID), state,
-				cli.OrDash(strings.Join(last, " "))})
+				cli.OrDash(cli.Visible(strings.Join(last, " "), false))})
 	}
 	if asJSON {
 		return nil
