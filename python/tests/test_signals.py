@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+import shoal
 from agent_double import AgentDouble
 from conftest import ROOT
 
@@ -62,6 +63,20 @@ def test_ctrl_c_while_sleeping_on_the_bell(agent):
     agent.going.set()
     handle.wait()
     job.barrier()
+
+
+def test_the_handler_of_a_signal_leaves_the_job(agent):
+    """A handler may leave the job while this thread sleeps on the bell: the wait then says so."""
+    job = agent.join()
+    agent.going.clear()
+    signal.signal(signal.SIGINT, lambda *_: job.leave())
+    handle = job.barrier_async()
+    interrupter = interrupt_when(lambda: parked(agent))
+    with pytest.raises(shoal.ShoalError, match="job double was left"):
+        handle.wait()
+    interrupter.join()
+    with pytest.raises(shoal.ShoalError, match="job double was left"):
+        job.barrier()
 
 
 def test_ctrl_c_while_looking(monkeypatch):

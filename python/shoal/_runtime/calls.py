@@ -91,7 +91,8 @@ class Calls:
         # Ctrl-C in the middle of Condition.__enter__ would leave it taken.
         self._parking_lock = threading.Lock()
         self._parking = threading.Condition(self._parking_lock)
-        self._leading = False  # a thread is the leader; guarded by the parking lock
+        # Which thread is the leader, as get_ident() has it; 0 = none. Guarded by the parking lock.
+        self._leader = 0
         self._poll = select.poll()
         self._poll.register(self._worker_bell, select.POLLIN)
         self._poll.register(link.socket, POLLRDHUP)
@@ -288,13 +289,13 @@ class Calls:
         TimeoutError at the `deadline`, in nanoseconds of perf_counter_ns(); None = wait without
         end. No lock is held. What breaks the link is raised.
         """
-        leading = False
+        leading = 0  # this thread, once it is the leader
         try:
             with self._parking_lock:
                 while not over():
                     self._link.check()
-                    if not self._leading:
-                        self._leading = leading = True
+                    if not self._leader:
+                        self._leader = leading = threading.get_ident()
                         break
                     self._parking.wait(_seconds_left(deadline))
             if leading:
@@ -303,7 +304,7 @@ class Calls:
             if leading:
                 self._words32[WORKER_PARKED_WORD32] = 0
                 with self._parking_lock:
-                    self._leading = False
+                    self._leader = 0
                     self._parking.notify_all()
 
     def _poll_bell(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
@@ -320,22 +321,28 @@ class Calls:
                     os.read(fd, 8)
                 else:
                     hung_up = True
-            if hung_up and not over():
-                self._link.check()
+            if over():
+                return
+            self._link.check()
+            if hung_up:
                 raise self._link.mark_lost()
             with self._parking_lock:
                 self._parking.notify_all()
 
     def close(self) -> None:
         """Close the bells and the descriptor of the control block. The link must be closed already,
-        so that no thread submits and the leader returns; this waits for the leader.
+        so that no thread submits and the leader returns; this waits for the leader. Where it is
+        this thread, which the handler of a signal has interrupted, the bells stay open.
         """
         with self._parking_lock:
-            while self._leading:
+            while self._leader not in (0, threading.get_ident()):
                 self._parking.wait()
+        self.mapping.close_fd()
+        if self._leader:
+            os.write(self._worker_bell, _ONE)  # so that it looks, and finds the link closed
+            return
         with self._lock:
             self._close_bells()
-        self.mapping.close_fd()
 
     def _close_bells(self) -> None:
         """Close the descriptors of both bells. The slots' lock is held, or this is a forked
