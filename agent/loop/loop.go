@@ -102,11 +102,12 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// runTurn looks at the job once, has the policies decide, and passes on what they want.
-func (l *Loop) runTurn() { l.runTurnAfterFailure("") }
+// runTurn looks at the job once, has the policies decide, and passes on what they want. It returns
+// whether there was anything to see.
+func (l *Loop) runTurn() bool { return l.runTurnAfterFailure("") }
 
 // runTurnAfterFailure is runTurn, where a worker has ended by itself, and how; "" = none has.
-func (l *Loop) runTurnAfterFailure(lost string) {
+func (l *Loop) runTurnAfterFailure(lost string) bool {
 	l.mu.Lock() // before it looks: looks are taken in their order
 	defer l.mu.Unlock()
 	look, ok := l.job.Look()
@@ -115,7 +116,7 @@ func (l *Loop) runTurnAfterFailure(lost string) {
 			l.reportOpenOnce("what may change: nothing, since a job on a mesh keeps its setting; " +
 				"shoal reshape changes the mesh")
 		}
-		return
+		return false
 	}
 	l.adoptLook(look)
 	if s := l.stay.Swap(nil); s != nil {
@@ -142,6 +143,7 @@ func (l *Loop) runTurnAfterFailure(lost string) {
 		}
 		l.job.ReportLine(line)
 	}
+	return true
 }
 
 // adoptLook tells the loop what has become true, and makes it before the first look. l.mu is held.
@@ -262,10 +264,10 @@ func withBuiltIn(users []decide.Policy) []decide.Policy {
 // Predict returns the change by which a person gives the job another setting, with what is
 // predicted of it, as far as that can be said. It waits for policies that decide.
 func (l *Loop) Predict(next setting.Setting, who string) setting.Change {
-	l.runTurn() // so that the newest steps count
+	sees := l.runTurn() // so that the newest steps count
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.act != nil {
+	if sees && l.act != nil {
 		if o, err := l.act.Propose(next, who); err == nil {
 			return o.Change
 		}

@@ -359,7 +359,8 @@ func TestPredict(t *testing.T) {
 		}
 	}
 	j.closed = true
-	if c := l.Predict(setting.Setting{Batch: 128}, "ada@host"); c.Who != "ada@host" {
+	if c := l.Predict(setting.Setting{Batch: 128}, "ada@host"); c.Who != "ada@host" ||
+		c.Predicted.IsKnown() { // by the steps of before
 		t.Errorf("of a closed job: %+v", c)
 	}
 	if got := fmt.Sprint(len(j.asked)); got != "0" {
