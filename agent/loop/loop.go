@@ -170,11 +170,20 @@ func (l *Loop) reportOpenLevers(o sense.Observation) {
 	if _, any := o.Steps.Newest(); !any || !l.leads || l.waits {
 		return
 	}
+	const sharesAreUnequal = " (they are unequal now: shoal set JOB shares=1:1… makes them equal)"
 	if l.mode == act.Off {
-		if setting.MeetsInPairs(o.Setting.Sync) && !o.Levers.Alike {
-			l.reportOpenOnce("what may change: shares of work, since workers that average in " +
-				"pairs take as many samples as each can")
+		open := "what may change: shares of work, since workers that average in pairs take as " +
+			"many samples as each can"
+		if !setting.MeetsInPairs(o.Setting.Sync) || o.Levers.Alike {
+			if l.open == "" {
+				return
+			}
+			open = "what may change: nothing any more, and shares of work stay"
+			if !o.Setting.HasEqualShares() {
+				open += sharesAreUnequal
+			}
 		}
+		l.reportOpenOnce(open)
 		return
 	}
 	var list, notes []string
@@ -192,8 +201,7 @@ func (l *Loop) reportOpenLevers(o sense.Observation) {
 	case o.Setting.HasEqualShares():
 		notes = append(notes, "shares of work are closed: "+setting.WhyAlike)
 	default:
-		notes = append(notes, "shares of work are closed: "+setting.WhyAlike+
-			" (they are unequal now: shoal set JOB shares=1:1… makes them equal)")
+		notes = append(notes, "shares of work are closed: "+setting.WhyAlike+sharesAreUnequal)
 	}
 	if o.Levers.Save {
 		list = append(list, "steps between checkpoints")

@@ -192,6 +192,21 @@ func TestSharesOfPairsAreTold(t *testing.T) {
 	}
 }
 
+// Where workers average in pairs no more, people are told that their shares stay, and how unequal
+// ones become equal.
+func TestSharesOfPairsStay(t *testing.T) {
+	j := newJob()
+	j.now.Sync, j.now.Round = "pair", 16
+	l := newLoop(t, j, act.Off)
+	runLooks(l, j, 2)
+	j.now.Sync, j.now.Round, j.now.Shares = "ssgd", 1, []uint16{3, 1}
+	runLooks(l, j, 2)
+	if len(j.told) != 2 || !strings.HasPrefix(j.told[1], "what may change: nothing") ||
+		!strings.Contains(j.told[1], "unequal now: shoal set JOB shares=1") {
+		t.Errorf("people were told %q", j.told)
+	}
+}
+
 // Who does not lead changes nothing, nor does who is not to decide; who watches says what it would.
 func TestLoopHoldsBack(t *testing.T) {
 	for _, x := range []struct {
