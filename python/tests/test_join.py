@@ -3,12 +3,14 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
 import pytest
 
 import shoal
+from shoal._runtime.link import Link
 from shoal.job import _connect
 
 
@@ -158,6 +160,21 @@ def test_wrong_answers_later(agent):
             job.empty(10)
     agent.answer = None
     assert job.allreduce(job.zeros(3)).sum() == 0, "the next request gets its own answer"
+
+
+def test_a_timeout_for_the_sockets_of_the_program(tmp_path):
+    """A worker waits for its agent as long as it takes, whatever timeout its sockets have."""
+    path = str(tmp_path / "agent")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+        agent.bind(path)
+        agent.listen()
+        socket.setdefaulttimeout(1)
+        try:
+            link = Link(path, "train")
+        finally:
+            socket.setdefaulttimeout(None)
+        assert link.socket.gettimeout() is None
+        link.close(shoal.ShoalError("over"))
 
 
 def test_the_real_agent_refuses_a_wrong_token_and_another_version(launch):

@@ -48,6 +48,7 @@ class Link:
         # that finds it first, and never cleared.
         self.broken: Optional[ShoalError] = None
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(None)  # whatever the program has for those of its own
         try:
             self.socket.connect(path)
         except OSError as err:
