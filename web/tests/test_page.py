@@ -183,6 +183,18 @@ def test_axis_of_some_days(open_page, tmp_path):
     assert page.evaluate("texts.some((text, i) => text === 'Nov 25' && texts[i + 1] === '12:00')")
 
 
+def test_the_only_worker_waits_for_nobody(open_page, tmp_path):
+    """A worker whose others have left is not said to wait for them, though it has once."""
+    row = {"step": 1, "steps": 1, "size": 1, "hosts": [{"name": "a", "ranks": [0]}]}
+    row.update(time="2026-11-24T00:00:00Z", slack=[6e-10])
+    (tmp_path / "sense.jsonl").write_text(json.dumps(row) + "\n")
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    hosts = open_page(report.as_uri()).locator("#hosts").inner_text()
+    assert "rank 0" in hosts and "waits" not in hosts
+
+
 def goes_by_keys(page, expect):
     """Without a mouse: a chart says its newest point and the one before, the theme changes, and a
     part of the page is jumped to.

@@ -1,7 +1,7 @@
 import { h } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
-import { bytes, digits, duration, View } from "./model";
+import { bytes, digits, duration, slackOf, View } from "./model";
 
 // Hosts and workers, and the output of these. Preact escapes all texts.
 
@@ -24,7 +24,7 @@ function hostsOf(view: View): HostInfo[] {
 export function Hosts({ view }: { view: View }) {
   const hosts = hostsOf(view);
   if (!hosts.length) return null;
-  const slack = view.newest?.slack ?? [];
+  const slack = slackOf(view);
   const cable = view.newest?.cable;
   return (
     <section class="card wide" id="hosts" tabIndex={-1}>
@@ -110,7 +110,7 @@ function Ring({ hosts, view }: { hosts: HostInfo[]; view: View }) {
 // ask.
 export function Workers({ view, live }: { view: View; live: boolean }) {
   const [chosen, choose] = useState<number | null>(null);
-  const slack = view.newest?.slack ?? [];
+  const slack = slackOf(view);
   const rows = view.live
     ? view.live.workers.map((w) => ({
         worker: w.worker,

@@ -75,6 +75,7 @@ export interface Row {
   step: number;
   optimizer_steps?: number;
   round?: number; // optimizer steps of a commit; absent = 1
+  generation: number;
   size: number;
   slack?: number[]; // by rank: seconds a step that the worker waits for the slowest one
   cable?: number; // bytes a second
@@ -191,6 +192,14 @@ export function column(view: View, series: string, name: string): (number | null
   const s = view.series.find((x) => x.name === series);
   const v = s?.values[s.columns.indexOf(name)];
   return v?.some((x) => x !== null) ? v : undefined;
+}
+
+// slackOf returns by rank how long a worker waits in a step for the slowest one: nothing for the
+// only one, and nothing where the newest row is of other members than there are now.
+export function slackOf(view: View): number[] {
+  const row = view.newest;
+  if (!row?.slack || row.size < 2) return [];
+  return view.live && view.live.generation !== row.generation ? [] : row.slack;
 }
 
 // newest returns the last number of a list that is one.

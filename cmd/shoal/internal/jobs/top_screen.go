@@ -236,12 +236,14 @@ func workerLines(v watch.View) (lines []string) {
 		}
 		return lines
 	}
-	// slack says how long a rank waits in each step for the slowest one.
+	// slack says how long a rank waits in each step for the slowest one, of several.
 	slack := func(rank int) string {
-		if v.Newest == nil || rank < 0 || rank >= len(v.Newest.Slack) {
+		n := v.Newest
+		if n == nil || n.Generation != v.Live.Generation || n.Size < 2 || rank < 0 ||
+			rank >= len(n.Slack) {
 			return "-"
 		}
-		return plural.Seconds(v.Newest.Slack[rank])
+		return plural.Seconds(n.Slack[rank])
 	}
 	rows := [][]string{{"WORKER", "RANK", "HOST", "STATE", "WAITS", "REPORTED"}}
 	for _, w := range v.Live.Workers {

@@ -1,10 +1,12 @@
 package jobs
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/watch"
 )
 
@@ -66,6 +68,26 @@ func TestScreenTextOfALongRun(t *testing.T) {
 		`step -      loss is NaN: as worker 0 has reported\n`} {
 		if !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+}
+
+// Only what the newest row says of the present members is said of how long they wait, and nothing
+// of the only one.
+func TestScreenTextOfWaits(t *testing.T) {
+	for _, c := range []struct {
+		size       int
+		slack      string
+		generation uint64
+		want       bool
+	}{{2, "0.5,0", 3, true}, {2, "0.5,0", 4, false}, {1, "0.5", 3, false}} {
+		r := watch.New("/runs/x", "1.0", "e")
+		r.AddSense(fmt.Appendf(nil, `{"time":"2026-11-26T16:27:02Z","step":5,"steps":5,`+
+			`"generation":3,"size":%d,"slack":[%s]}`, c.size, c.slack))
+		r.SetLive(&control.Job{Generation: c.generation,
+			Workers: []control.Worker{{Running: true}}}, "", 9)
+		if got := strings.Contains(screenText(r.View(9), 0, 0), "500 ms"); got != c.want {
+			t.Errorf("%+v: %v", c, got)
 		}
 	}
 }
