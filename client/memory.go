@@ -46,7 +46,19 @@ func bytesOf[T Element](x []T) []byte {
 		len(x)*int(unsafe.Sizeof(*new(T))))
 }
 
+// sizeOf returns the bytes of n elements; an error where no memory can have so many.
+func sizeOf[T Element](n int) (int, error) {
+	size := uint64(unsafe.Sizeof(*new(T)))
+	if uint64(n) > maxBytes/size { // or it is negative
+		return 0, fmt.Errorf("client: %d elements of %d bytes: there is no memory of that size; "+
+			"check the shape", n, size)
+	}
+	return n * int(size), nil
+}
+
 const (
+	// maxBytes is the largest memory that an agent gives, in bytes: what any host can have.
+	maxBytes = 1 << 46
 	// alignment of buffers, in bytes: a cache line, and the widest vector.
 	alignment = 64
 	// growth is the size of a segment for many small buffers, in bytes. A buffer that is not
@@ -197,13 +209,14 @@ func (m *memory) unmapAll() (err error) {
 // Empty allocates n elements in the arena, all zero at first. They live as long as the job. It may
 // ask the agent for memory, and waits for that. Any goroutine may call it.
 func Empty[T Element](j *Job, n int) ([]T, error) {
-	if n < 0 {
-		return nil, fmt.Errorf("client: %d elements", n)
+	size, err := sizeOf[T](n)
+	if err != nil {
+		return nil, err
 	}
 	if j.solo {
 		return make([]T, n), nil
 	}
-	b, err := j.mem.allocate(n * int(unsafe.Sizeof(*new(T))))
+	b, err := j.mem.allocate(size)
 	if err != nil {
 		return nil, err
 	}

@@ -42,8 +42,10 @@ type sharing struct {
 // the agent for memory, and waits for that; any goroutine may call it.
 func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
 	g := r.group()
-	size := int(unsafe.Sizeof(*new(T)))
+	size, err := sizeOf[T](n)
 	switch {
+	case err != nil:
+		return nil, err
 	case n < 1:
 		return nil, fmt.Errorf("client: a shared result of %d elements", n)
 	case g.freed.Load():
@@ -51,7 +53,7 @@ func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
 	case g.job.solo:
 		return make([]T, n), nil
 	}
-	s, err := g.sharedResult(name, n*size)
+	s, err := g.sharedResult(name, size)
 	if err != nil {
 		return nil, err
 	}
