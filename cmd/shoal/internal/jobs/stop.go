@@ -44,6 +44,14 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeStop,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch given := cmd.Flags().Changed("grace"); {
+			case given && f.now:
+				return cli.Usagef("--now and --grace say when what still runs is ended: give one " +
+					"of them")
+			case given && f.grace <= 0:
+				return cli.Usagef("--grace %v: give a time, such as 2m; --now ends the job at once",
+					f.grace)
+			}
 			j, err := control.Find(cmd.Context(), args[0])
 			if stopped, failed := stopWaiting(cmd, args[0], err, f); stopped {
 				return failed

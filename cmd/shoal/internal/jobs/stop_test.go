@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"bytes"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -56,6 +57,26 @@ func TestEndThatWasAskedFor(t *testing.T) {
 		if done != c.done || !strings.Contains(says, c.says) || (says == "") != (c.says == "") ||
 			!strings.Contains(fails, c.fails) || (fails == "") != (c.fails == "") {
 			t.Errorf("%s: %t, %q, %q", what, done, says, fails)
+		}
+	}
+}
+
+// TestStopFlagsThatDisagree: a time that would be passed over, or taken for none, is refused.
+func TestStopFlagsThatDisagree(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	for want, args := range map[string][]string{
+		"give one of them":       {"x", "--now", "--grace", "2m"},
+		"--grace 0s: give a":     {"x", "--grace", "0s"},
+		"--grace -1s: give a":    {"x", "--grace=-1s"},
+		"no running job is call": {"x", "--now"},
+	} {
+		cmd := NewStopCommand()
+		cmd.SetArgs(args)
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		if err := cmd.ExecuteContext(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
 		}
 	}
 }
