@@ -123,7 +123,7 @@ func (t *trial) costUntilSettled(o sense.Observation, rate float64) (cost float6
 		slower = math.Min(rate, t.before.Mid)
 	}
 	for _, x := range o.Steps.AllBetween(t.change.Step, t.from) {
-		cost += x.Seconds - float64(x.Samples)/slower
+		cost += float64(float64(x.Steps()) * (x.Seconds - float64(x.Samples)/slower))
 	}
 	return max(cost, 0)
 }

@@ -318,7 +318,7 @@ func (l *Loop) orderTrialEnd(c setting.Change, phase setting.Phase) []Order {
 func (l *Loop) recordCost(c setting.Change, rate float64) {
 	cost, settled := 0.0, c.Step+settleSteps
 	for _, x := range l.now.Steps.AllBetween(c.Step, settled) {
-		cost += x.Seconds - float64(x.Samples)/rate
+		cost += float64(float64(x.Steps()) * (x.Seconds - float64(x.Samples)/rate))
 	}
 	if sizesOfChange(c)[1] > 0 {
 		cost, settled = l.trial.costUntilSettled(l.now, rate), l.trial.from
@@ -326,7 +326,7 @@ func (l *Loop) recordCost(c setting.Change, rate float64) {
 	l.twin.LearnCost(c, cost)
 	if c.Measured < 1 {
 		for _, x := range l.now.Steps.AllBetween(settled, l.now.Step) {
-			cost += float64((1 - c.Measured) * x.Seconds)
+			cost += float64((1 - c.Measured) * x.Seconds * float64(x.Steps()))
 		}
 	}
 	l.spent = append(l.spent, spending{l.now.Now, max(cost, 0)})

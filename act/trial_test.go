@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/twin"
 )
 
 // A trial whose job surely does worse ends after a few steps, and one that changes nothing hardly
@@ -56,6 +57,34 @@ func TestTrialEndsEarly(t *testing.T) {
 		if c.factor == 1 && share > 0.015 || c.factor < 1 && (share < 1 || took > 12*trials) {
 			t.Errorf("%+v: %.1f %% end early, after %.1f steps", c, 100*share,
 				float64(took)/float64(max(ended, 1)))
+		}
+	}
+}
+
+// What a change costs is counted in all optimizer steps: a round has several of them, and of short
+// steps a sample is of several rounds.
+func TestCostOfRounds(t *testing.T) {
+	var steps sense.StepSeries
+	for i := range uint64(20) {
+		x := sense.StepSample{Step: 2 * (i + 1), Alike: 1, Seconds: 0.1, Samples: 64, Batch: 64,
+			Size: 4, Round: 8}
+		if i == 10 || i == 12 { // the first behind the change, and one that is measured
+			x.Seconds = 0.3
+		}
+		steps.Add(x)
+	}
+	for _, to := range []string{"sync=pair", "size=4"} {
+		c := setting.Change{Step: 20, From: "size=2", To: to, Measured: 0.5}
+		want := 0.2 * 16
+		if to != "size=4" {
+			c.From = ""
+		}
+		l := Loop{twin: &twin.Twin{}, trial: &trial{change: c, from: 22},
+			now: sense.Observation{Step: 40, Steps: &steps}}
+		l.recordCost(c, 640)
+		want += 0.5 * 16 * (0.3 + 8*0.1) // of what is measured half is lost
+		if got := l.spent[0].seconds; math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s costs %v s, want %v", to, got, want)
 		}
 	}
 }
