@@ -52,6 +52,9 @@ func connect(ctx context.Context, s Servers) (*external, error) {
 	e := &external{}
 	e.line, e.cut = context.WithCancelCause(context.Background())
 	e.client = client{"at " + withoutSecrets(s.URL), e.currentSession}
+	if err := checkAddresses(s.URL); err != nil {
+		return nil, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+	}
 	conn, err := nats.Connect(s.URL,
 		append(s.options(), nats.DisconnectErrHandler(e.connectionLost))...)
 	if err != nil {
@@ -124,6 +127,19 @@ func (e *external) Close() error {
 	e.cut(errClosed)
 	e.mu.Unlock()
 	e.session.conn.Close()
+	return nil
+}
+
+// checkAddresses fails for addresses that cannot be read. The error has nothing of them, which may
+// be a part of a password. It is pure.
+func checkAddresses(addresses string) error {
+	for a := range strings.SplitSeq(addresses, ",") {
+		if _, err := url.Parse(strings.TrimSpace(a)); err != nil {
+			return errors.New("the address of the NATS server cannot be read: write " +
+				"nats://HOST:4222 or nats://USER:PASSWORD@HOST:4222, with %25 for a % in a " +
+				"password, %2F for a /, %23 for a # and %20 for a space")
+		}
+	}
 	return nil
 }
 

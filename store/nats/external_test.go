@@ -143,6 +143,18 @@ func TestPassword(t *testing.T) {
 	checkWorks(t, Servers{URL: "nats://127.0.0.1:1,nats://shoal:secret@" + address})
 }
 
+// TestPasswordThatCannotBeRead: an address that cannot be read because of its password is refused,
+// with what to write, and without the password.
+func TestPasswordThatCannotBeRead(t *testing.T) {
+	for _, password := range []string{"sec%ret", "sec/ret", "sec#ret", "sec ret"} {
+		s := Servers{URL: "nats://shoal:" + password + "@127.0.0.1:1"}
+		checkRefused(t, s, "%25 for a %")
+		if _, err := Connect(t.Context(), s); strings.Contains(err.Error(), "sec") {
+			t.Errorf("%q tells the password", err)
+		}
+	}
+}
+
 // TestToken: only who has the token of the server gets in.
 func TestToken(t *testing.T) {
 	e := startElsewhere(t, func(o *server.Options) { o.Authorization = "secret" })

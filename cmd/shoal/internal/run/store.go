@@ -107,7 +107,7 @@ func (f *storeFlags) findJob(ctx context.Context, job string) (address string, e
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return "", fmt.Errorf("the store %s knows no job called %q: start it with shoal run "+
-			"--name %[2]s --listen ADDRESS --store %s", s, job, f.at)
+			"--name %[2]s --listen ADDRESS --store URL", s, job)
 	case err != nil:
 		return "", err
 	case !o.Ended.IsZero():
