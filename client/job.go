@@ -174,7 +174,10 @@ func (j *Job) requestSegment(n int) (*arena.Segment, uint32, error) {
 		return nil, 0, err
 	}
 	s, err := arena.OpenSegment(fds[0])
-	return s, reply.ID, err
+	if err != nil {
+		return nil, 0, errors.Join(err, j.tellFreed(reply.ID))
+	}
+	return s, reply.ID, nil
 }
 
 // tellFreed tells the agent that this worker has unmapped a segment. It waits for the answer. It is

@@ -1,9 +1,18 @@
 package client
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	api "github.com/shoal-ml/shoal/api/worker"
+	"github.com/shoal-ml/shoal/fabric/arena"
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 // Memory that no host has is refused, and nobody gets a slice that is longer than its memory.
@@ -20,5 +29,50 @@ func TestMoreThanAnyMemory(t *testing.T) {
 		if _, err := Shared[float32](job, "x", n); err == nil || err.Error() != want {
 			t.Errorf("Shared of %d: %v", n, err)
 		}
+	}
+}
+
+// Memory of the agent that cannot be mapped is given back to it.
+func TestMemoryThatCannotBeMapped(t *testing.T) {
+	job, agent := newSilentJob(t, 0)
+	defer job.Close()
+	job.mem.freed = job.tellFreed
+	empty, err := os.Create(filepath.Join(t.TempDir(), "empty"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer empty.Close()
+	var asked []string
+	answers := group.New(context.Background())
+	answers.Go("agent", func(context.Context) error {
+		buf := make([]byte, arena.MaxMessage)
+		for range 2 {
+			b, _, err := agent.Receive(buf)
+			if err != nil {
+				return err
+			}
+			asked = append(asked, string(b))
+			if strings.Contains(string(b), "segment") {
+				err = agent.Send(api.Tag(&api.SegmentReply{ID: 7, Bytes: growth}, 0),
+					int(empty.Fd()))
+			} else {
+				err = agent.Send(api.Tag(&api.FreeReply{ID: 7}, 0))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if _, err := Empty[uint8](job, 1); err == nil || errors.Is(err, ErrLost) {
+		t.Errorf("Empty: %v", err)
+	}
+	job.Close() // ends the agent where it waits for more
+	if err := answers.Wait(); err != nil {
+		t.Error(err)
+	}
+	if len(asked) != 2 || !strings.Contains(asked[1], `"free"`) ||
+		!strings.Contains(asked[1], `"id":7`) {
+		t.Errorf("the agent was asked %q", asked)
 	}
 }

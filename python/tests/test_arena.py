@@ -265,6 +265,16 @@ def test_no_memory(agent):
         job.empty(1 << 40, "uint8")
 
 
+def test_memory_that_cannot_be_mapped_is_given_back(agent, monkeypatch):
+    """The agent frees a segment for which the worker has no addresses, which it may ask again."""
+    job = agent.join()
+    monkeypatch.setattr("shoal._runtime.fork._mmap", lambda *_: -1)
+    for _ in range(2):
+        with pytest.raises(shoal.ArenaError, match="cannot map .* of shared memory"):
+            job.empty(5)
+    assert agent.sessions[0].freed == [1, 2] and not agent.sessions[0].segments
+
+
 def test_arrays_stay_readable_after_leaving(agent):
     """Arrays of the arena keep their elements, and can be written to, after the job was left."""
     job = agent.join()

@@ -245,7 +245,11 @@ class Arena:
                 f" {len(fds)} descriptors. Install the package and the `shoal` binary from the same"
                 " release"
             )
-        segment = Segment(number, size, fds[0], nbytes < POOL_BYTES, lazy)
+        try:
+            segment = Segment(number, size, fds[0], nbytes < POOL_BYTES, lazy)
+        except ArenaError:
+            self._return_to_agent(number)
+            raise
         bases, segments = self._table
         at = bisect_right(bases, segment.base)
         self._table = (
@@ -262,8 +266,12 @@ class Arena:
         if segment.unpin is not None:
             segment.unpin(segment.base)
         segment.mapping.close_fd()
+        self._return_to_agent(segment.id)
+
+    def _return_to_agent(self, number: int) -> None:
+        """Tell the agent that a segment is not used here, by its id. The lock is held."""
         try:
-            self._link.request({"type": "free", "id": segment.id}, "freed")
+            self._link.request({"type": "free", "id": number}, "freed")
         except ShoalError:
             # a lost agent has nothing to give back, and a refusal only lasts until the worker
             # leaves
