@@ -148,6 +148,19 @@ func TestBackToEverySteps(t *testing.T) {
 	}
 }
 
+// Rounds that are longer than an epoch are never whole, so nothing is measured, and that is said.
+func TestRoundsLongerThanAnEpoch(t *testing.T) {
+	_, o := inSync(512)
+	o.Setting.Sync, o.Setting.Round = "pair", 16
+	for samples, want := range map[uint64]string{0: "fewer than 3 steps", 128 * 16: "fewer than 3",
+		128*16 - 1: "an epoch of 2047 samples is shorter than 16 steps"} {
+		o.Samples = samples
+		if p := predict(o, localTarget("local", 16)); !strings.Contains(p.Guess, want) {
+			t.Errorf("epochs of %d samples: %q", samples, p.Guess)
+		}
+	}
+}
+
 // What workers that average in pairs exchange in each step is no part of the exchange at the end of
 // a round: from pairs to another way and back is as much faster as slower.
 func TestFromPairs(t *testing.T) {

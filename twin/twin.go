@@ -144,8 +144,7 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 		return decide.Prediction{Guess: unknown}
 	}
 	if !t.rate.IsKnown() || from.Batch == 0 || batch == 0 {
-		return decide.Prediction{Guess: fmt.Sprintf("fewer than %d steps by the setting of now "+
-			"were measured", minSteps)}
+		return decide.Prediction{Guess: t.whyNoRate()}
 	}
 	kind := t.calibrationOf(kindOf(change))
 	p := decide.Prediction{Throughput: unit, Efficiency: unit}
@@ -195,6 +194,16 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 		p.Guess = "the gradient noise scale is unknown: " + t.now.Noise.Why
 	}
 	return p
+}
+
+// whyNoRate returns why it is not known how fast the job is, in words.
+func (t *Twin) whyNoRate() string {
+	s := t.now.Setting
+	if t.now.Samples > 0 && s.Round > 1 && s.Batch > t.now.Samples/uint64(s.Round) {
+		return fmt.Sprintf("no round is whole: an epoch of %d samples is shorter than %d steps",
+			t.now.Samples, s.Round)
+	}
+	return fmt.Sprintf("fewer than %d steps by the setting of now were measured", minSteps)
 }
 
 // batchThroughput returns by which factor the samples a second grow with another batch, and what of
