@@ -184,6 +184,11 @@ def test_a_job_of_one():
         assert job.alone().allreduce(x, out=total).tolist() == x.tolist()
         with pytest.raises(ValueError, match="read-only"):
             job.allreduce(total)
+        with pytest.raises(TypeError, match="name=3: the name of a shared result, a text"):
+            job.shared(3, 1)
+        for length in (1 << 60, 1 << 70):
+            with pytest.raises(shoal.ArenaError, match=f"cannot map {4 * length} bytes"):
+                job.shared("large", length)
 
 
 def test_bench(binary):

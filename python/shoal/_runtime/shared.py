@@ -12,6 +12,7 @@ from typing import Any, Callable, Deque, List, Optional, Tuple
 
 from ..errors import ArenaError, ShoalError
 from .arena import Place
+from .arguments import wrong_type
 from .fork import Mapping
 from .link import Link, Refused
 
@@ -24,10 +25,16 @@ class SharedResult:
 
     def __init__(self, group: int, name: str, nbytes: int) -> None:
         """Reserve addresses for nbytes. Until `SharedResults.bind` the memory there is of this
-        process alone.
+        process alone. Raises ArenaError where there is no room for it.
         """
         self.group, self.name, self.nbytes = group, name, nbytes
-        self.memory = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE)
+        try:
+            self.memory = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE)
+        except (OSError, OverflowError, ValueError) as err:
+            raise ArenaError(
+                f"cannot map {nbytes} bytes for the shared result {name!r}: {err}. Check its shape,"
+                " or raise `ulimit -v`"
+            ) from None
         self.mapping = Mapping(self.memory, -1)
         self.id = 0  # the number of its segment
         # The generation whose shared memory is mapped here; 0 = memory of this process alone.
@@ -69,6 +76,8 @@ class SharedResults:
         new one has memory of this process alone, until `bind`. Raises ValueError where the name is
         taken by another size. It may wait for the agent, to tell it of results that are not used.
         """
+        if not isinstance(name, str):
+            raise wrong_type("name", name, "the name of a shared result, a text")
         if not 1 <= len(name.encode()) <= 255:
             raise ValueError(f"name={name!r}: a shared result has a name of 1 to 255 bytes")
         with self._lock:
