@@ -2,6 +2,7 @@
 fixture `agent` is an AgentDouble of one rank: while `agent.going` is clear no call completes.
 """
 
+import math
 import os
 import threading
 
@@ -128,6 +129,35 @@ def test_a_wait_with_a_timeout_can_be_repeated(agent):
             handle.wait(timeout=0.001)
     agent.going.set()
     assert handle.wait(timeout=DONE_SOON) is x
+
+
+def test_a_wait_takes_any_number_of_seconds(agent):
+    """A timeout may be longer than any system call takes, on the thread that polls the bell and on
+    one that waits for that thread.
+    """
+    job = agent.join()
+    agent.going.clear()
+    errors = []
+
+    def work(handle, seconds):
+        """Wait so many seconds, and keep the error."""
+        try:
+            handle.wait(seconds)
+        except OverflowError as err:
+            errors.append(err)
+
+    threads = [
+        threading.Thread(target=work, args=(job.barrier_async(), seconds))
+        for seconds in (math.inf, 1e12, 1e12)
+    ]
+    for t in threads:
+        t.start()
+    while not errors and len(job._backend.calls._parking._waiters) < 2:
+        os.sched_yield()
+    agent.going.set()
+    for t in threads:
+        t.join(DONE_SOON)
+    assert not errors and not any(t.is_alive() for t in threads)
 
 
 @pytest.mark.parametrize("spin_us", [0, 200])

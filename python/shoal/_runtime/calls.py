@@ -4,6 +4,7 @@ sleep and wake.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import select
@@ -229,7 +230,9 @@ class Calls:
                     self._publish()
             start = now = perf_counter_ns()
             stop = start + self._spin_ns
-            deadline = None if timeout is None else start + int(timeout * 1e9)
+            deadline = None
+            if timeout is not None and timeout != math.inf:
+                deadline = start + int(timeout * 1e9)
             while words[word] <= floor:
                 _sched_yield()
                 before, now = now, perf_counter_ns()
@@ -316,7 +319,7 @@ class Calls:
         while not over():
             hung_up = False
             seconds = _seconds_left(deadline)
-            for fd, _ in self._poll.poll(None if seconds is None else min(seconds, 3600) * 1000):
+            for fd, _ in self._poll.poll(None if seconds is None else seconds * 1000):
                 if fd == self._worker_bell:
                     os.read(fd, 8)
                 else:
@@ -360,8 +363,8 @@ class Calls:
 
 
 def _seconds_left(deadline: Optional[int]) -> Optional[float]:
-    """The seconds until a deadline of perf_counter_ns(); None = there is no deadline. Raises
-    TimeoutError once it has passed.
+    """The seconds until a deadline of perf_counter_ns(), an hour at most, which any system
+    call takes; None = there is no deadline. Raises TimeoutError once it has passed.
     """
     if deadline is None:
         return None
@@ -370,7 +373,7 @@ def _seconds_left(deadline: Optional[int]) -> Optional[float]:
         raise TimeoutError(
             "the call is not complete: another rank has not made its part of it, or is slow"
         )
-    return seconds
+    return min(seconds, 3600.0)
 
 
 def error_after_leave(job: str) -> ShoalError:
