@@ -164,6 +164,7 @@ func (l *Loop) samplesOfBusiestWorkers(c setting.Change) (list [2]float64) {
 	n, b := sizesOfChange(c), batchesOfChange(c)
 	for i, text := range []string{c.From, c.To} {
 		s := setting.Setting{Batch: cmp.Or(b[i], l.entry.Setting.Batch, l.now.Setting.Batch),
+			Round:  cmp.Or(l.entry.Setting.Round, l.now.Setting.Round),
 			Shares: l.entry.Setting.Shares}
 		if slices.Contains(c.Parts(), "shares") {
 			s.Shares = nil

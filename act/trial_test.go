@@ -88,3 +88,19 @@ func TestCostOfRounds(t *testing.T) {
 		}
 	}
 }
+
+// The samples at which workers have ended are counted as those of the changes that are compared
+// with them: also in rounds, of which a worker has a part of a sample a step.
+func TestSamplesOfBusiestInRounds(t *testing.T) {
+	now := setting.Setting{Batch: 32, Round: 16}
+	next := now
+	next.Shares = []uint16{119, 119, 43, 119}
+	c := setting.Change{To: "shares=119:119:43:119"}
+	for _, entered := range []setting.Setting{now, next, {}} { // in {} all is as stated
+		l := Loop{tried: 4, entry: Entry{Setting: entered}, now: sense.Observation{Setting: now}}
+		if got, want := l.samplesOfBusiestWorkers(c), samplesOfBusiestWorker(next, 4); got !=
+			[2]float64{8, want} {
+			t.Errorf("%v: %v samples, want 8 and %v", entered, got, want)
+		}
+	}
+}
