@@ -170,7 +170,7 @@ func Find(ctx context.Context, name string) (*Job, error) {
 	unknown := &Unknown{Name: name, Refused: refused, Silent: err}
 	var named, asked, scripts []*Job
 	script := name // the default name of a job whose script is called so
-	if !strings.ContainsRune(name, filepath.Separator) {
+	if !rundir.IsPath(name) {
 		script = job.NameFor([]string{name})
 	}
 	for _, j := range jobs {
@@ -199,9 +199,9 @@ func Find(ctx context.Context, name string) (*Job, error) {
 }
 
 // sameDir reports whether dir is the directory that a text names, if the text is a path to one; a
-// name without a slash is none. It asks the file system.
+// name of a job is none. It asks the file system.
 func sameDir(dir, text string) bool {
-	if !strings.ContainsRune(text, filepath.Separator) {
+	if !rundir.IsPath(text) {
 		return false
 	}
 	a, errA := os.Stat(dir)

@@ -20,6 +20,12 @@ const ControlSuffix = ".ctl"
 // have the environment of who submits them: the folder for temporary files may be another one.
 const Variable = "SHOAL_RUNTIME_DIR"
 
+// IsPath reports whether what a user has given as a job is the path of the directory of its run: no
+// name of a job has a slash, or is a dot or two. It is pure.
+func IsPath(text string) bool {
+	return strings.ContainsRune(text, filepath.Separator) || text == "." || text == ".."
+}
+
 // Path returns the folder of the sockets and locks of the running jobs of this user. It is the one
 // that Variable names, or lies in XDG_RUNTIME_DIR where there is one, else in the folder for
 // temporary files. Path makes it when it is missing, and fails when anybody else could reach into

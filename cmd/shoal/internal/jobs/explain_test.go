@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
@@ -35,5 +37,28 @@ func TestNothingControlsTheTerminal(t *testing.T) {
 	if err := showWorkers(&out, j, false); err != nil ||
 		!strings.HasSuffix(out.String(), `  a\n\x1b[31m=1`+"\n") {
 		t.Errorf("%v, %q", err, out.String())
+	}
+}
+
+// TestFolderWithoutASlash: in the directory of a run, a dot names it, and what its name says is
+// known.
+func TestFolderWithoutASlash(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	dir := filepath.Join(t.TempDir(), "train@h2")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	for _, cmd := range []*cobra.Command{NewExplainCommand(), NewTopCommand()} {
+		var out bytes.Buffer
+		cmd.SetArgs([]string{"."})
+		cmd.SetOut(&out)
+		if err := cmd.ExecuteContext(t.Context()); err != nil ||
+			!strings.Contains(out.String(), "the host that led the job last has it") {
+			t.Errorf("shoal %s: %v, %q", cmd.Name(), err, out.String())
+		}
 	}
 }

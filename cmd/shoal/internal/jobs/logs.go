@@ -9,13 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/watch/follow"
@@ -86,7 +86,7 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	case !errors.As(err, &unknown) || len(unknown.Matches) > 1:
 		return "", nil, nil, err
 	}
-	if dir = name; !strings.ContainsRune(name, filepath.Separator) {
+	if !rundir.IsPath(name) {
 		if dir, err = launcher.NewestRun(name); err != nil {
 			// it runs, and another host leads it
 			if len(unknown.Refused) > 0 || unknown.Silent != nil {
@@ -94,6 +94,8 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 			}
 			return "", nil, nil, err
 		}
+	} else if dir, err = filepath.Abs(name); err != nil {
+		return "", nil, nil, err
 	} else if err := follow.CheckRunDir(dir); err != nil {
 		return "", nil, nil, err
 	}

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
@@ -25,7 +25,7 @@ func pooledJob(ctx context.Context, name, dir string) (found keeper.Job, is bool
 	var started time.Time
 	if record, err := launcher.ReadRecord(dir); dir != "" && err == nil {
 		started = record.Started
-		if strings.ContainsRune(name, filepath.Separator) {
+		if rundir.IsPath(name) {
 			found, is = keeper.FindJob(ctx, record.Spec.Name)
 			return found, is && found.Job.Dir == dir
 		}

@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/watch"
 	"github.com/shoal-ml/shoal/watch/follow"
 )
@@ -80,7 +79,7 @@ func openWatched(ctx context.Context, name string) (*follow.Follower, error) {
 	switch {
 	case err == nil:
 		return follow.Open(dir, live, silent)
-	case ctx.Err() == nil && strings.ContainsRune(name, filepath.Separator):
+	case ctx.Err() == nil && rundir.IsPath(name):
 		return follow.Open(name, nil, nil)
 	}
 	return nil, err
