@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -287,9 +288,13 @@ func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
 // it, or are lost.
 func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []T) error {
 	took := min(time.Since(t.stepBegan).Microseconds(), math.MaxUint32)
-	err := AllReduceInto(ctx, t.job, average, gradient, collective.Mean, Weight(t.weight),
-		EndStep(), func(c *call) { c.told.Compute = uint32(took) })
-	if err == nil {
+	err := error(nil)
+	if t.committed { // another one would count as a step, of samples that nobody has trained on
+		err = errors.New("client: the step is committed already: give the whole gradient to one " +
+			"Commit, before which AllReduce with More takes parts of it")
+	} else if err = AllReduceInto(ctx, t.job, average, gradient, collective.Mean,
+		Weight(t.weight), EndStep(),
+		func(c *call) { c.told.Compute = uint32(took) }); err == nil {
 		err = t.advance()
 	}
 	if t.err == nil {

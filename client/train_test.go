@@ -49,6 +49,26 @@ func TestDropLastOfLessThanABatchIsRefused(t *testing.T) {
 	}
 }
 
+// A second Commit in a step is refused, and ends the loop: it would pass over samples.
+func TestAStepIsCommittedOnce(t *testing.T) {
+	trainer, err := Train(joinAlone(t), Data{Samples: 9, Batch: 3, Epochs: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for gradient := []float32{0}; trainer.Next(t.Context()); {
+		if err := Commit(t.Context(), trainer, gradient); err != nil {
+			t.Fatal(err)
+		}
+		if err := Commit(t.Context(), trainer, gradient); err == nil {
+			t.Error("a second Commit is no error")
+		}
+	}
+	if err := trainer.Err(); err == nil || !strings.Contains(err.Error(), "committed already") ||
+		trainer.Seen() != 3 {
+		t.Errorf("after %d samples: %v", trainer.Seen(), err)
+	}
+}
+
 // joinAlone joins the job of a program that was started without the launcher; the end of the test
 // closes it. It sets the environment, so the test must not be parallel. A failure to join ends the
 // test.
