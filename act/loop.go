@@ -266,7 +266,9 @@ func (l *Loop) learnChange(c setting.Change) {
 	v := l.findOrAddLever(mainPart(c))
 	switch c.Phase {
 	case setting.Entered:
-		l.tried = l.now.Size
+		if l.tried = l.now.Size; c.HasPart("sync") {
+			l.stay.switched = c
+		}
 	case setting.Reverted, setting.Void:
 		if v.name != "size" || c.Phase == setting.Void || c.Steps == 0 {
 			v.patience = max(v.patience, leastFrozen)

@@ -27,6 +27,9 @@ type Stay struct {
 type staying struct {
 	Stay
 	ordered uint64 // step at which a change of its own was ordered; 0 = none was
+	// switched is the newest change of how workers synchronise that was entered, also while there
+	// is no Stay.
+	switched setting.Change
 }
 
 // WorkersStayed tells the loop that workers go on by another way to synchronise than the setting
@@ -34,7 +37,7 @@ type staying struct {
 // asked for it, and by a change of its own where that was replaced by another one meanwhile.
 func (l *Loop) WorkersStayed(s Stay) {
 	if s.Sync != "" && s.Number >= l.stay.Number {
-		l.stay = staying{Stay: s}
+		l.stay = staying{Stay: s, switched: l.stay.switched}
 	}
 }
 
@@ -44,7 +47,7 @@ func (l *Loop) forgetStay(e Entry) {
 	newer := e.Change != nil && e.Change.Number > l.stay.Number &&
 		slices.Contains(e.Change.Parts(), "sync")
 	if newer || e.Setting.Number >= l.stay.Number && e.Setting.Sync == l.stay.Sync {
-		l.stay = staying{}
+		l.stay = staying{switched: l.stay.switched}
 	}
 }
 
@@ -70,6 +73,10 @@ func (l *Loop) orderSyncOfWorkers() []Order {
 	next := now
 	if next.Sync = s.Sync; s.Sync == setting.Ssgd {
 		next.Round = 1
+	} else if was := l.stay.switched; was.Number == s.Number && was.HasPart("round") {
+		if back, err := was.Undo(now); err == nil {
+			next.Round = back.Round
+		}
 	}
 	return []Order{{Next: next, Change: setting.Change{Phase: setting.Entered, Who: theWorkers,
 		Because: cutToMaxText(fmt.Sprintf("change %d of how they synchronise is void: %s", s.Number,

@@ -150,3 +150,19 @@ func TestWorkersThatStayAreNoPerson(t *testing.T) {
 		t.Errorf("%v, %v", j.phases(), j.loop.WhyNots())
 	}
 }
+
+// With their way comes the length of rounds that they had with it.
+func TestWorkersThatStayKeepTheirRounds(t *testing.T) {
+	j := syncJob(newLoop(t, act.Off))
+	j.state.Setting.Sync, j.state.Setting.Round = "pair", 16
+	j.loop.EntryApplied(j.state)
+	j.train(t, 20)
+	j.order(t, "sync=ssgd,round=1")
+	void := j.state.Setting.Number
+	j.order(t, "batch=128")
+	j.loop.WorkersStayed(act.Stay{Number: void, Sync: "pair", Why: "rank 2 has another anchor"})
+	j.train(t, 120)
+	if s := j.state.Setting; s.Sync != "pair" || s.Round != 16 || s.Batch != 128 {
+		t.Errorf("%v after %v", s, j.phases())
+	}
+}
