@@ -275,6 +275,31 @@ def test_memory_that_cannot_be_mapped_is_given_back(agent, monkeypatch):
     assert agent.sessions[0].freed == [1, 2] and not agent.sessions[0].segments
 
 
+NO_DESCRIPTORS = """
+import os, resource, numpy, shoal
+job = shoal.join()
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+first_free = os.open("/dev/null", os.O_RDONLY)
+os.close(first_free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, before[1]))
+for call in (lambda: job.empty(1 << 23), lambda: job.shared("x", 1)):
+    try:
+        call()
+    except shoal.ArenaError as err:
+        assert "as many files open as it may" in str(err) and "ulimit -n" in str(err), err
+    else:
+        raise AssertionError("there is memory")
+resource.setrlimit(resource.RLIMIT_NOFILE, before)
+x = job.zeros(1 << 23)
+job.allreduce(x, out=job.shared("y", 1 << 23))
+"""
+
+
+def test_no_descriptors(launch):
+    """A process that has too many files open is told so, and has memory when it has closed some."""
+    launch(1, NO_DESCRIPTORS)
+
+
 def test_arrays_stay_readable_after_leaving(agent):
     """Arrays of the arena keep their elements, and can be written to, after the job was left."""
     job = agent.join()

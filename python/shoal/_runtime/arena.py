@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from ..errors import ArenaError, ShoalError
 from .allocator import FreeList, round_up, size_class
 from .fork import Mapping
-from .link import Link, Refused
+from .link import Link, Refused, TooManyFiles
 from .protocol import HUGE_PAGE, PAGE
 
 POOL_BYTES = 16 << 20  # bytes of a segment of many buffers; a larger buffer has one of its own
@@ -235,6 +235,9 @@ class Arena:
                 {"type": "segment", "bytes": size, **({"later": True} if lazy else {})}, "segment"
             )
         except Refused as err:
+            raise ArenaError(str(err)) from None
+        except TooManyFiles as err:
+            self._return_to_agent(err.reply["id"])
             raise ArenaError(str(err)) from None
         number, got = reply.get("id"), reply.get("bytes")
         if len(fds) != 1 or not isinstance(number, int) or not isinstance(got, int) or got < size:

@@ -30,6 +30,18 @@ class Refused(ShoalError):
     """
 
 
+class TooManyFiles(ShoalError):
+    """The agent has answered, and this process has no room for the descriptors of the answer."""
+
+    def __init__(self, reply: Message) -> None:
+        """Of this answer. Nobody has its descriptors."""
+        super().__init__(
+            "this process has as many files open as it may, and cannot take memory of the agent:"
+            " raise `ulimit -n`, or close files"
+        )
+        self.reply = reply
+
+
 class Link:
     """A worker's connection to its agent. One request is under way at a time; every method may be
     called from any thread.
@@ -98,42 +110,45 @@ class Link:
         """Send a message, and wait for the answer of the type `answer`. Returns it and its
         descriptors, which the caller owns. Requests of several threads wait for each other.
 
-        Raises Refused when the agent answers with an error, LostError when it is gone.
+        Raises Refused when the agent answers with an error, LostError when it is gone, and
+        TooManyFiles where the descriptors could not be taken.
         """
         self.check()  # before the lock, which a forked child may have inherited taken
         with self._turn:
             self._serial += 1
             self.send({**message, "serial": self._serial})
             while True:
-                packet, fds = self._receive()
+                packet, fds, complete = self._receive()
                 reply = _parse_reply(packet, fds)
                 # A signal can interrupt a request at any place: its answer comes
                 # later, if it was asked at all.
                 if reply.get("serial", self._serial) == self._serial:
                     break
                 _close_all(fds)
-        if reply.get("type") == answer:
+        if reply.get("type") == answer and complete:
             return reply, fds
         _close_all(fds)
         if reply.get("type") == "error":
             raise Refused(str(reply.get("error", "the agent gave no reason")))
+        if not complete:
+            raise TooManyFiles(reply)
         raise ShoalError(
             f"the agent answered {str(reply.get('type'))!r} to {message['type']!r}, where"
             f" {answer!r} was due: the package and the `shoal` binary are of different versions;"
             " install both from the same release"
         )
 
-    def _receive(self) -> Tuple[bytes, List[int]]:
-        """Wait for the next packet and its descriptors, which the caller owns. The turn is held.
-        Raises LostError when the agent is gone.
+    def _receive(self) -> Tuple[bytes, List[int], bool]:
+        """Wait for the next packet and its descriptors, which the caller owns, and say whether
+        there was room for all of these. The turn is held. Raises LostError when the agent is gone.
         """
         space = socket.CMSG_SPACE(_MAX_FDS * 4)
         try:
-            packet, ancillary, _, _ = self.socket.recvmsg(
+            packet, ancillary, flags, _ = self.socket.recvmsg(
                 MESSAGE_BYTES, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
             )
         except OSError:
-            packet, ancillary = b"", []
+            packet, ancillary, flags = b"", [], 0
         if not packet:
             self.check()
             raise self.mark_lost()
@@ -141,7 +156,7 @@ class Link:
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-        return packet, list(fds)
+        return packet, list(fds), not flags & socket.MSG_CTRUNC
 
     def start_watcher(self) -> None:
         """Start the thread that ends this process when the agent is gone, also while it computes.

@@ -14,7 +14,7 @@ from ..errors import ArenaError, ShoalError
 from .arena import Place
 from .arguments import wrong_type
 from .fork import Mapping
-from .link import Link, Refused
+from .link import Link, Refused, TooManyFiles
 
 
 class SharedResult:
@@ -126,7 +126,7 @@ class SharedResults:
             }
             try:
                 reply, fds = link.request(message, "shared")
-            except Refused as err:
+            except (Refused, TooManyFiles) as err:
                 raise ArenaError(str(err)) from None
             number = reply.get("id")
             if len(fds) != 1 or not isinstance(number, int):
