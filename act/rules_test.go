@@ -470,3 +470,30 @@ func TestSharesOfOtherMembersAreNotTakenBack(t *testing.T) {
 		}
 	}
 }
+
+// Steps that workers have made in another way to synchronise are none from before a change, though
+// rounds were as long.
+func TestOtherWayIsNotBefore(t *testing.T) {
+	j := syncJob(newLoop(t, act.Off))
+	j.spread = 0.1
+	j.sized = func(int, float64) (seconds, exposed float64) {
+		if j.state.Setting.Sync == "sma" {
+			return 0.1, 0.05 // so meetings are predicted to cost much, and few steps show that
+		}
+		return 0.05, 0.02
+	}
+	j.state.Setting.Sync = "sma"
+	j.train(t, 120)
+	j.order(t, "sync=pair")
+	for j.state.Trial != nil {
+		j.step(t)
+	}
+	j.train(t, 12)
+	j.order(t, "shares=2:1:1:1")
+	for j.state.Trial != nil {
+		j.step(t)
+	}
+	if c := j.log[len(j.log)-1].Change; c.Measured < 0.8 || c.Measured > 1.2 {
+		t.Errorf("%+v: %v", c, j.phases())
+	}
+}

@@ -80,7 +80,7 @@ func (l *Loop) measureTrial() []Order {
 		return l.orderUnseenEnd(t.change)
 	}
 	if !t.begun {
-		t.begin(l.now, newest.Generation, l.twin.LastInvalidStep())
+		t.begin(l.now, newest.Generation, l.twin.LastOtherStep())
 	}
 	c := t.change
 	if t.ended != "" {

@@ -69,6 +69,10 @@ func (t *Twin) LastInvalidStep() uint64 {
 	return t.since
 }
 
+// LastOtherStep returns the number of the step up to which none says how fast the job is: see
+// LastInvalidStep, or workers synchronised in another way then.
+func (t *Twin) LastOtherStep() uint64 { return max(t.LastInvalidStep(), t.exchange.since) }
+
 // MeasuredSteps returns the steps that tell how the job does now.
 func (t *Twin) MeasuredSteps() []sense.StepSample {
 	t.refit()
