@@ -372,7 +372,7 @@ def test_state_in_itself_is_refused():
     with (
         shoal.join() as job,
         pytest.raises(
-            TypeError, match="state is in itself, or nested too deeply, which cannot move"
+            TypeError, match="state is in itself, or nested too deeply, which can go neither"
         ),
     ):
         job.register("state", lambda: state, lambda value: None)

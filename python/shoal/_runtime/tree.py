@@ -169,8 +169,8 @@ def _key_plan(name: str, key: Any) -> Any:
 def _immovable_error(name: str, what: str) -> TypeError:
     """The error for a value that cannot travel, for the caller to raise."""
     return TypeError(
-        f"{name} is {what}, which cannot move to a worker that joins: let the `get` of job.register"
-        " return arrays, numbers, strings, bytes, None, and lists, tuples and dicts of these"
+        f"{name} is {what}, which can go neither to another worker nor into a checkpoint: give"
+        " arrays, numbers, strings, bytes, None, and lists, tuples and dicts of these"
     )
 
 
