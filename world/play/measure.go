@@ -25,6 +25,7 @@ type oracle struct {
 	seconds    []float64 // by option: mean of a step
 	conditions int       // of the world, that seconds are of
 	ideal      bool      // the best also has the best shares of work
+	pairs      bool      // it has from when workers average in pairs
 	even       float64   // mean seconds of a step of the first option, all having the same part
 }
 
@@ -99,6 +100,8 @@ func (o *oracle) efficiency(x option) float64 {
 func (o *oracle) goodput() (first, best float64) {
 	if o.conditions != o.world.Conditions() {
 		o.conditions = o.world.Conditions()
+		sync := o.world.Setting().WithStated(0, o.world.Levers()).Sync
+		o.ideal = o.ideal || o.pairs && setting.MeetsInPairs(sync)
 		for i, x := range o.options {
 			o.seconds[i] = o.secondsOf(x, o.ideal)
 		}

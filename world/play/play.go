@@ -150,9 +150,9 @@ func PlayWith(s *scenario.Scenario, users []decide.Policy,
 	}
 	if p.deciding.Mode == act.Off {
 		p.deciding.Policies = []decide.Policy{policy.Shares{}}
-		shared = setting.MeetsInPairs(s.Job.Levers.Sync)
 	}
 	p.world, p.oracle = w, newOracle(w, s.Job.Levers, s.Job.Data.Batch, shared)
+	p.oracle.pairs = p.deciding.Mode == act.Off
 	if err = p.beginRun(0); err != nil {
 		return nil, err
 	}
