@@ -145,3 +145,36 @@ func TestSampleOfRound(t *testing.T) {
 		}
 	}
 }
+
+// What brings the state to another mesh is no step, and no part of what one takes, whether each
+// step before it was told of or not.
+func TestReshapeIsNoStep(t *testing.T) {
+	for _, takes := range []sense.Duration{sense.Second / 4, sense.Second / 10_000} {
+		f := newFast()
+		calls := f.apply.Parts[0].Calls
+		var moves []*collective.Posted
+		for _, p := range calls {
+			move := *p
+			move.Call.Kind = collective.Reshape
+			moves = append(moves, &move)
+		}
+		for i := range 8 {
+			f.makeStep(takes)
+			if i%3 == 2 {
+				f.apply.Parts[0].Calls = moves
+				f.now += 3 * takes
+				f.signals.BeginBatch()
+				f.signals.AddBatch(&f.apply, []error{nil})
+				f.apply.Parts[0].Calls = calls
+			}
+		}
+		row := f.signals.rows.recorder.EndRow()
+		if made := row.Steps + uint64(f.signals.passed); made != 8 || row.Steps > row.Step {
+			t.Errorf("steps of %v: %d up to step %d, with those on their way %d", takes, row.Steps,
+				row.Step, made)
+		}
+		if q := row.Seconds; takes == sense.Second/4 && (q.P90 != 0.25 || row.Span != 3.25) {
+			t.Errorf("%+v in %v s", q, row.Span)
+		}
+	}
+}

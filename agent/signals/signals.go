@@ -236,6 +236,9 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 	}
 	if s.Blind {
 		s.began = 0
+	} else if i < len(a.Parts) && errs[i] == nil &&
+		a.Parts[i].Calls[0].Call.Kind == collective.Reshape {
+		s.addReshape(a, i, next)
 	} else if i < len(a.Parts) && errs[i] == nil {
 		full := s.SensesStep()
 		s.passed++
@@ -245,6 +248,20 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 	}
 	s.under, s.drifts = next, !averagesGradients(&a.State)
 	s.followMesh(a)
+}
+
+// addReshape adds what part i of a batch has taken, which brings the state to another mesh: it is
+// no step. The arguments are those of addSteps.
+func (s *Signals) addReshape(a *head.Apply, i int, next sense.StepSample) {
+	if s.passed > 0 {
+		s.addSteps(a, i, false, next)
+	} else if now := s.agent.Now(); s.began > 0 {
+		if s.agent.Leads() {
+			s.rows.recorder.AddPause((now - s.began).Seconds())
+		}
+		s.began = now
+	}
+	s.host.AddEach()
 }
 
 // followMesh takes in which mesh the job has behind a batch that counts.

@@ -67,6 +67,13 @@ func (r *Recorder) Add(x sense.StepSample, optimizerSteps uint64) (over *Row, be
 	return over, began
 }
 
+// AddPause adds seconds that have held up the steps of the row, and are of none of them.
+func (r *Recorder) AddPause(seconds float64) {
+	if r.HasSteps() {
+		r.row.Span += seconds
+	}
+}
+
 // isAlike reports whether a step has the members and the setting of the one before.
 func (r *Recorder) isAlike(x sense.StepSample) bool {
 	l := r.last
