@@ -5,6 +5,7 @@ import resource
 import pytest
 
 torch = pytest.importorskip("torch")
+import shoal
 from shoal._runtime.tree import flatten, unflatten
 from shoal.torch.state import (
     OwnedState,
@@ -171,3 +172,18 @@ def test_milestones_are_counted_again_after_a_state_was_sent():
             scheduled.step()
         rates.append((opt.param_groups[0]["lr"], other_opt.param_groups[0]["lr"]))
     assert all(a == b for a, b in rates[2:]) and rates[-1][0] < 0.02, rates
+
+
+def test_a_view_that_is_conjugated_or_negated_has_its_own_values():
+    """Such a tensor of torch has the memory of another, and a mark that says so."""
+    z = torch.tensor([[1 + 2j], [3 - 4j]])
+    items = []
+    plan = flatten("state", [z.conj(), z[:1].conj().imag], items)
+    conjugated, negated = unflatten(plan, [item.memory() for item in items])
+    assert torch.equal(conjugated, torch.tensor([[1 - 2j], [3 + 4j]]))
+    assert negated.tolist() == [[-2]]
+    with shoal.join() as job:
+        assert job.allgather(z[:1].conj().imag).tolist() == [[-2]]
+        x = z[:1].conj().imag
+        job.allreduce(torch.tensor([[5.0]]), out=x)
+        assert x.tolist() == [[5]] and z[0] == 1 - 5j

@@ -310,7 +310,8 @@ def _describe_torch(x: Any, opaque: bool) -> Tensor:
             f"a {type(x).__name__} has no memory of its own: give the tensor inside, x.to_local()"
             " of a DTensor for example"
         )
-    return Tensor(x, dtype, tuple(x.shape), address, x.is_contiguous(), True)
+    dense = x.is_contiguous() and not x.is_neg()  # z.conj().imag has the memory of z.imag
+    return Tensor(x, dtype, tuple(x.shape), address, dense, True)
 
 
 def _describe_interface(x: Any, interface: Dict[str, Any], opaque: bool) -> Tensor:

@@ -121,7 +121,7 @@ def _flatten(name: str, value: Any, items: List[Item]) -> Any:
             ]
         }
     if is_torch(value):
-        dense = value.detach().cpu().contiguous()
+        dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         items.append(Item(name, dense.nelement() * dense.element_size(), dense.data_ptr(), dense))
         return _array_plan("torch", str(dense.dtype).rpartition(".")[2], dense.shape, items)
     if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
