@@ -1,6 +1,7 @@
 package run
 
 import (
+	"io"
 	"strings"
 	"testing"
 )
@@ -21,6 +22,21 @@ func TestStoreFlags(t *testing.T) {
 		if want == "" && (err != nil || remote != strings.HasPrefix(at, "nats:")) ||
 			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("--store %s: %v, %v; want %q", at, remote, err, want)
+		}
+	}
+}
+
+// TestEmptyFlags: what a shell's variable that is not set leaves of a flag is refused.
+func TestEmptyFlags(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	for _, flag := range []string{"listen", "hosts", "store", "log-dir", "end-file"} {
+		cmd := NewCommand()
+		cmd.SetArgs([]string{"--" + flag, "", "--", "true"})
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		if err := cmd.ExecuteContext(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "--"+flag+" is empty") {
+			t.Errorf("--%s: %v", flag, err)
 		}
 	}
 }
