@@ -234,6 +234,16 @@ def test_a_loop_ends_after_epochs_or_steps(job, end, steps, committed):
     assert job.place(10, 4).place.committed() == committed
 
 
+def test_no_numbers_go_into_bools(job):
+    """A bool is one of two bytes, so a uint8 is no output for it, nor it one for a uint8."""
+    numbers, bools = numpy.array([2], "uint8"), numpy.array([True])
+    with pytest.raises(TypeError, match="an output of bool for an input of uint8"):
+        job.allreduce(numbers, out=bools)
+    with pytest.raises(TypeError, match="an output of uint8 for an input of bool"):
+        job.allgather(bools, out=numbers)
+    assert job.allreduce(~bools, op="max", out=bools) is bools and not bools[0]
+
+
 def test_arrays_that_are_refused_commit_nothing(job):
     """A step whose average was refused is open as before: it can be made, and does not count."""
     for step in job.steps(8, 4, epochs=1):

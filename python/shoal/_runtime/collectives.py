@@ -294,7 +294,7 @@ class AsyncCollectives:
         input's own description where both are the same memory.
         """
         target = self._backend.describe(out)
-        if target.dtype.code != inp.dtype.code:
+        if target.dtype != inp.dtype:  # bool has the code of uint8, whose elements may be others
             raise TypeError(
                 f"an output of {target.dtype.name} for an input of {inp.dtype.name}: make both the"
                 " same"
