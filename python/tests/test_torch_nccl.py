@@ -20,11 +20,11 @@ def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
     takes no sample for all that is averaged.
     """
     run = tmp_path / "run"
-    config = dict(OWN, wrap=wrap, optimizer=optimizer, samples=400)
-    # Workers that import torch themselves come late to NCCL, and so make some steps without it: of
-    # so few steps by NCCL alone the agent may see no sample.
+    config = dict(OWN, wrap=wrap, optimizer=optimizer, samples=2400)
+    # Workers that import torch themselves come late to NCCL, and so make some steps without it. Few
+    # of the short steps by NCCL alone are measured, so there are many of them.
     with training(3, ["--log-dir", str(run)], prefork=None, **config) as job:
-        ledger = Ledger(tmp_path, job.finish(), samples=400, wrap=wrap, optimizer=optimizer)
+        ledger = Ledger(tmp_path, job.finish(), samples=2400, wrap=wrap, optimizer=optimizer)
     ledger.check(3)
     (sense,) = run.glob("*/sense.jsonl")
     row = json.loads(sense.read_text().splitlines()[-1])
