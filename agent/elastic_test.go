@@ -82,16 +82,19 @@ func newElasticJobWithSpares(t *testing.T, size, spares int, data client.Data) *
 				defer f.mu.Unlock()
 				f.ended, f.endedOK = true, ok
 			},
-			Event: func(e agent.Event) {
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				f.events = append(f.events, e)
-				if f.onEvent != nil {
-					f.onEvent(e)
-				}
-			},
+			Event: f.takeEvent,
 		}})
 	return f
+}
+
+// takeEvent keeps an event, and tells it to who wants each. It is for agent.Orders.
+func (f *elasticJob) takeEvent(e agent.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, e)
+	if f.onEvent != nil {
+		f.onEvent(e)
+	}
 }
 
 // onEachEvent has a function called with each event from now on, on the engine's thread with mu

@@ -153,14 +153,7 @@ func startElasticJobOnHosts(t *testing.T, workers int, slots []int, data client.
 	*testHosts) {
 	f := &elasticJob{t: t, data: data, group: group.New(context.Background()),
 		ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}}
-	c := startHosts(t, workers, slots, agent.Orders{Event: func(e agent.Event) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.events = append(f.events, e)
-		if f.onEvent != nil {
-			f.onEvent(e)
-		}
-	}})
+	c := startHosts(t, workers, slots, agent.Orders{Event: f.takeEvent})
 	f.agent = c.head
 	return f, c
 }

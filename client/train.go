@@ -277,6 +277,11 @@ func (t *Trainer) Released() bool { return t.released }
 // Err returns what ended the loop before its time; nil otherwise.
 func (t *Trainer) Err() error { return t.err }
 
+// errCommitted is of a second Commit in a step, which would count as a step of samples that nobody
+// has trained on.
+var errCommitted = errors.New("client: the step is committed already: give the whole gradient to " +
+	"one Commit, before which AllReduce with More takes parts of it")
+
 // Commit averages the gradient over the samples of all workers, in place, and ends the step. The
 // goroutine of the loop calls it, and it blocks until all workers have called it, or are lost.
 func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
@@ -288,14 +293,13 @@ func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
 // it, or are lost.
 func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []T) error {
 	took := min(time.Since(t.stepBegan).Microseconds(), math.MaxUint32)
-	err := error(nil)
-	if t.committed { // another one would count as a step, of samples that nobody has trained on
-		err = errors.New("client: the step is committed already: give the whole gradient to one " +
-			"Commit, before which AllReduce with More takes parts of it")
-	} else if err = AllReduceInto(ctx, t.job, average, gradient, collective.Mean,
-		Weight(t.weight), EndStep(),
-		func(c *call) { c.told.Compute = uint32(took) }); err == nil {
-		err = t.advance()
+	err := errCommitted
+	if !t.committed {
+		err = AllReduceInto(ctx, t.job, average, gradient, collective.Mean, Weight(t.weight),
+			EndStep(), func(c *call) { c.told.Compute = uint32(took) })
+		if err == nil {
+			err = t.advance()
+		}
 	}
 	if t.err == nil {
 		t.err = err

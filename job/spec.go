@@ -63,7 +63,7 @@ type Auto string
 
 // The values of Auto.
 const (
-	AutoOff   Auto = ""      // no policy decides
+	AutoOff   Auto = ""      // no policy decides, but for what act.Off has
 	AutoAct   Auto = "act"   // policies decide, and their changes are made
 	AutoWatch Auto = "watch" // policies decide and predict, and nothing is changed
 )

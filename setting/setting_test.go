@@ -185,7 +185,7 @@ func TestRefusals(t *testing.T) {
 		"":                         "write NAME=VALUE",
 		"sync=pair:seed=7":         "is no option of pair",
 		"sync=sma:alpha=2":         "no number that can be",
-		"sync=hybrid:parts=1.5":    "no number that can be",
+		"sync=hybrid:parts=1.5":    "no number that can be: write parts=16",
 		"sync=hybrid:parts=1025":   "no number that can be",
 		"sync=pair:parts=2":        "is no option of pair",
 		"sync=diloco:momentum=1":   "no number that can be",

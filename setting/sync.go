@@ -139,8 +139,12 @@ func checkSync(text string) error {
 		}
 		seen[name] = true
 		if !isAllowedOption(name, value) {
-			return fmt.Errorf("sync=%s: %q is no number that can be: write %s=0.5, with a colon "+
-				"before each option", text, value, name)
+			example := "0.5"
+			if name == "parts" {
+				example = "16"
+			}
+			return fmt.Errorf("sync=%s: %q is no number that can be: write %s=%s, with a colon "+
+				"before each option", text, value, name, example)
 		}
 	}
 	return nil

@@ -69,7 +69,7 @@ type Loop struct {
 	open  string                               // what people were told that policies decide about
 }
 
-// New returns a Loop that only measures what people change.
+// New returns a Loop in the mode act.Off.
 func New(j Job, g *group.Group) *Loop { return &Loop{job: j, group: g} }
 
 // Drive has policies decide from the next look on: those of shoal, and those of users, which users

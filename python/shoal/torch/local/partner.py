@@ -27,10 +27,9 @@ class _Meeting:
         memory for the partner's.
         """
         self._tensors = tensors
-        flat = [t.reshape(-1) for t in tensors]
         # Views of the tensors, or of a copy of one whose elements lie otherwise.
-        self._flat = flat
-        self._cuts = [x[part_of_step(len(x), step, parts)] for x in flat]
+        self._flat = [t.reshape(-1) for t in tensors]
+        self._cuts = [x[part_of_step(len(x), step, parts)] for x in self._flat]
         self._lengths = [len(x) for x in self._cuts]
         self.own, self.theirs = (room[: sum(self._lengths)] for room in (own, theirs))
         for cut, room in zip(self._cuts, self.own.split(self._lengths)):
