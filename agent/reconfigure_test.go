@@ -84,7 +84,7 @@ func TestReconfigureScenarios(t *testing.T) {
 type phase struct {
 	size    int   // ask for so many members before; 0 = nobody asks
 	dies    int   // this worker is lost in the step before; 0 = nobody, so that worker 0 lives
-	members []int // numbers, by rank
+	members []int // numbers: those that stay by rank, and then those that come, in any order
 	// each runs in the first step of the phase, on the goroutine of each member; nil = nothing
 	// does.
 	each func(j *client.Job) error
@@ -195,12 +195,9 @@ func (f *recast) phaseOf(step int, workerIDs []int64) (k int, begins bool, err e
 	if f.next == len(f.phases) {
 		return 0, false, nil
 	}
-	if want := f.phases[f.next].members; !slices.EqualFunc(workerIDs, want,
-		func(a int64, b int) bool {
-			return a == int64(b)
-		}) {
-		if len(workerIDs) == len(want) {
-			err = fmt.Errorf("phase %d has the members %d, not %d", f.next, workerIDs, want)
+	if got, want := f.sortNew(workerIDs), f.phases[f.next].members; !slices.Equal(got, want) {
+		if len(got) == len(want) {
+			err = fmt.Errorf("phase %d has the members %d, not %d", f.next, got, want)
 		}
 		return 0, false, err
 	}
@@ -210,6 +207,23 @@ func (f *recast) phaseOf(step int, workerIDs []int64) (k int, begins bool, err e
 		close(f.over)
 	}
 	return k, true, nil
+}
+
+// sortNew returns the numbers of members by rank, with those behind the members that stay sorted:
+// workers that come together take their ranks in the order in which they ask.
+func (f *recast) sortNew(workerIDs []int64) []int {
+	var numbers []int
+	for _, id := range workerIDs {
+		numbers = append(numbers, int(id))
+	}
+	if f.next > 0 {
+		before := f.phases[f.next-1].members
+		stay := slices.IndexFunc(numbers, func(n int) bool { return !slices.Contains(before, n) })
+		if stay >= 0 {
+			slices.Sort(numbers[stay:])
+		}
+	}
+	return numbers
 }
 
 // bringAbout has a member do what leads to phase k: ask for a size, or die, which is errDies. After
