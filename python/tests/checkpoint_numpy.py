@@ -7,7 +7,7 @@ ELEMENTS float64 more are in the state. Before the step STOP of the environment 
 SIGKILL, or later, when a checkpoint is begun. The rank DOOMED dies in the first checkpoint before
 its part is handed to the agent, the rank ORPHANED right after that, and the rank LOOKING when it is
 to look for checkpoints. The rank CRAMPED has no memory for its part. The rank REFUSED may open no
-file of a checkpoint that it is to read.
+file of a checkpoint that it is to read, and goes on to wait where it would raise the error.
 """
 
 import errno
@@ -19,6 +19,7 @@ import sys
 import numpy as np
 
 import shoal
+from shoal._checkpoint.resume import Resumer
 from shoal._checkpoint.shards import ShardReader
 from shoal._checkpoint.writer import AgentWriter
 
@@ -66,6 +67,7 @@ if os.environ.get("CRAMPED") == str(job.rank):
     AgentWriter.allocate = refuse_memory
 if os.environ.get("REFUSED") == str(job.rank):
     ShardReader.read = refuse_file
+    Resumer._fail = lambda *_: signal.pause()  # the other workers end first
 gradient = job.empty((samples, 3), "float64")
 print("PID", os.getpid(), flush=True)
 first = True

@@ -167,7 +167,9 @@ class Resumer:
                         " is tried"
                     )
                 else:
+                    # Before the others know: a launcher ends all workers with the first that fails.
                     unreadable = why
+                    log_line(f"checkpoint of step {chosen.step} cannot be read: {_met(why)}")
             said = self._job.allreduce(array("q", [damaged, unreadable is not None, hashed]))
             if said[0]:
                 return None
@@ -181,12 +183,17 @@ class Resumer:
         """Raise ShoalError about a checkpoint that cannot be read, and may be whole. `why` is what
         this worker has met; None = another one has.
         """
-        met = "another worker says why" if why is None else f"{str(why) or repr(why)}{_advice(why)}"
+        met = "another worker says why" if why is None else _met(why)
         raise ShoalError(
             f"the checkpoint of step {chosen.step} in {self._root} cannot be read: {met}. It stays"
             " as it is, and nobody has found it damaged: start again when that is mended, or move"
             " it out of the folder to go on from the one before"
         ) from why
+
+
+def _met(why: Exception) -> str:
+    """What is wrong where a checkpoint cannot be read because of `why`, and what to do."""
+    return f"{str(why) or repr(why)}{_advice(why)}"
 
 
 def _read_share(
