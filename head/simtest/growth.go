@@ -5,7 +5,8 @@ import "github.com/shoal-ml/shoal/member"
 // How a job grows that takes every slot of its hosts, and what must hold then:
 //
 //   - where it goes on without faults, it has as many members as its hosts have slots, or its
-//     maximum (G1), and so it is when another host comes (G2);
+//     maximum (G1), and so it is when another host comes (G2); only where every host is to be left,
+//     its members stay where they are until another comes;
 //   - a size that a person asks for is the one that it keeps, whatever host comes, until nobody
 //     decides the size any more (G3);
 //   - G1 holds, too, for the hosts that are left when the head is lost (G4).
@@ -29,7 +30,8 @@ func (c *Cluster) isGrowing() bool {
 }
 
 // awaitGrown lets a job go on that is growing until it has all slots of its hosts, or its maximum,
-// and fails where that does not come; how says what has happened to it.
+// or cannot leave the hosts that it is to leave, and fails where that does not come; how says what
+// has happened to it.
 func (c *Cluster) awaitGrown(how string) {
 	size := func() (want, is int) {
 		r, on := c.newestRecord(), map[string]int{}
@@ -52,7 +54,9 @@ func (c *Cluster) awaitGrown(how string) {
 		return want, is
 	}
 	for range growthPatience {
-		if want, is := size(); !c.isGrowing() || is == want {
+		want, is := size()
+		if !c.isGrowing() || is == want ||
+			len(c.leadingHost().agent.Machine().BlockedDrains()) > 0 {
 			return
 		}
 		c.closeLostLinks()
