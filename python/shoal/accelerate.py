@@ -124,8 +124,7 @@ class Accelerator(accelerate.Accelerator):
         if train.last:
             self._update.commit_alone()
             left = sum(stop - start for start, stop in train.loader.place.left)
-            parameters = [p for m in self._models for p in m.parameters() if p.requires_grad]
-            self._update.add_step(train.loader.step.count - left, not left, parameters)
+            self._update.add_step(train.loader.step.count - left, not left, self._models)
             self.gradient_state._set_sync_gradients(not left)
 
     def _do_sync(self) -> None:

@@ -230,7 +230,7 @@ class Strategy(SingleDeviceStrategy):
         result = super().backward(closure_loss * train.share, *arguments, **options)
         if train.last:
             update.commit_alone()
-            update.end(train.part, self._parameters())
+            update.end(train.part, [self.model])
             self._logged.end_step(whole=not self._has_lost_samples())
         return result
 
@@ -238,10 +238,6 @@ class Strategy(SingleDeviceStrategy):
         """Whether a lost worker has left samples of this update, whose step is committed."""
         assert self._train is not None
         return bool(self._train.loader.place.left)
-
-    def _parameters(self) -> List[Any]:
-        """The parameters that are trained."""
-        return [p for p in self.model.parameters() if p.requires_grad]
 
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **options: Any
@@ -264,7 +260,7 @@ class Strategy(SingleDeviceStrategy):
             train, loop = self._train, self._trainer.fit_loop
             assert train is not None and self._update is not None
             while self._has_lost_samples():
-                self._update.stash(self._parameters())
+                self._update.stash([self.model])
                 more = False
                 for batch in train.rest():
                     more = True

@@ -72,6 +72,7 @@ class Elastic:
         self._left = 0  # number of updates that the training loop has before it in this epoch
         self._update: Optional[Update] = None  # None = outside of the training loop
         self._shared: Optional[Part] = None  # the part whose last backward pass comes; None = none
+        self._idle = False  # this worker makes no backward pass in the step
         if process.is_launched():
             given = inspect.signature(super().__init__).bind(*arguments, **options).arguments
             check_arguments(given.get("args"), given.get("train_dataset"))
@@ -170,7 +171,7 @@ class Elastic:
         if self._job is None:
             return run(*arguments, **options)
         self._resumed = options.pop("resume_from_checkpoint", None)
-        self._update = Update(self._job)
+        self._update = Update(self._job, beside_ddp=True)
         # The loop resumes always: from what is in this folder once this worker has entered.
         with tempfile.TemporaryDirectory(prefix="shoal-") as self._folder:
             if self._resumed is not None:
@@ -282,35 +283,36 @@ class Elastic:
         assert job is not None and update is not None
         if not part.micros:
             return torch.zeros((), device=device)
-        parameters = [p for p in model.parameters() if p.requires_grad]
         self._backward_pass(model, part)
-        update.end(part, parameters)
+        update.end(part, [model])
         # Samples of this update that a lost worker has left.
         assert self._data is not None
         while self._data.loader.place.left:
-            update.stash(parameters)
+            update.stash([model])
             rest = self._next_part()
             if rest is None:
                 raise SystemExit(0)
             self._backward_pass(model, rest)
-            update.end(rest, parameters)
+            update.end(rest, [model])
             part.flos, part.tokens = part.flos + rest.flos, part.tokens + rest.tokens
         return torch.tensor(update.loss, device=device)
 
     def _backward_pass(self, model: Any, part: Part) -> None:
         """The backward passes of a part, of which the last one averages."""
         step = functools.partial(type(self).training_step, self)  # type: ignore[attr-defined]
-        assert self._update is not None
-        self._update.begin()
+        update = self._update
+        assert update is not None
+        update.begin()
         for micro in part.micros:
             last = micro is part.micros[-1]
             self._shared = part if last else None
             # What the loss is divided by, unless it is by the number of items.
             self.current_gradient_accumulation_steps = part.samples / micro.samples
-            with contextlib.nullcontext() if last and self._update.averages else model.no_sync():
+            self._idle = last and not update.needs_pass(model)
+            with update.averaging(model) if last else model.no_sync():
                 step(model, micro.inputs, part.items)
-        self._update.commit_alone()
-        self._shared = None
+        update.commit_alone()
+        self._shared, self._idle = None, False
 
     def create_accelerator_and_postprocess(self) -> None:
         """As transformers' own; the losses of all workers are added up on the way."""
@@ -325,7 +327,8 @@ class Elastic:
                 self._update.add_loss(float(loss.detach()))
                 if self._shared is not None:
                     self._begin_sums(self._shared)
-            backward(loss, **options)
+            if not self._idle:
+                backward(loss, **options)
 
         self.accelerator.backward = share
 

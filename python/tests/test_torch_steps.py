@@ -212,7 +212,7 @@ def _drop_models(options):
     """
     import shoal.torch
     from shoal.torch.bucket import Bucket
-    from shoal.torch.elastic import Average
+    from shoal.torch.ddp_average import Average
 
     _loop(lambda: torch.nn.Linear(3, 1))
     model = torch.nn.Linear(3, 1)

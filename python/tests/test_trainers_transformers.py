@@ -257,17 +257,26 @@ def test_gradients_lie_in_the_buckets_of_ddp(monkeypatch):
     assert Wrapping()._wrap_model("model") == chosen
 
 
-def test_what_an_update_keeps_is_not_in_the_buckets_of_ddp():
-    """The gradients of the steps before stay what they are when DDP fills its buckets anew."""
+@pytest.mark.parametrize("view", [True, False])
+def test_the_steps_of_an_update(view):
+    """Gradients of an update are the mean over its steps by their weights, also where DDP fills its
+    buckets anew; what lies in no bucket is not copied.
+    """
     from shoal._trainers.update import Update
 
     update, bucket = Update(mock.Mock()), torch.ones(6)
     kept, unused = torch.nn.Parameter(torch.zeros(6)), torch.nn.Parameter(torch.zeros(2))
-    kept.grad = bucket[:]
-    update.add_step(2.0, False, [kept, unused])
-    bucket.zero_()
+    model = mock.Mock(gradient_as_bucket_view=view, parameters=lambda: [kept, unused])
+    kept.grad = first = bucket[:] if view else torch.ones(6)
+    update.add_step(2.0, False, [model])
     assert kept.grad is None and update.before["gradients"][1] is None
-    assert update.before["gradients"][0].tolist() == [1] * 6
+    assert (update.before["gradients"][0] is first) == (not view)
+    bucket.zero_()
+    kept.grad, unused.grad = torch.full((6,), 4.0), torch.ones(2)
+    update.add_step(5.0, False, [model])
+    update.add_step(1.0, True, [model])  # no worker had a gradient
+    assert kept.grad.tolist() == [22 / 8] * 6 and unused.grad.tolist() == [5 / 8] * 2
+    assert update.before is None
 
 
 def test_what_is_not_possible():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+import contextlib
+from typing import Any, ContextManager, Dict, Iterator, List, Optional
 
 import torch
+from torch import Tensor
 
 import shoal
+from shoal.torch.ddp_average import Average
+from shoal.torch.elastic import average_beside_ddp
 
 from .batches import Part
 
@@ -21,12 +25,18 @@ class Update:
     it.
     """
 
-    def __init__(self, job: "shoal.Job"):
-        """No update is under way yet."""
+    def __init__(self, job: "shoal.Job", beside_ddp: bool = False):
+        """No update is under way yet. `beside_ddp`: the trainer makes the last backward passes of
+        all steps in blocks of `averaging`.
+        """
         self._job = job
+        self._beside_ddp = beside_ddp
         # The steps of the update before the one under way: sum of losses, weight and gradients;
         # None = there are none. Workers that join get it.
         self.before: Optional[Dict[str, Any]] = None
+        # Means of the last step by parameter; None = they are the gradients of the parameters, as
+        # are those of parameters that are not in it.
+        self._means: Optional[Dict[Tensor, Optional[Tensor]]] = None
         # The handle of the call that adds up what all workers have had; None = not made.
         self._sums: Any = None
         self._loss = 0.0  # of the samples of this worker in the step so far
@@ -73,6 +83,36 @@ class Update:
         """
         self._loss += loss
 
+    def averaging(self, model: Any) -> ContextManager[Any]:
+        """A block for the last backward pass of a step, which averages gradients and commits the
+        step. `model` is what shoal.torch.ddp returned. Waits for the other workers.
+        """
+        if not self.averages:
+            return model.no_sync()
+        average = None if self.before is None else self._average_beside(model)
+        return contextlib.nullcontext() if average is None else self._averaging(model, average)
+
+    @contextlib.contextmanager
+    def _averaging(self, model: Any, average: Average) -> Iterator[None]:
+        """The block of `averaging` where the gradients of the steps before are in DDP's buckets."""
+        with model.no_sync(), average.averaging_pass() as self._means:
+            yield
+
+    def _average_beside(self, model: Any) -> Optional[Average]:
+        """What averages the gradients of a model and leaves DDP's buckets alone; None = DDP does,
+        and fills them.
+        """
+        return average_beside_ddp(model) if self._beside_ddp else None
+
+    def needs_pass(self, model: Any) -> bool:
+        """Whether this worker makes the last backward pass of the step. One without samples does
+        where DDP waits for it; its forward pass keeps the model's buffers as they are elsewhere.
+        """
+        step = self._job.step
+        assert step is not None
+        beside = self.averages and self.before is not None and self._average_beside(model)
+        return step.weight > 0 or not beside
+
     def begin_sums(self, flos: float, tokens: float) -> None:
         """Begin the sums over all workers, before the last backward pass of the step. `flos` and
         `tokens` are the floating-point operations and the tokens of this worker.
@@ -84,9 +124,9 @@ class Update:
             mine[:] = torch.tensor([self._loss * step.weight, step.weight, flos, tokens])
         self._sums = step.share(mine, last=False, op="sum")
 
-    def end(self, part: Part, parameters: List[torch.Tensor]) -> None:
-        """End a step that is committed: the gradients of the parameters and `loss` become those of
-        the update so far, and `part` gets the sums over all workers. Raises RuntimeError where
+    def end(self, part: Part, models: List[Any]) -> None:
+        """End a step that is committed: the gradients of the models and `loss` become those of the
+        update so far, and `part` gets the sums over all workers. Raises RuntimeError where
         `begin_sums` was not called in the step.
         """
         if self._sums is None:
@@ -96,43 +136,57 @@ class Update:
             )
         loss, weight, part.flos, part.tokens = self._sums.wait().tolist()
         if self.before is not None:
-            loss, weight = self._merge(loss, weight, parameters)
+            loss, weight = self._merge(loss, weight, models)
         self._weight, self._total = weight, loss
         self.loss = loss / weight if weight else float("nan")
 
-    def stash(self, parameters: List[torch.Tensor]) -> None:
-        """Keep what the update has so far, after `end`: another step belongs to it. Keeps copies of
-        the gradients of the parameters, which have none then.
+    def stash(self, models: List[Any]) -> None:
+        """Keep what the update has so far, after `end`: another step belongs to it. The parameters
+        of the models have no gradients then.
         """
-        gradients: List[Optional[torch.Tensor]] = []
-        for p in parameters:
-            # DDP may have them in its buckets, which the next backward pass fills anew.
-            gradients.append(None if p.grad is None else p.grad.clone())
-            p.grad = None
+        gradients: List[Optional[Tensor]] = []
+        for model in models:
+            # The next backward pass by DDP fills its buckets anew.
+            copied = getattr(model, "gradient_as_bucket_view", False)
+            copied = copied and self._average_beside(model) is None
+            for p in trained(model):
+                gradients.append(p.grad.clone() if copied and p.grad is not None else p.grad)
+                p.grad = None
         self.before = {"loss": self._total, "weight": self._weight, "gradients": gradients}
 
-    def add_step(self, weight: float, whole: bool, parameters: List[torch.Tensor]) -> None:
+    def add_step(self, weight: float, whole: bool, models: List[Any]) -> None:
         """End a step that is committed, over samples of this weight, where no loss is wanted: the
-        gradients become those of the update so far. Unless it is `whole`, keep them: another step
-        belongs to it.
+        gradients of the models become those of the update so far. Unless it is `whole`, keep them:
+        another step belongs to it.
         """
         if self.before is not None:
-            _, weight = self._merge(0.0, weight, parameters)
+            _, weight = self._merge(0.0, weight, models)
         self._weight, self._total = weight, 0.0
         if not whole:
-            self.stash(parameters)
+            self.stash(models)
 
-    def _merge(self, loss: float, weight: float, parameters: List[torch.Tensor]) -> Any:
-        """Make the gradients of the parameters, those of the last step, the mean of all steps of
-        the update, and forget the steps before. Returns the loss and the weight of all.
+    def _merge(self, loss: float, weight: float, models: List[Any]) -> Any:
+        """Make the gradients of the models, those of the last step, the mean of all steps of the
+        update, in the memory of those before, and forget the steps before. Returns the loss and the
+        weight of all.
         """
         assert self.before is not None
         before, self.before = self.before, None
+        means, self._means = self._means, None
         whole = before["weight"] + weight
-        for p, gradient in zip(parameters, before["gradients"]):
-            if p.grad is not None:
-                p.grad.mul_(weight / whole)
-            if gradient is not None:
-                old = gradient.to(p.device) * (before["weight"] / whole)
-                p.grad = old if p.grad is None else p.grad.add_(old)
+        part = weight / whole if whole else 0.0
+        parameters = [p for model in models for p in trained(model)]
+        for p, old in zip(parameters, before["gradients"]):
+            new = p.grad if means is None else means.get(p, p.grad)
+            if old is None:
+                p.grad = None if new is None else new * part
+            elif new is None:
+                p.grad = old.to(p.device).mul_(1 - part)
+            else:
+                p.grad = old.to(p.device).lerp_(new.to(old.dtype), part)
         return before["loss"] + loss, whole
+
+
+def trained(model: Any) -> List[Tensor]:
+    """The parameters of a model that are trained."""
+    return [p for p in model.parameters() if p.requires_grad]

@@ -1,0 +1,82 @@
+"""Averages of backward passes that DistributedDataParallel takes no part in. Functions that tests
+give to `world` run on each rank of a job, in its own process.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+from torch_world import main, world
+
+
+class _Normed(torch.nn.Module):
+    """A model with running means, and a head of which the loss depends in every second step."""
+
+    def __init__(self):
+        """Make its layers, with random parameters."""
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+        self.head, self.extra = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+
+    def forward(self, x, extra):
+        """The output of the head, with that of the extra one where it is asked for."""
+        found = self.body(x)
+        return self.head(found) + self.extra(found) if extra else self.head(found)
+
+
+def _train_beside(beside):
+    """Train on this rank with backward passes by DDP, or `beside` it, of which a worker without
+    samples makes none. Return the parameters and running means, in how many steps DDP's buckets
+    have kept the gradients of the first step, and in how many this worker had no samples.
+    """
+    import shoal.torch
+    from shoal.torch.elastic import average_beside_ddp
+
+    torch.manual_seed(1)
+    x = torch.randn(29, 3, generator=torch.Generator().manual_seed(2))
+    loader = shoal.torch.loader(TensorDataset(x, x.sum(1, keepdim=True)), 9, seed=5)
+    options = dict(gradient_as_bucket_view=True, find_unused_parameters=True)
+    model = shoal.torch.ddp(_Normed(), **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    average = average_beside_ddp(model)
+    model.module.head.bias.requires_grad_(False)  # frozen behind the call
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    kept, unchanged, idle = [], 0, 0
+    for x, y in loader:
+        step = loader.step
+        idle, extra = idle + (not step.weight), step.number % 2 == 0
+        if not beside or not kept:
+            optimizer.zero_grad(set_to_none=True)
+            F.mse_loss(model(x, extra), y).backward()
+            kept = kept or [(p.grad, p.grad.clone()) for p in parameters]
+        else:
+            model.zero_grad(set_to_none=True)
+            with model.no_sync(), average.averaging_pass() as means:
+                loss = F.mse_loss(model(x, extra), y)
+                if step.weight:
+                    loss.backward()
+            for p in parameters:
+                assert p.grad is None
+                p.grad = None if means[p] is None else means[p].clone()
+            unchanged += all(torch.equal(view, copy) for view, copy in kept)
+        optimizer.step()
+    return [[t.tolist() for t in model.state_dict().values()], unchanged, idle]
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
+    reason="this PyTorch has no hooks behind gradients, which trainers need for it",
+)
+def test_a_pass_beside_ddp_gives_the_same_means():
+    """Averages without DDP are those with it, running means as well, for a worker without samples
+    too; what is in DDP's buckets stays.
+    """
+    by_ddp, beside = world(2, _train_beside, False), world(2, _train_beside, True)
+    assert beside[0][0] == beside[1][0] == by_ddp[0][0] == by_ddp[1][0]
+    assert [steps for _, steps, _ in beside] == [3, 3]
+    assert sorted(idle for _, _, idle in beside) == [0, 1]
+
+
+if __name__ == "__main__":
+    main(globals())
