@@ -81,12 +81,17 @@ func stopWaiting(cmd *cobra.Command, name string, err error, f stopFlags) (bool,
 	if !is {
 		return false, nil
 	}
+	was := found.Job.State
+	if f.grace > 0 && was != pool.Waiting && was != pool.Parked && !was.Over() {
+		return true, cli.Usagef("--grace %v: only the host that leads job %s can end what still "+
+			"runs then, and that is %s: run this there once the job runs, or leave --grace out",
+			f.grace, name, found.Job.Lead)
+	}
 	err = keeper.Call(cmd.Context(), found.Pool, keeper.PathStop,
 		keeper.Ask{Job: name, Who: cli.Requester(), Now: f.now}, &struct{}{})
 	if err != nil {
 		return true, err
 	}
-	was := found.Job.State
 	if f.json {
 		return true, json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]string{
 			"job": name, "pool": found.Pool, "was": string(was)})

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"io"
 	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +14,7 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
 // Who has asked for the end of a job hears how it has ended, or that it goes on under another host,
@@ -79,4 +83,62 @@ func TestStopFlagsThatDisagree(t *testing.T) {
 			t.Errorf("%v: %v, want %q", args, err, want)
 		}
 	}
+}
+
+// TestGraceElsewhere: a job that another host leads cannot be given a time from here, and one that
+// has no processes needs none.
+func TestGraceElsewhere(t *testing.T) {
+	for state, want := range map[string]string{
+		"waiting": "", "parked": "", "running": "can end what still runs then, and that is h2",
+		"stopping": "can end what still runs then, and that is h2",
+	} {
+		asked := stopInPool(t, state)
+		cmd := NewStopCommand()
+		cmd.SetArgs([]string{"x", "--grace", "2m"})
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		err := cmd.ExecuteContext(t.Context())
+		if want == "" && err != nil || want != "" &&
+			(err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", state, err, want)
+		}
+		if stops := len(asked); stops > 0 != (want == "") {
+			t.Errorf("%s: the pool was asked %d times to stop it", state, stops)
+		}
+	}
+}
+
+// stopInPool has a pool on this host with a job x in a state, led by host h2. The result gets an
+// element for each time that the pool is asked to stop it.
+func stopInPool(t *testing.T, state string) <-chan struct{} {
+	dir, err := os.MkdirTemp("", "pool") // of a short name, as that of a socket must be
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	socket, err := keeper.Socket("lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{}, 8)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		body := "{}"
+		if r.URL.Path == keeper.PathJob {
+			body = `{"pool":"lab","job":{"job":"x","state":"` + state + `","lead":"h2"}}`
+		} else {
+			asked <- struct{}{}
+		}
+		_, _ = io.WriteString(w, body)
+	}))
+	s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	return asked
 }
