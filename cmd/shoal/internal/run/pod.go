@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,6 +52,9 @@ type pod struct {
 
 // open listens as the flags say. The caller closes the result.
 func (f *podFlags) open(cmd *cobra.Command) (*pod, error) {
+	if err := f.checkEnd(); err != nil {
+		return nil, err
+	}
 	show, err := openMetrics(cmd, f.metrics)
 	if err != nil {
 		return nil, err
@@ -61,6 +65,26 @@ func (f *podFlags) open(cmd *cobra.Command) (*pod, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// checkEnd fails where no file can be made, when the job ends, at the path of --end-file.
+func (f *podFlags) checkEnd() error {
+	if f.end == "" {
+		return nil
+	}
+	switch there, err := os.Stat(f.end); {
+	case err == nil && there.IsDir():
+		return cli.Usagef("--end-file %s is a folder: name a file in it, such as %s", f.end,
+			filepath.Join(f.end, "end.json"))
+	case err == nil:
+		return nil
+	}
+	folder := filepath.Dir(f.end)
+	if there, err := os.Stat(folder); err != nil || !there.IsDir() {
+		return cli.Usagef("--end-file %s: there is no folder %s that you may use: make it, or "+
+			"name a file elsewhere", f.end, folder)
+	}
+	return nil
 }
 
 // openStatus listens at the address of --status-listen, if there is one, for p.

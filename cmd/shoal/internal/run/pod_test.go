@@ -3,6 +3,7 @@ package run
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,6 +44,37 @@ func TestEndOfWholeCharacters(t *testing.T) {
 	}
 	if want := "x" + strings.Repeat("é", 999); got["why"] != want {
 		t.Errorf("%d bytes, want %d: %s", len(got["why"]), len(want), got["why"])
+	}
+}
+
+// TestEndFileThatCannotBe: a path at which no file can be made is refused before the job begins,
+// and not told when it has ended.
+func TestEndFileThatCannotBe(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	dir := t.TempDir()
+	for path, want := range map[string]string{
+		dir:                                "is a folder: name a file in it, such as " + dir,
+		filepath.Join(dir, "none", "end"):  "make it, or name a file elsewhere",
+		filepath.Join(dir, "began", "end"): "there is no folder " + filepath.Join(dir, "began"),
+	} {
+		cmd := NewCommand()
+		began := filepath.Join(dir, "began")
+		cmd.SetArgs([]string{"--end-file", path, "--", "touch", began})
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		err := cmd.ExecuteContext(t.Context())
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--end-file %s: %v, want %q", path, err, want)
+		}
+		if _, err := os.Stat(began); err == nil {
+			t.Errorf("--end-file %s: the job began", path)
+		}
+	}
+	for _, path := range []string{"end", filepath.Join(dir, "end"), os.DevNull} {
+		f := podFlags{end: path}
+		if err := f.checkEnd(); err != nil {
+			t.Errorf("--end-file %s: %v", path, err)
+		}
 	}
 }
 
