@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -52,7 +53,7 @@ type pod struct {
 
 // open listens as the flags say. The caller closes the result.
 func (f *podFlags) open(cmd *cobra.Command) (*pod, error) {
-	if err := f.checkEnd(); err != nil {
+	if err := f.check(cmd); err != nil {
 		return nil, err
 	}
 	show, err := openMetrics(cmd, f.metrics)
@@ -65,6 +66,19 @@ func (f *podFlags) open(cmd *cobra.Command) (*pod, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// check fails where the flags are wrong, as far as that shows before anything is opened.
+func (f *podFlags) check(cmd *cobra.Command) error {
+	switch {
+	case f.metrics == "" && cmd.Flags().Changed("metrics"):
+		return cli.Usagef("--metrics is empty: say where to answer, such as :9400")
+	case (f.status == "") != (f.token == ""):
+		return cli.Usagef("--status-listen ADDRESS and --status-token-file FILE belong " +
+			"together: give both, or neither")
+	}
+	return cmp.Or(f.checkEnd(), cli.CheckAddress("metrics", f.metrics),
+		cli.CheckAddress("status-listen", f.status))
 }
 
 // checkEnd fails where no file can be made, when the job ends, at the path of --end-file.
@@ -89,15 +103,8 @@ func (f *podFlags) checkEnd() error {
 
 // openStatus listens at the address of --status-listen, if there is one, for p.
 func (f *podFlags) openStatus(cmd *cobra.Command, p *pod) error {
-	if f.status == "" && f.token == "" {
+	if f.status == "" {
 		return nil
-	}
-	if f.status == "" || f.token == "" {
-		return cli.Usagef("--status-listen ADDRESS and --status-token-file FILE belong " +
-			"together: give both, or neither")
-	}
-	if err := cli.CheckAddress("status-listen", f.status); err != nil {
-		return err
 	}
 	text, err := os.ReadFile(f.token)
 	if err != nil {

@@ -115,6 +115,9 @@ can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well,
 				return err
 			}
 			if f.dryRun {
+				if _, _, err := f.check(cmd, spec); err != nil {
+					return err
+				}
 				fmt.Fprint(cmd.OutOrStdout(), spec)
 				return nil
 			}
@@ -368,19 +371,32 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	return fl, nil
 }
 
+// check returns the fleet that the flags describe and the kind of this host. It fails where the
+// flags are wrong, as far as that shows before anything is opened; --dry-run makes it too.
+func (f *runFlags) check(cmd *cobra.Command, spec job.Spec) (*fleet, string, error) {
+	kind, err := hostKind(f.kind)
+	if err != nil {
+		return nil, "", err
+	}
+	others, err := f.newFleet(cmd)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := others.checkRoom(spec.Workers); err != nil {
+		return nil, "", err
+	}
+	if _, err := f.store.isRemote(); err != nil {
+		return nil, "", err
+	}
+	return others, kind, f.pod.check(cmd)
+}
+
 // run runs the job until it ends or this host has left it, and writes to stderr how it ended. It
 // does not return before what it has started has ended.
 func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	kind, err := hostKind(f.kind)
+	others, kind, err := f.check(cmd, spec)
 	if err != nil {
-		return err
-	}
-	others, err := f.newFleet(cmd)
-	if err != nil {
-		return err
-	}
-	if err := others.checkRoom(spec.Workers); err != nil {
 		return err
 	}
 	record, err := f.store.openStore(cmd.Context())

@@ -31,8 +31,15 @@ func (f *storeFlags) addCredentialsTo(flags *pflag.FlagSet) {
 }
 
 // isRemote reports whether the store is on servers. It fails where the text of --store could mean
-// either a server or a folder.
+// either a server or a folder, and where the other flags do not fit to it.
 func (f *storeFlags) isRemote() (bool, error) {
+	if f.at == "" {
+		if f.credentials != "" || f.takeOver {
+			return false, cli.Usagef(
+				"--store-creds and --take-over are about the record of the job: they need --store")
+		}
+		return false, nil
+	}
 	remote := strings.Contains(f.at, "://")
 	_, port, err := net.SplitHostPort(f.at)
 	switch {
@@ -57,15 +64,8 @@ func (f *storeFlags) servers() nats.Servers {
 // openStore opens the store for a job that begins; nil if there is to be none. The caller closes
 // it.
 func (f *storeFlags) openStore(ctx context.Context) (*launcher.RecordConfig, error) {
-	if f.at == "" {
-		if f.credentials != "" || f.takeOver {
-			return nil, cli.Usagef(
-				"--store-creds and --take-over are about the record of the job: they need --store")
-		}
-		return nil, nil
-	}
 	remote, err := f.isRemote()
-	if err != nil {
+	if err != nil || f.at == "" {
 		return nil, err
 	}
 	c := &launcher.RecordConfig{TakeOver: f.takeOver}

@@ -40,3 +40,39 @@ func TestEmptyFlags(t *testing.T) {
 		}
 	}
 }
+
+// TestDryRunChecksFlags: what --dry-run prints is a job that the same flags can run, as far as that
+// shows without it.
+func TestDryRunChecksFlags(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	for want, flags := range map[string][]string{
+		"--slots -1: a host":            {"--listen", ":0", "--slots", "-1"},
+		"--grow is about other hosts":   {"--grow"},
+		"is not HOST:SLOTS":             {"--hosts", "node1"},
+		"-n 4 is more than":             {"-n", "4", "--hosts", "node1:2"},
+		"they need --store":             {"--store-creds", "file"},
+		"it needs --store nats":         {"--store", "/a", "--store-creds", "file"},
+		"--store db:4222: write nats":   {"--store", "db:4222"},
+		"--log-dir is empty":            {"--log-dir", ""},
+		"--kind: ":                      {"--kind", "a b"},
+		"--metrics is empty":            {"--metrics", ""},
+		"--metrics foo":                 {"--metrics", "foo"},
+		"--status-listen foo":           {"--status-listen", "foo", "--status-token-file", "x"},
+		"--status-token-file FILE":      {"--status-listen", ":0"},
+		"--end-file /none/end: there":   {"--end-file", "/none/end"},
+		"--authority-file: open /none:": {"--listen", ":0", "--authority-file", "/none"},
+		"":                              {"--listen", ":0", "--store", "/a", "--grow"},
+	} {
+		var out strings.Builder
+		cmd := NewCommand()
+		cmd.SetArgs(append(flags, "--dry-run", "--", "true"))
+		cmd.SetOut(&out)
+		cmd.SetErr(io.Discard)
+		err := cmd.ExecuteContext(t.Context())
+		printed := strings.Contains(out.String(), "command:")
+		if want == "" && (err != nil || !printed) || want != "" &&
+			(err == nil || printed || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v: %v, want %q; printed: %s", flags, err, want, &out)
+		}
+	}
+}
