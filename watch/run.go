@@ -262,6 +262,8 @@ func (r *Run) SetJob(text []byte) {
 	r.setNote(fileJob, "")
 	r.name, r.command, r.ranBy = record.Spec.Name, record.Spec.Command, record.Version
 	r.started = Seconds(record.Started)
+	// Updates have nothing of this, so who has a view from before needs another one.
+	r.seq, r.recent = r.seq+uint64(len(r.recent))+1, nil
 	if r.ranBy != r.version {
 		ranBy := firstNonEmpty(r.ranBy, "of a version that it does not tell")
 		r.setNote(fileJob, fmt.Sprintf("the run is of shoal %s and this is %s: what only that one "+

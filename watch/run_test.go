@@ -155,6 +155,20 @@ func TestBadLines(t *testing.T) {
 	}
 }
 
+// Who watches from before job.json is there gets a view with what it says.
+func TestJobAfterView(t *testing.T) {
+	r := New("/runs/train", "1.0", "e")
+	before := r.View(1)
+	r.SetJob([]byte(`{"spec":{"name":"train","command":["train.py"]},"version":"1.0"}`))
+	if _, ok := r.Since(before.ID, 2); ok {
+		t.Error("a view from before job.json gets an update, which has no command")
+	}
+	after := r.View(2)
+	if _, ok := r.Since(after.ID, 3); !ok || len(after.Command) != 1 {
+		t.Errorf("a view with the command gets no update: %+v", after)
+	}
+}
+
 // What a view and the updates since then have is what a later view has. An ID of another run, or
 // from before a file was replaced, needs a view.
 func TestSince(t *testing.T) {
