@@ -378,12 +378,12 @@ func FuzzRun(f *testing.F) {
 			r.AddSense(line)
 			r.AddMetrics(line)
 		}
-		r.SetJob(line)
 		r.SetWhyNot(line)
 		u, ok := r.Since(id, 2)
 		if _, err := json.Marshal(u); err != nil || !ok {
 			t.Fatalf("an update: %v, %v", ok, err)
 		}
+		r.SetJob(line)
 		r.SetResult(line)
 		if _, err := json.Marshal(r.View(2)); err != nil {
 			t.Fatal(err)
