@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -197,11 +198,17 @@ func resultText(r launcher.Result) string {
 	how := "ended well"
 	if !r.OK {
 		how, _, _ = strings.Cut(r.Error, "\n")
-		how = strings.TrimPrefix(how, "job "+r.Job+" ")
+		how = cmp.Or(strings.TrimPrefix(how, "job "+r.Job+" "),
+			"failed, and its result does not say why")
 	} else if r.Parked {
 		how = "is parked, and goes on where it is started again"
 	} else if r.StoppedBy != "" {
 		how = "was stopped by " + r.StoppedBy + " and ended well"
 	}
-	return fmt.Sprintf("job %s %s, after %.1f s; its files are in %s", r.Job, how, r.Seconds, r.Dir)
+	text := fmt.Sprintf("%s %s, after %.1f s",
+		strings.TrimSpace("job "+r.Job), how, r.Seconds)
+	if r.Dir != "" {
+		text += "; its files are in " + r.Dir
+	}
+	return text
 }

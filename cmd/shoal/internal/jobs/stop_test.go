@@ -14,6 +14,7 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
@@ -61,6 +62,21 @@ func TestEndThatWasAskedFor(t *testing.T) {
 		if done != c.done || !strings.Contains(says, c.says) || (says == "") != (c.says == "") ||
 			!strings.Contains(fails, c.fails) || (fails == "") != (c.fails == "") {
 			t.Errorf("%s: %t, %q, %q", what, done, says, fails)
+		}
+	}
+}
+
+// TestResultText: what a result does not have is not shown as if it were empty.
+func TestResultText(t *testing.T) {
+	for want, r := range map[string]launcher.Result{
+		"job failed, and its result does not say why, after 0.0 s": {},
+		"job a failed, and its result does not say why, after 2.0 s; its files are in /a": {
+			Job: "a", Dir: "/a", Seconds: 2},
+		"job a has failed: it is red, after 0.0 s": {Job: "a",
+			Error: "job a has failed: it is red\nand more"},
+	} {
+		if got := resultText(r); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }
