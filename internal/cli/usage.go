@@ -47,6 +47,17 @@ func RefuseFlags(flags *pflag.FlagSet, about string, names ...string) error {
 	return nil
 }
 
+// RefuseEmpty fails if one of the named flags was given and is empty, as that of a shell's variable
+// that is not set: the command would do something else than what is asked for.
+func RefuseEmpty(flags *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if f := flags.Lookup(name); f.Changed && f.Value.String() == "" {
+			return Usagef("--%s is empty: say what it is to be, or leave it out", name)
+		}
+	}
+	return nil
+}
+
 // CheckAddress fails if the text of a flag is not HOST:PORT; text may be empty. flag is its name,
 // without the dashes.
 func CheckAddress(flag, text string) error {

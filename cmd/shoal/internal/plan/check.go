@@ -52,6 +52,9 @@ whether it holds: then the command says so.`,
   shoal plan check gpt.deployment.json --model gpt.model.json --cluster cluster.json`,
 		Args: cli.Arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.RefuseEmpty(cmd.Flags(), "job", "model", "cluster"); err != nil {
+				return err
+			}
 			judges := f.model != "" && f.cluster != ""
 			switch {
 			case f.job == "" && !judges:

@@ -42,6 +42,10 @@ have wrong or to leave out is replaced by rules, and each that was used is told.
   shoal plan import --help                                       which sources there are`,
 		Args: cli.Arguments(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			err := cli.RefuseEmpty(cmd.Flags(), "out", "cluster-out", "name", "hosts")
+			if err != nil {
+				return err
+			}
 			all := importer.Sources()
 			at := slices.IndexFunc(all, func(s importer.Source) bool { return s.Name == args[0] })
 			switch {

@@ -66,6 +66,10 @@ running job, with what it has measured of them. Devices may be of several kinds.
 			if args[0] == "zoo" {
 				return printZoo(cmd.OutOrStdout())
 			}
+			err := cli.RefuseEmpty(cmd.Flags(), "cluster", "job", "mesh", "from", "out", "trace")
+			if err != nil {
+				return err
+			}
 			if err := f.validate(cmd.Flags().Changed("batch")); err != nil {
 				return err
 			}

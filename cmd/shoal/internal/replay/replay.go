@@ -87,6 +87,11 @@ Policies, and experiments on public data:
 			f.progress = cli.NewProgress(cmd.ErrOrStderr())
 			done := cli.ExitOnSignal(cmd.Context()) // since files are written whole or not at all
 			defer done()
+			err := cli.RefuseEmpty(cmd.Flags(), "curves", "costs", "csv", "html", "data",
+				"experiment")
+			if err != nil {
+				return err
+			}
 			if err := f.refuseUnused(cmd.Flags()); err != nil {
 				return err
 			}

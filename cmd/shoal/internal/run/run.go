@@ -318,12 +318,9 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "",
 		plain: f.plain, notes: cmd.ErrOrStderr()}
 	said := cmd.Flags().Changed
-	// Empty as a shell's variable that is not set: the job would run on this host, alone, or would
-	// write nothing, or elsewhere.
-	for _, flag := range []string{"listen", "hosts", "store", "log-dir", "end-file"} {
-		if said(flag) && cmd.Flag(flag).Value.String() == "" {
-			return nil, cli.Usagef("--%s is empty: say what it is to be, or leave it out", flag)
-		}
+	if err := cli.RefuseEmpty(cmd.Flags(), "listen", "hosts", "store", "log-dir",
+		"end-file"); err != nil {
+		return nil, err
 	}
 	switch {
 	case f.slots < 0:

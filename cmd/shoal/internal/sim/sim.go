@@ -89,7 +89,7 @@ of --what with a band that holds it in 80 of 100 cases, and what it does not kno
 			return cli.Arguments(1, math.MaxInt)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.checkWhat(cmd); err != nil {
+			if err := o.checkTexts(cmd); err != nil {
 				return err
 			}
 			if err := o.checkPolicies(cmd); err != nil {
@@ -122,8 +122,9 @@ func (o *options) addTo(flags *pflag.FlagSet) {
 	flags.Uint64Var(&o.seed, "seed", 0, "draw by another seed than the files say")
 }
 
-// checkWhat returns what is wrong with the what-if, as far as that shows at once; nil = nothing.
-func (o *options) checkWhat(cmd *cobra.Command) error {
+// checkTexts returns what is wrong with the texts of flags, as far as that shows at once; nil =
+// nothing.
+func (o *options) checkTexts(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("what") && strings.TrimSpace(o.what) == "" {
 		return cli.Usagef("--what is empty: say what is to be otherwise, such as size=8, or " +
 			"leave it out")
@@ -131,7 +132,7 @@ func (o *options) checkWhat(cmd *cobra.Command) error {
 	if part := givenTwice(o.what); part != "" {
 		return cli.Usagef("--what: %s is given twice: leave one out", part)
 	}
-	return nil
+	return cli.RefuseEmpty(cmd.Flags(), "run", "python")
 }
 
 // givenTwice returns a part that a what-if has more than once, such as "link h2"; "" = it has none.
