@@ -113,7 +113,9 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", page.URL())
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), page.URL()); err != nil {
+				return err // nobody could open the page
+			}
 			fmt.Fprintln(cmd.ErrOrStderr(), "shoal: open this address in a browser; Ctrl-C ends "+
 				"the page, and the job goes on")
 			if err := page.Wait(); err != nil {

@@ -1,6 +1,9 @@
 package jobs
 
 import (
+	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -29,5 +32,33 @@ func TestReportReplacesFilesAlone(t *testing.T) {
 	}
 	if err := writeReport(file, watch.View{}, false); err == nil {
 		t.Error("a report was replaced without --force")
+	}
+}
+
+// fullOutput is an output that takes nothing, and ends the command when it is written to.
+type fullOutput struct{ end context.CancelFunc }
+
+// Write fails.
+func (o fullOutput) Write([]byte) (int, error) {
+	o.end()
+	return 0, syscall.ENOSPC
+}
+
+// TestDashWithoutAnAddress: a page whose address nobody has seen is not served.
+func TestDashWithoutAnAddress(t *testing.T) {
+	dir := t.TempDir()
+	err := os.WriteFile(filepath.Join(dir, "job.json"), []byte(`{"spec":{"name":"train"}}`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	cmd := NewDashCommand()
+	cmd.SetArgs([]string{dir})
+	cmd.SetOut(fullOutput{end})
+	cmd.SetErr(io.Discard)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	if err := cmd.ExecuteContext(ctx); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("%v, want what the output said", err)
 	}
 }
