@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,11 +65,18 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 }
 
 // writeReport writes a report as a file, whole or not at all. What is there stays, unless force
-// says other.
+// says other, and what the report is made of in any case.
 func writeReport(path string, view watch.View, force bool) error {
-	if _, err := os.Lstat(path); err == nil && !force {
+	_, err := os.Lstat(path)
+	folder, _ := os.Stat(filepath.Dir(path))
+	run, _ := os.Stat(view.Dir)
+	switch {
+	case err != nil:
+	case !force:
 		return fmt.Errorf("%s is there already: choose another name, or replace it with --force",
 			path)
+	case filepath.Ext(path) != ".html" && os.SameFile(folder, run):
+		return cli.Usagef("%s is a file of the run: choose another name for the report", path)
 	}
 	var b bytes.Buffer
 	if err := dash.WriteReport(&b, view); err != nil {

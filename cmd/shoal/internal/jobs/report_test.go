@@ -35,6 +35,25 @@ func TestReportReplacesFilesAlone(t *testing.T) {
 	}
 }
 
+// TestReportReplacesNoRecord: of a run's own files none becomes its report, but an older report
+// beside them does.
+func TestReportReplacesNoRecord(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"events.jsonl", "rank-0.log", "report.html"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := writeReport(filepath.Join(dir, name), watch.View{Dir: dir}, true)
+		text, other := os.ReadFile(filepath.Join(dir, name))
+		if other != nil {
+			t.Fatal(other)
+		}
+		if kept := name != "report.html"; kept != (err != nil) || kept != (string(text) == "old") {
+			t.Errorf("%s: %v, and %d bytes are there", name, err, len(text))
+		}
+	}
+}
+
 // fullOutput is an output that takes nothing, and ends the command when it is written to.
 type fullOutput struct{ end context.CancelFunc }
 
