@@ -89,8 +89,11 @@ func newWorld(seed uint64) *world {
 		faults: map[string]int{}, forgot: map[string]bool{}}
 	policies := policyNames()
 	w.cfg = Config{Name: "lab", Policy: policies[w.r.IntN(len(policies))]}
-	if w.r.IntN(2) == 0 {
-		w.cfg.Policy = "elastic"
+	switch w.r.IntN(8) {
+	case 0:
+		w.cfg.Policy = "deadline" // the one that refuses jobs
+	case 1, 2, 3, 4:
+		w.cfg.Policy = "elastic" // the one that a pool has by itself
 	}
 	w.m, _ = New(w.cfg, w.now)
 	for i := range 1 + w.r.IntN(4) {
