@@ -106,6 +106,8 @@ func flagValueKind(how string) string {
 		return "true or false"
 	case strings.HasPrefix(how, "ParseFloat"):
 		return "a number"
+	case strings.HasPrefix(how, "ParseUint"):
+		return "a whole number, 0 or more"
 	}
 	return "a whole number"
 }
