@@ -196,7 +196,9 @@ func launcherHasEnded(j *control.Job) bool { return syscall.Kill(j.PID, 0) == sy
 // resultText says in a sentence how a job ended.
 func resultText(r launcher.Result) string {
 	how := "ended well"
-	if !r.OK {
+	if r.GoesOn != "" {
+		how = "goes on under host " + r.GoesOn + ", and this host has left it"
+	} else if !r.OK {
 		how, _, _ = strings.Cut(r.Error, "\n")
 		how = cmp.Or(strings.TrimPrefix(how, "job "+r.Job+" "),
 			"failed, and its result does not say why")

@@ -72,6 +72,8 @@ func TestResultText(t *testing.T) {
 		"job failed, and its result does not say why, after 0.0 s": {},
 		"job a failed, and its result does not say why, after 2.0 s; its files are in /a": {
 			Job: "a", Dir: "/a", Seconds: 2},
+		"job a goes on under host h3, and this host has left it, after 0.0 s": {Job: "a", OK: true,
+			GoesOn: "h3"},
 		"job a has failed: it is red, after 0.0 s": {Job: "a",
 			Error: "job a has failed: it is red\nand more"},
 	} {
