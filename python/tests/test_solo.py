@@ -115,6 +115,7 @@ def test_handles_groups_and_the_rest(job):
             TypeError,
             "weight='3 samples': a weight is",
         ),
+        (lambda j, x: j.allreduce(x, "mean", weight="2"), TypeError, "weight='2': a weight is"),
         (lambda j, x: j.send(x, "x"), TypeError, "to='x': a rank, an integer from 0 to 0"),
         (lambda j, x: j.send(x, 0, tag="x"), TypeError, "tag='x': a tag is a number"),
         (lambda j, x: j.group(0), TypeError, "ranks=0: a list of ranks"),

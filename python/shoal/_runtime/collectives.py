@@ -385,10 +385,10 @@ def _reduction_code(op: str, weight: float, t: Tensor) -> int:
             )
         what = "a weight is a finite number, 0 or more, for example this rank's number of samples"
         try:
-            weight = float(weight)
+            fits = math.isfinite(weight) and weight >= 0
         except (TypeError, ValueError):
             raise wrong_type("weight", weight, what) from None
-        if not 0 <= weight < math.inf:
+        if not fits:
             raise ValueError(f"weight={weight}: {what}")
     elif weight != 1.0:
         raise ValueError(f"weight={weight} counts only for op='mean', not for {op!r}")
