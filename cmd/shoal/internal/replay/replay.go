@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -160,8 +159,8 @@ func (f *flags) validate(traceFile string) error {
 		return cli.Usagef("--answer-in=%v: it is above 0", f.answerIn)
 	case f.round < 0 || f.round > 0 && f.round < time.Millisecond:
 		return cli.Usagef("--round=%v: it is 0, or a millisecond or more", f.round)
-	case !(f.price >= 0) || math.IsInf(f.price, 1):
-		return cli.Usagef("--price=%v: it is 0 or more", f.price)
+	case !(f.price >= 0 && f.price <= mostPrice):
+		return cli.Usagef("--price=%v: it is from 0 to %v", f.price, mostPrice)
 	case f.load == 0:
 		return cli.Usagef("--load=0: nobody would arrive; 1 is as in the trace")
 	}
@@ -185,8 +184,10 @@ func (f *flags) validate(traceFile string) error {
 	return nil
 }
 
-// most is how many bytes of a trace are read.
-const most = 1 << 30
+const (
+	most      = 1 << 30 // bytes of a trace that are read
+	mostPrice = 1e9     // of a GPU for an hour, so that the cost of any trace is a number
+)
 
 // run plays a trace and prints and writes what came.
 func (f *flags) run(out io.Writer, file string) error {
