@@ -384,7 +384,7 @@ func (f *flags) runExperiment(out io.Writer) error {
 		}})
 	f.progress.Clear()
 	if err != nil {
-		return err
+		return fmt.Errorf("the public data in %s: %w", data, err)
 	}
 	if f.json {
 		return encode(out, struct {
