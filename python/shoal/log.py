@@ -59,6 +59,10 @@ def to(kind: str, place: Any, every: float = _SPAN) -> None:
         raise wrong_type("every", every, "seconds, a number from 0 on")
     if not every >= 0:
         raise ValueError(f"every={every!r}: it is seconds, a number from 0 on")
+    # They register what they do at exit, which cannot be done any more where a tool that needs them
+    # is imported as the program ends.
+    for needed in ("thread", "process"):
+        importlib.import_module(f"concurrent.futures.{needed}")
     LISTENERS.append(_Series(_Writer(kind, os.fspath(place)), every))
 
 

@@ -1,6 +1,8 @@
 """What shoal.log.to has other tools write: reports, and what steps take. The tools are doubles."""
 
+import os
 import queue
+import subprocess
 import sys
 import threading
 import types
@@ -239,6 +241,38 @@ def test_a_worker_that_is_the_first_one_again_loses_nothing(monkeypatch):
     writer.pause(wait=True)
     assert [step for _, _, _, step in Client.metrics] == list(range(7))
     assert Client.ended == [("r", "FINISHED")]
+
+
+_IMPORTED_LATE = """
+import sys, threading, types
+
+threading.main_thread().join()  # the program ends before this is imported
+import concurrent.futures.process, concurrent.futures.thread
+
+
+def MlflowClient(tracking_uri):
+    return types.SimpleNamespace(
+        get_experiment_by_name=lambda title: types.SimpleNamespace(experiment_id="7"),
+        search_runs=lambda *_, **__: [types.SimpleNamespace(info=types.SimpleNamespace(run_id=1))],
+        log_metric=lambda run, name, value, step: print(name, value, file=sys.stderr),
+        set_terminated=lambda run, status: print(status, file=sys.stderr),
+    )
+"""
+
+
+def test_a_tool_that_is_imported_when_the_program_has_ended(tmp_path):
+    """What a short program has reported is written then, and its run ends."""
+    (tmp_path / "mlflow.py").write_text(_IMPORTED_LATE)
+    program = "import shoal; shoal.log.to('mlflow', 'x'); shoal.join().report(loss=1)"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.stderr.split("\n") == ["loss 1", "FINISHED", ""]
 
 
 def test_wrong_arguments():
