@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -116,7 +117,12 @@ func readLayout(in io.Reader, path string) ([]byte, error) {
 			"%s is a folder: give the %s in it, or --preset for the layout of a checkpoint", path,
 			ranks.LayoutName)
 	}
-	return durable.Read(path, ranks.MaxLayout)
+	text, err := durable.Read(path, ranks.MaxLayout)
+	if len(text) > 0 && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return nil, cli.Usagef("%s is not the %s of a checkpoint: give that, or --preset for the "+
+			"layout of a checkpoint", path, ranks.LayoutName)
+	}
+	return text, err
 }
 
 // partJSON is a tensor in the memory of a rank, in the output for programs. Its file is the one
