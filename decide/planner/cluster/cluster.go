@@ -98,7 +98,7 @@ func Parse(text []byte) (*Cluster, error) {
 		return nil, fmt.Errorf("cluster: %d bytes; it takes up to %d", len(text), MaxBytes)
 	}
 	var c Cluster
-	if err := strict.JSON(text, &c); err != nil {
+	if err := strict.Document(text, Version, &c); err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	if err := c.validate(); err != nil {
@@ -109,10 +109,6 @@ func Parse(text []byte) (*Cluster, error) {
 
 // validate returns what is wrong with a cluster; nil = nothing.
 func (c *Cluster) validate() error {
-	if c.Shoal != Version {
-		return fmt.Errorf("the field shoal is %q, not %q: this is no cluster, or one of another "+
-			"version", c.Shoal, Version)
-	}
 	transfers := []string{Overlapped, Exchange, Blocking}
 	if c.Transfer != "" && !slices.Contains(transfers, c.Transfer) {
 		return fmt.Errorf("there is no transfer %q%s", c.Transfer, meant(c.Transfer, transfers))

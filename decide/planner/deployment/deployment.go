@@ -105,12 +105,8 @@ func Parse(text []byte) (*Deployment, error) {
 		return nil, fmt.Errorf("deployment: %d bytes; it takes up to %d", len(text), MaxBytes)
 	}
 	var d Deployment
-	if err := strict.JSON(text, &d); err != nil {
+	if err := strict.Document(text, Version, &d); err != nil {
 		return nil, fmt.Errorf("deployment: %w", err)
-	}
-	if d.Shoal != Version {
-		return nil, fmt.Errorf("deployment: the field shoal is %q, not %q: this is no deployment, "+
-			"or one of another version", d.Shoal, Version)
 	}
 	if (d.Runs.By == "") == (d.Runs.WhyNot == "") {
 		return nil, errors.New("deployment: runs says what runs it, in by, or why nothing does, " +

@@ -83,7 +83,7 @@ func Parse(text []byte) (*Model, error) {
 		return nil, fmt.Errorf("model: %d bytes; it takes up to %d", len(text), MaxBytes)
 	}
 	var m Model
-	if err := strict.JSON(text, &m); err != nil {
+	if err := strict.Document(text, Version, &m); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
 	if err := m.validate(); err != nil {
@@ -95,9 +95,6 @@ func Parse(text []byte) (*Model, error) {
 // validate returns what is wrong with a model; nil = nothing.
 func (m *Model) validate() error {
 	switch {
-	case m.Shoal != Version:
-		return fmt.Errorf("the field shoal is %q, not %q: this is no model, or one of another "+
-			"version", m.Shoal, Version)
 	case len(m.Layers) == 0:
 		return fmt.Errorf("it has no layers")
 	case len(m.Layers) > maxLayers:
