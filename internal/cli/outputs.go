@@ -31,3 +31,23 @@ func isOneFile(a, b string) bool {
 	}
 	return os.SameFile(x, y)
 }
+
+// CheckOutput fails where no file can be made at the path that a flag names; "" is none. It asks
+// the file system, so that a command can refuse the path before it does its work.
+func CheckOutput(flag, path string) error {
+	if path == "" {
+		return nil
+	}
+	switch there, err := os.Stat(path); {
+	case err == nil && there.IsDir():
+		return Usagef("%s %s is a folder: name a file in it", flag, path)
+	case err == nil:
+		return nil
+	}
+	folder := filepath.Dir(path)
+	if there, err := os.Stat(folder); err != nil || !there.IsDir() {
+		return Usagef("%s %s: there is no folder %s that you may use: make it, or name a file "+
+			"elsewhere", flag, path, folder)
+	}
+	return nil
+}

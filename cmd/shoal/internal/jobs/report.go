@@ -40,6 +40,9 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 			if output == "" {
 				return cli.Usagef("say where the report goes: -o report.html, or -o - to print it")
 			}
+			if err := cli.CheckOutput("-o", output); err != nil {
+				return err
+			}
 			f, err := openWatched(cmd.Context(), args[0])
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -110,9 +111,11 @@ func sailorSource(folder, name, hosts string) (s importer.Source, err error) {
 
 // importFile reads a file of a source, writes what it has, and tells what was changed.
 func importFile(to io.Writer, source importer.Source, file, out, clusterOut string) error {
-	if err := cli.RefuseSame([][4]string{{"-o", out, "what is read", file},
+	same := cli.RefuseSame([][4]string{{"-o", out, "what is read", file},
 		{"--cluster-out", clusterOut, "what is read", file},
-		{"-o", out, "--cluster-out", clusterOut}}); err != nil {
+		{"-o", out, "--cluster-out", clusterOut}})
+	err := cmp.Or(same, cli.CheckOutput("-o", out), cli.CheckOutput("--cluster-out", clusterOut))
+	if err != nil {
 		return err
 	}
 	_, got, err := readFile(file, importer.MaxBytes, source.Read)

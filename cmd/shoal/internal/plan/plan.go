@@ -2,6 +2,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -100,12 +101,14 @@ running job, with what it has measured of them. Devices may be of several kinds.
 }
 
 // checkOutputs fails where a file that is written would replace one that is read, or another that
-// is written. model is the file with the model. The last plan may be replaced by the next one.
+// is written, and where none can be. model is the file with the model. The last plan may be
+// replaced by the next one.
 func (f *flags) checkOutputs(model string) error {
-	return cli.RefuseSame([][4]string{{"-o", f.out, "--cluster", f.cluster},
+	same := cli.RefuseSame([][4]string{{"-o", f.out, "--cluster", f.cluster},
 		{"-o", f.out, "the model", model}, {"-o", f.out, "--trace", f.trace},
 		{"--trace", f.trace, "--cluster", f.cluster}, {"--trace", f.trace, "the model", model},
 		{"--trace", f.trace, "--from", f.from}})
+	return cmp.Or(same, cli.CheckOutput("-o", f.out), cli.CheckOutput("--trace", f.trace))
 }
 
 // validate fails for flags that say too little, or contradict each other; batch = there is --batch.

@@ -169,9 +169,10 @@ func (f *flags) validate(traceFile string) error {
 			return cli.Usagef("--gpus=%d: it is from 1 to %d", n, 1<<20)
 		}
 	}
-	err := cli.RefuseSame([][4]string{{"--csv", f.csv, "--html", f.html},
+	same := cli.RefuseSame([][4]string{{"--csv", f.csv, "--html", f.html},
 		{"--csv", f.csv, "the trace", traceFile}, {"--html", f.html, "the trace", traceFile},
 		{"--csv", f.csv, "--costs", f.costs}, {"--html", f.html, "--costs", f.costs}})
+	err := cmp.Or(same, cli.CheckOutput("--csv", f.csv), cli.CheckOutput("--html", f.html))
 	if err != nil {
 		return err
 	}

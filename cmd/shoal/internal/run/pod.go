@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -77,28 +76,8 @@ func (f *podFlags) check(cmd *cobra.Command) error {
 		return cli.Usagef("--status-listen ADDRESS and --status-token-file FILE belong " +
 			"together: give both, or neither")
 	}
-	return cmp.Or(f.checkEnd(), cli.CheckAddress("metrics", f.metrics),
+	return cmp.Or(cli.CheckOutput("--end-file", f.end), cli.CheckAddress("metrics", f.metrics),
 		cli.CheckAddress("status-listen", f.status))
-}
-
-// checkEnd fails where no file can be made, when the job ends, at the path of --end-file.
-func (f *podFlags) checkEnd() error {
-	if f.end == "" {
-		return nil
-	}
-	switch there, err := os.Stat(f.end); {
-	case err == nil && there.IsDir():
-		return cli.Usagef("--end-file %s is a folder: name a file in it, such as %s", f.end,
-			filepath.Join(f.end, "end.json"))
-	case err == nil:
-		return nil
-	}
-	folder := filepath.Dir(f.end)
-	if there, err := os.Stat(folder); err != nil || !there.IsDir() {
-		return cli.Usagef("--end-file %s: there is no folder %s that you may use: make it, or "+
-			"name a file elsewhere", f.end, folder)
-	}
-	return nil
 }
 
 // openStatus listens at the address of --status-listen, if there is one, for p.

@@ -53,7 +53,7 @@ func TestEndFileThatCannotBe(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	dir := t.TempDir()
 	for path, want := range map[string]string{
-		dir:                                "is a folder: name a file in it, such as " + dir,
+		dir:                                "is a folder: name a file in it",
 		filepath.Join(dir, "none", "end"):  "make it, or name a file elsewhere",
 		filepath.Join(dir, "began", "end"): "there is no folder " + filepath.Join(dir, "began"),
 	} {
@@ -71,8 +71,7 @@ func TestEndFileThatCannotBe(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"end", filepath.Join(dir, "end"), os.DevNull} {
-		f := podFlags{end: path}
-		if err := f.checkEnd(); err != nil {
+		if err := cli.CheckOutput("--end-file", path); err != nil {
 			t.Errorf("--end-file %s: %v", path, err)
 		}
 	}
