@@ -1,11 +1,14 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 	"github.com/shoal-ml/shoal/decide/planner/model"
@@ -42,8 +45,15 @@ func readModel(name string, c *cluster.Cluster) (text []byte, m *model.Model, er
 	return text, m, err
 }
 
-// printZoo lists the models by formula.
-func printZoo(out io.Writer) error {
+// printZoo lists the models by formula. It fails if there are flags, which say nothing of a list.
+func printZoo(out io.Writer, flags *pflag.FlagSet) error {
+	var err error
+	flags.Visit(func(flag *pflag.Flag) {
+		err = cmp.Or(err, cli.RefuseFlags(flags, "a model that is planned", flag.Name))
+	})
+	if err != nil {
+		return err
+	}
 	rows := [][]string{{"MODEL", "PARAMETERS", "LAYERS", "TOKENS", "TFLOP A SAMPLE", ""}}
 	for _, s := range zoo.Shapes() {
 		rows = append(rows, []string{zooPrefix + s.Name,

@@ -65,7 +65,7 @@ running job, with what it has measured of them. Devices may be of several kinds.
 		Args: cli.Arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == "zoo" {
-				return printZoo(cmd.OutOrStdout())
+				return printZoo(cmd.OutOrStdout(), cmd.Flags())
 			}
 			err := cli.RefuseEmpty(cmd.Flags(), "cluster", "job", "mesh", "from", "out", "trace")
 			if err != nil {
