@@ -309,7 +309,7 @@ class Elastic:
             # What the loss is divided by, unless it is by the number of items.
             self.current_gradient_accumulation_steps = part.samples / micro.samples
             self._idle = last and not update.needs_pass(model)
-            with update.averaging(model) if last else model.no_sync():
+            with update.averaging(model) if last else update.accumulating(model):
                 step(model, micro.inputs, part.items)
         update.commit_alone()
         self._shared, self._idle = None, False

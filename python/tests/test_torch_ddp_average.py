@@ -78,5 +78,46 @@ def test_a_pass_beside_ddp_gives_the_same_means():
     assert sorted(idle for _, _, idle in beside) == [0, 1]
 
 
+def _train_updates(trained):
+    """Make an update of two steps, the second of which has two micro-batches, of which the first
+    alone uses the extra head, and an update that does not use it. Return the gradients of both,
+    where `trained` says whether passes beside DDP are made, where they can be.
+    """
+    import shoal
+    import shoal.torch
+    from shoal._trainers.update import Update
+
+    torch.manual_seed(1)
+    x = torch.randn(24, 3, generator=torch.Generator().manual_seed(2))
+    loader = shoal.torch.loader(TensorDataset(x, x.sum(1, keepdim=True)), 8, seed=5)
+    options = dict(gradient_as_bucket_view=True, find_unused_parameters=True)
+    model = shoal.torch.ddp(_Normed(), **options)
+    update, found = Update(shoal.join(), beside_ddp=trained), []
+    for i, (x, y) in enumerate(loader):
+        if i != 1:
+            model.zero_grad(set_to_none=True)
+        if i == 1:
+            with update.accumulating(model):
+                (F.mse_loss(model(x, True), y) / 2).backward()
+        with update.averaging(model):
+            (F.mse_loss(model(x, False), y) / 2).backward()
+        update.add_step(8.0, i > 0, [model])
+        if i > 0:
+            found.append([None if p.grad is None else p.grad.tolist() for p in model.parameters()])
+    return found
+
+
+def test_micro_batches_of_which_the_last_leaves_out_a_parameter():
+    """What only an earlier micro-batch of a step has used counts, and leaves nothing behind for the
+    next update, which does not use it.
+    """
+    by_ddp, beside = world(2, _train_updates, False), world(2, _train_updates, True)
+    assert beside[0] == beside[1]
+    assert [v is None for v in beside[0][1]] == [v is None for v in by_ddp[0][1]]
+    assert beside[0][0][-1] is not None
+    for a, b in zip(beside[0][0] + beside[0][1], by_ddp[0][0] + by_ddp[0][1]):
+        assert a is b is None or torch.allclose(torch.tensor(a), torch.tensor(b))
+
+
 if __name__ == "__main__":
     main(globals())

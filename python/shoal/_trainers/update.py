@@ -26,8 +26,8 @@ class Update:
     """
 
     def __init__(self, job: "shoal.Job", beside_ddp: bool = False):
-        """No update is under way yet. `beside_ddp`: the trainer makes the last backward passes of
-        all steps in blocks of `averaging`.
+        """No update is under way yet. `beside_ddp`: the trainer makes all backward passes in
+        blocks of `accumulating`, and the last one of a step in one of `averaging`.
         """
         self._job = job
         self._beside_ddp = beside_ddp
@@ -89,8 +89,23 @@ class Update:
         """
         if not self.averages:
             return model.no_sync()
-        average = None if self.before is None else self._average_beside(model)
+        average = self._average_of_step(model)
         return contextlib.nullcontext() if average is None else self._averaging(model, average)
+
+    @contextlib.contextmanager
+    def accumulating(self, model: Any) -> Iterator[None]:
+        """A block for a backward pass of a step before the last one. `model` is as for `averaging`.
+        """
+        average = self._average_of_step(model)
+        with model.no_sync(), average.accumulating_pass() if average else contextlib.nullcontext():
+            yield
+
+    def _average_of_step(self, model: Any) -> Optional[Average]:
+        """What averages the gradients of the step under way without DDP; None = DDP does, or this
+        worker is alone.
+        """
+        wanted = self.averages and self.before is not None
+        return self._average_beside(model) if wanted else None
 
     @contextlib.contextmanager
     def _averaging(self, model: Any, average: Average) -> Iterator[None]:
@@ -110,8 +125,7 @@ class Update:
         """
         step = self._job.step
         assert step is not None
-        beside = self.averages and self.before is not None and self._average_beside(model)
-        return step.weight > 0 or not beside
+        return step.weight > 0 or self._average_of_step(model) is None
 
     def begin_sums(self, flos: float, tokens: float) -> None:
         """Begin the sums over all workers, before the last backward pass of the step. `flos` and

@@ -162,7 +162,8 @@ class Average:
     @contextlib.contextmanager
     def averaging_pass(self) -> Iterator[Dict[Tensor, Optional[Tensor]]]:
         """Average the gradients of the backward pass in the block, and commit the step behind it,
-        without DDP, which is in a block of `no_sync`: its buckets stay as they are. No parameter
+        without DDP, which is in a block of `no_sync`: its buckets stay as they are. What earlier
+        passes of the step have added up, in blocks of `accumulating_pass`, counts. No parameter
         has a gradient then: the dict that this yields has their means, which are in the arena until
         the next step; None = no worker whose samples count has the gradient. A worker without
         samples needs none in the block.
@@ -173,26 +174,22 @@ class Average:
         means: Dict[Tensor, Optional[Tensor]] = {}
         given: Set[Tensor] = set()
 
-        def take(parameter: Tensor) -> None:
+        def take(parameter: Tensor, gradient: Optional[Tensor]) -> None:
             """Take the gradient of a parameter, which is complete."""
             if not given:
                 self._open_step()
             given.add(parameter)
-            gradient, parameter.grad = parameter.grad, None
             self._put(parameter, gradient)
 
-        trained = [p for p in self._parameters if p.requires_grad]
-        hooks = [p.register_post_accumulate_grad_hook(take) for p in trained]
-        try:
+        with self._taking_gradients(take):
             yield means
-        finally:
-            for hook in hooks:
-                hook.remove()
         if not given:
             self._open_step()
         for p in self._parameters:
             if p not in given:
-                self._put(p, None)
+                # An earlier pass of the step may have made it.
+                gradient, p.grad = p.grad, None
+                self._put(p, gradient)
         exchange = self._path.exchange
         exchange.submit_full(len(self._path.buckets), end=True)
         exchange.try_commit()
@@ -204,6 +201,41 @@ class Average:
                     self._path.copier.copy_out(tensor.detach(), mean)
         if self._used is not None:
             self._used.clear()
+
+    @contextlib.contextmanager
+    def accumulating_pass(self) -> Iterator[None]:
+        """Add up the gradients of the backward pass in the block, as in a block of `no_sync`,
+        before an `averaging_pass` of the same step. DDP, which is in such a block, takes no notice:
+        else it has the parameters for used in its own next pass too, with find_unused_parameters.
+        """
+        found: Dict[Tensor, Optional[Tensor]] = {}
+        try:
+            with self._taking_gradients(found.__setitem__):
+                yield
+        finally:
+            for parameter, gradient in found.items():
+                parameter.grad = gradient
+
+    @contextlib.contextmanager
+    def _taking_gradients(
+        self, take: Callable[[Tensor, Optional[Tensor]], None]
+    ) -> Iterator[None]:
+        """Have `take` called with each parameter and its gradient as soon as the backward pass in
+        the block has it. The parameter has none then, before DDP looks.
+        """
+
+        def take_over(parameter: Tensor) -> None:
+            """Take the gradient of a parameter from it."""
+            gradient, parameter.grad = parameter.grad, None
+            take(parameter, gradient)
+
+        trained = [p for p in self._parameters if p.requires_grad]
+        hooks = [p.register_post_accumulate_grad_hook(take_over) for p in trained]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _put(self, parameter: Tensor, gradient: Optional[Tensor]) -> None:
         """Copy the gradient of a parameter into shoal's bucket for `averaging_pass`, and submit the
