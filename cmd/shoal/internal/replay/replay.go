@@ -169,9 +169,7 @@ func (f *flags) validate(traceFile string) error {
 			return cli.Usagef("--gpus=%d: it is from 1 to %d", n, 1<<20)
 		}
 	}
-	same := cli.RefuseSame([][4]string{{"--csv", f.csv, "--html", f.html},
-		{"--csv", f.csv, "the trace", traceFile}, {"--html", f.html, "the trace", traceFile},
-		{"--csv", f.csv, "--costs", f.costs}, {"--html", f.html, "--costs", f.costs}})
+	same := f.checkOutputs(traceFile)
 	err := cmp.Or(same, cli.CheckOutput("--csv", f.csv), cli.CheckOutput("--html", f.html))
 	if err != nil {
 		return err
@@ -183,6 +181,27 @@ func (f *flags) validate(traceFile string) error {
 		}
 	}
 	return nil
+}
+
+// checkOutputs fails where a file that is written would replace one that is read, or another that
+// is written, or would be read as a table of speeds from then on.
+func (f *flags) checkOutputs(traceFile string) error {
+	pairs := [][4]string{{"--csv", f.csv, "--html", f.html}}
+	for _, written := range [][2]string{{"--csv", f.csv}, {"--html", f.html}} {
+		flag, path := written[0], written[1]
+		pairs = append(pairs, [4]string{flag, path, "the trace", traceFile},
+			[4]string{flag, path, "--costs", f.costs})
+		for _, name := range f.policies {
+			if file, is := strings.CutPrefix(name, "exec:"); is {
+				pairs = append(pairs, [4]string{flag, path, "the policy", file})
+			}
+		}
+	}
+	if f.csv != "" {
+		pairs = append(pairs,
+			[4]string{"the folder of --csv", filepath.Dir(f.csv), "--curves", f.curves})
+	}
+	return cli.RefuseSame(pairs)
 }
 
 const (
