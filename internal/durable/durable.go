@@ -27,6 +27,10 @@ func write(path string, text []byte, mode os.FileMode) error {
 		return fmt.Errorf("%s is no regular file; name another one to write", path)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	var where *fs.PathError
+	if errors.As(err, &where) {
+		where.Path = path // which the caller knows
+	}
 	if err != nil {
 		return err
 	}

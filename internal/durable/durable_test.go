@@ -1,6 +1,8 @@
 package durable_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,5 +86,15 @@ func TestWriteRefuses(t *testing.T) {
 	}
 	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
 		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// TestWriteNamesTheFile: where none can be made the error has the path that was asked for, and not
+// that of the file beside it which is written first.
+func TestWriteNamesTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none", "file")
+	var where *fs.PathError
+	if err := durable.Write(path, nil); !errors.As(err, &where) || where.Path != path {
+		t.Errorf("%v, want an error of %s", err, path)
 	}
 }
