@@ -144,7 +144,7 @@ UNSAFE = {
     "import os, sys, types\n"
     "here = os.getpid()\n"
     "sys.modules['torch'] = types.SimpleNamespace(cuda=types.SimpleNamespace(\n"
-    "    _is_in_bad_fork=lambda: os.getpid() != here))\n": (
+    "    _is_in_bad_fork=lambda: os.getpid() != here, device_count=lambda: 1))\n": (
         "what was imported has begun CUDA, and no fork could use a GPU"
     ),
     "import no_such_module\n": (
@@ -164,6 +164,29 @@ def test_what_cannot_be_forked_is_said(launch, tmp_path, source):
         f"shoal: workers are started without --prefork from now on: {UNSAFE[source]}", output
     ), output
     assert output.count("SIZE 2") == 2
+
+
+# As torch on a machine without a GPU, where a library has asked for one, as DeepSpeed does.
+WITHOUT_GPU = """
+import os, sys, types
+here, asked = os.getpid(), os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")
+sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(
+    _is_in_bad_fork=lambda: os.getpid() != here, device_count=lambda: 0))
+"""
+
+
+def test_where_no_gpu_is_who_asks_for_one_can_be_forked(launch, tmp_path):
+    """Imports are asked to find GPUs without CUDA; where there is none, to have begun it does no
+    harm. The program's environment says nothing of it.
+    """
+    (tmp_path / "marked.py").write_text(WITHOUT_GPU)
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\nprint('ASKED', sys.modules['marked'].asked,"
+        " os.environ.get('PYTORCH_NVML_BASED_CUDA_CHECK'), flush=True)\n"
+    )
+    output = run_job(launch, ["--prefork", "marked"], program)
+    assert output.count("ASKED 1 None") == 2, output
 
 
 def template_of(job):

@@ -48,6 +48,9 @@ _BESIDE = (
     ("transformers", "deepspeed"),  # each Trainer does where it is installed, in seconds
     ("lightning", "lightning.pytorch"),
 )
+# With 1 in this variable, torch finds out whether there are GPUs without beginning CUDA, which
+# DeepSpeed asks when it is imported.
+_COUNTS_BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 Change = Tuple[Optional[str], Optional[str]]  # values of a variable; None = it is not set
 _REQUESTS = 3  # the descriptor on which requests come
 _CHUNK = 1 << 18  # bytes of a request that are read at a time
@@ -104,7 +107,10 @@ def main() -> None:
     files = _open_files()
     sys.argv[:] = argv
     _set_import_path(argv)
+    os.environ.setdefault(_COUNTS_BY_NVML, "1")
     _import(modules.split(","))
+    if _COUNTS_BY_NVML not in before:
+        os.environ.pop(_COUNTS_BY_NVML, None)
     reason = why_not_forked(files)
     if reason:
         _give_up(reason)
@@ -159,6 +165,11 @@ def _cannot_use_gpus() -> bool:
     return bool(asks and asks())
 
 
+def _finds_gpus() -> bool:
+    """Whether torch finds a GPU here. Begins CUDA where it has not begun."""
+    return bool(sys.modules["torch"].cuda.device_count())
+
+
 def why_not_forked(files: Set[str]) -> Optional[str]:
     """Why what was imported cannot be forked; None = it can. `files` are the descriptors that were
     open before.
@@ -176,7 +187,7 @@ def why_not_forked(files: Set[str]) -> Optional[str]:
     pid = os.fork()
     if pid == 0:
         os._exit(_cannot_use_gpus())
-    if os.waitpid(pid, 0)[1]:
+    if os.waitpid(pid, 0)[1] and _finds_gpus():
         return "what was imported has begun CUDA, and no fork could use a GPU"
     threads = [t for t in os.listdir("/proc/self/task") if int(t) != os.getpid()]
     if threads:
