@@ -221,8 +221,7 @@ func (m *Machine) coreLearnt(kind string) {
 func (m *Machine) coreKeep(e *entry, why string) {
 	why = fmt.Sprintf("job %s kept its slots: %s", e.ID, why)
 	m.core.Tick(m.now)
-	e.Pinned = true
-	_ = m.core.Undo(jobID(e), e.Want.places(), true)
+	_ = m.core.Undo(jobID(e), e.Want.places(), e.Pinned)
 	for _, o := range m.busy {
 		switch {
 		case o == e || o.State == Stopping || o.State == Parking || o.ParkBy != "":

@@ -128,3 +128,49 @@ func TestParkOfOthers(t *testing.T) {
 	}
 	why("one", "it was not parked: it makes no checkpoints")
 }
+
+// A job that could not be parked for a person gets smaller for others still; one of which the pool
+// takes all slots or none keeps them.
+func TestParkRefusedAndShrunk(t *testing.T) {
+	for _, c := range []struct {
+		preempt string
+		want    int // workers of the job beside an urgent one
+	}{{"shrink", 2}, {"park", 4}} {
+		m, submit, _ := asked(t, "elastic")
+		m.Reported(2, Report{Host: "a"})
+		settle := func(now int64) {
+			for range 3 {
+				m.Settle(now)
+				for _, w := range m.TakeWrites() {
+					m.Written(now, w)
+				}
+			}
+		}
+		if _, err := m.Submit(2, Submission{Name: "big", Spec: "x", Min: 1, Max: 4, Asked: 4,
+			Preempt: c.preempt}); err != nil {
+			t.Fatal(err)
+		}
+		settle(2)
+		report := func(now int64, refused string) {
+			m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{{Job: "big",
+				Attempt: 1, Part: 1, Live: true, Refused: refused, Led: &Led{Host: "a", Size: 4,
+					Want: 4, Elastic: true, Workers: map[string]int{"a": 4}}}}})
+			settle(now)
+		}
+		report(3, "")
+		if err := m.Park(4, "big", "ada"); err != nil {
+			t.Fatal(err)
+		}
+		settle(4)
+		report(5, "it makes no checkpoints")
+		big := m.jobs["big"]
+		if big.State != Running || big.Want.total() != 4 {
+			t.Fatalf("preempt %q: %+v", c.preempt, big.Job)
+		}
+		submit("urgent", 2, 2, 10)
+		if n := big.Want.total(); n != c.want {
+			t.Errorf("preempt %q: %d workers beside an urgent job, not %d: %+v", c.preempt, n,
+				c.want, big.Job)
+		}
+	}
+}

@@ -284,6 +284,9 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 		c.Outcome = "refused: " + j.Refused
 	}
 	m.notef("job %s: %s", e.ID, j.Refused)
+	// What cannot be parked can get smaller; only the pool parks nothing else of a job that it may
+	// park whole.
+	e.Pinned = e.Pinned || e.State != Parking || e.Submission.Preempt == "park"
 	if e.State == Parking {
 		e.State, e.ParkBy, e.Because = Running, "", "it was not parked: "+
 			strings.TrimPrefix(j.Refused, "it could not be parked: ")
