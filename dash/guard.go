@@ -2,6 +2,7 @@ package dash
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -84,7 +85,11 @@ func (c *counted) Close() error {
 func listen(flag, address string) (*limited, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w; choose another port, or 0 for any", flag, address, err)
+		way := "give HOST:PORT of this host, such as 127.0.0.1:0 for any port"
+		if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
+			way = "choose another port, or 0 for any"
+		}
+		return nil, fmt.Errorf("%s %s: %w; %s", flag, address, err, way)
 	}
 	tcp := l.(*net.TCPListener)
 	if raw, err := tcp.SyscallConn(); err == nil { // a longer queue would outlast a flood by far

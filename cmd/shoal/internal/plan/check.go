@@ -63,6 +63,9 @@ whether it holds: then the command says so.`,
 			case f.job != "" && (f.model != "" || f.cluster != ""):
 				return cli.Usagef("--job compares with a job, and --model and --cluster judge " +
 					"again: give one or the other")
+			case f.job != "" && cmd.Flags().Changed("work"):
+				return cli.Usagef("--work is for a bound that is proved again, with --model and " +
+					"--cluster: leave it out")
 			case !(f.work > 0 && f.work <= deployment.MostWork):
 				return cli.Usagef("--work=%v: it is above 0, and up to %d", f.work,
 					deployment.MostWork)

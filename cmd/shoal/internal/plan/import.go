@@ -25,8 +25,10 @@ import (
 func newImportCommand() *cobra.Command {
 	var out, clusterOut, name, hosts string
 	var sources strings.Builder
+	names := []string{"sailor"}
 	for _, s := range importer.Sources() {
 		fmt.Fprintf(&sources, "  %-12s %s\n", s.Name, s.What)
+		names = append(names, s.Name)
 	}
 	fmt.Fprintf(&sources, "  %-12s %s\n", "sailor", "the folder of Sailor's profiles, with --name "+
 		"of a model and --hosts")
@@ -63,8 +65,8 @@ have wrong or to leave out is replaced by rules, and each that was used is told.
 			case name != "" || hosts != "":
 				return cli.Usagef("--name and --hosts are for sailor")
 			case at < 0:
-				return cli.Usagef("there is no source %q; there are:\n%s", args[0],
-					strings.TrimSuffix(sources.String(), "\n"))
+				return cli.Usagef("there is no source %q: choose one of %s; shoal plan import "+
+					"--help says what each is", args[0], strings.Join(names, ", "))
 			case out == "":
 				return cli.Usagef("say where the model goes: -o x.model.json")
 			}

@@ -70,9 +70,15 @@ type programAnswer struct {
 // startProgram starts a program, each of whose answers may take so long; one that ends with .py is
 // run by Python. The caller calls stop.
 func startProgram(file string, within time.Duration) (*program, error) {
+	if file == "" {
+		return nil, cli.Usagef("--policy exec: names no program; write exec:./mine.py")
+	}
 	path, err := filepath.Abs(file)
 	if err == nil {
-		_, err = os.Stat(path)
+		var info os.FileInfo
+		if info, err = os.Stat(path); err == nil && info.IsDir() {
+			err = errors.New("it is a folder, and no program")
+		}
 	}
 	if err != nil {
 		return nil, cli.Usagef("--policy exec:%s: %v", file, err)

@@ -29,8 +29,12 @@ const maxRunFile = 64 << 20
 // it has printed what is known.
 func (o *options) playRun(out io.Writer) error {
 	if info, err := os.Stat(o.dir); err != nil || !info.IsDir() {
-		return errors.Join(err, fmt.Errorf("--run takes the directory of a run, and %s is none: "+
-			"shoal run prints it, and shoal ps", o.dir))
+		why := ""
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			why = fmt.Sprintf(" (%v)", err)
+		}
+		return fmt.Errorf("--run takes the directory of a run, and %s is none%s: shoal run prints "+
+			"it, and shoal ps", o.dir, why)
 	}
 	var f recorded.Files
 	for name, text := range map[string]*[]byte{"job.json": &f.Job, "sense.jsonl": &f.Sense,
