@@ -42,13 +42,15 @@ class Running:
 
     def read_until(self, pattern):
         """Read the output until a line has the pattern, and return the match. Blocks; fails when
-        the job ends before.
+        the job ends before, or goes on without it for HANG seconds.
         """
+        end = time.monotonic() + HANG
         for line in self._process.stdout:
             self.output += line
             found = re.search(pattern, line)
             if found:
                 return found
+            assert time.monotonic() < end, f"no {pattern!r} in:\n{self.output[-6000:]}"
         raise AssertionError(f"the job ended without {pattern!r}:\n{self.output[-6000:]}")
 
     def wait_for_new_step(self):
