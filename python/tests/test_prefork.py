@@ -175,10 +175,11 @@ sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(
 """
 
 
-def test_where_no_gpu_is_who_asks_for_one_can_be_forked(launch, tmp_path):
+def test_where_no_gpu_is_who_asks_for_one_can_be_forked(launch, tmp_path, monkeypatch):
     """Imports are asked to find GPUs without CUDA; where there is none, to have begun it does no
     harm. The program's environment says nothing of it.
     """
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)
     (tmp_path / "marked.py").write_text(WITHOUT_GPU)
     program = tmp_path / "program.py"
     program.write_text(
