@@ -171,11 +171,15 @@ func (r *Run) ResetMetrics() {
 	r.resetFile(fileMetrics)
 }
 
-// resetFile forgets what was wrong with a file, and has whoever asks for an update later be told
-// that a whole view is needed.
+// resetFile forgets what was wrong with a file, and what updates had of it.
 func (r *Run) resetFile(file string) {
 	delete(r.faults, file)
 	delete(r.notes, "part of "+file)
+	r.requireView()
+}
+
+// requireView has whoever asks for an update later be told that a whole view is needed.
+func (r *Run) requireView() {
 	r.seq += uint64(len(r.recent)) + 1
 	r.recent = nil
 }
@@ -262,8 +266,7 @@ func (r *Run) SetJob(text []byte) {
 	r.setNote(fileJob, "")
 	r.name, r.command, r.ranBy = record.Spec.Name, record.Spec.Command, record.Version
 	r.started = Seconds(record.Started)
-	// Updates have nothing of this, so who has a view from before needs another one.
-	r.seq, r.recent = r.seq+uint64(len(r.recent))+1, nil
+	r.requireView() // updates have nothing of this
 	if r.ranBy != r.version {
 		ranBy := firstNonEmpty(r.ranBy, "of a version that it does not tell")
 		r.setNote(fileJob, fmt.Sprintf("the run is of shoal %s and this is %s: what only that one "+
