@@ -190,9 +190,8 @@ class Average:
                 # An earlier pass of the step may have made it.
                 gradient, p.grad = p.grad, None
                 self._put(p, gradient)
-        exchange = self._path.exchange
+        exchange = self._path.exchange  # of the arena, where no step is void
         exchange.submit_full(len(self._path.buckets), end=True)
-        exchange.try_commit()
         for bucket in exchange.averaged_buckets():
             for tensor, mean in zip(bucket.parameters, bucket.unpack()):
                 if tensor in self._names:
@@ -241,14 +240,18 @@ class Average:
         """Copy the gradient of a parameter into shoal's bucket for `averaging_pass`, and submit the
         buckets that are full now. None = this worker has none.
         """
-        path = self._path
-        i, j = self._place[parameter]
-        path.buckets[i].put(j, gradient)
-        self._missing[i] -= 1
         before = self._full
+        self._fill(parameter, gradient)
         self._count_full()
         if self._full > before:
-            path.exchange.submit_full(self._full, end=False)
+            self._path.exchange.submit_full(self._full, end=False)
+
+    def _fill(self, parameter: Tensor, gradient: Optional[Tensor]) -> None:
+        """Copy the gradient of a parameter to its place in shoal's buckets; None = there is none.
+        """
+        i, j = self._place[parameter]
+        self._path.buckets[i].put(j, gradient)
+        self._missing[i] -= 1
 
     def _count_full(self) -> None:
         """Bring `_full` up to date."""
@@ -294,10 +297,8 @@ class Average:
         path = self._path
         with path.copier.copying_in():
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-                i, j = self._place[parameter]
                 unused = self._used is not None and parameter not in self._used
-                path.buckets[i].put(j, None if unused else gradient)
-                self._missing[i] -= 1
+                self._fill(parameter, None if unused else gradient)
         self._count_full()
         full, first, end = self._full, len(self._taken) == 1, bucket.is_last()
         if end and full < len(self._missing):
