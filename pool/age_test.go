@@ -14,12 +14,7 @@ func TestNoneWaitsForEver(t *testing.T) {
 		m.HostUp(0, "a", 4, "")
 		live, ended := map[string]int64{}, 0 // since when
 		step := func(now int64) {
-			for range 2 {
-				m.Settle(now)
-				for _, w := range m.TakeWrites() {
-					m.Written(now, w)
-				}
-			}
+			settle(m, now)
 			for _, o := range m.TakeOrders() {
 				if o.Verb == StartRun {
 					live[o.Job] = now

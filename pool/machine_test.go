@@ -230,12 +230,7 @@ func asked(t *testing.T, policy string) (m *Machine, submit func(name string, le
 			Asked: most, Priority: priority, Preempt: "shrink"}); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 {
-			m.Settle(2)
-			for _, w := range m.TakeWrites() {
-				m.Written(2, w)
-			}
-		}
+		settle(m, 2)
 	}
 	why = func(name, want string) {
 		t.Helper()
@@ -245,6 +240,25 @@ func asked(t *testing.T, policy string) (m *Machine, submit func(name string, le
 		}
 	}
 	return m, submit, why
+}
+
+// settle has a pool decide at a time, and keep what it writes, until nothing follows from that.
+func settle(m *Machine, now int64) {
+	for range 3 {
+		m.Settle(now)
+		for _, w := range m.TakeWrites() {
+			m.Written(now, w)
+		}
+	}
+}
+
+// leads has host a report that it leads a job with so many workers, and what that has refused; "" =
+// nothing.
+func leads(m *Machine, now int64, job string, workers int, refused string) {
+	m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{{Job: job, Attempt: 1,
+		Part: 1, Live: true, Refused: refused, Led: &Led{Host: "a", Size: workers, Want: workers,
+			Elastic: true, Workers: map[string]int{"a": workers}}}}})
+	settle(m, now)
 }
 
 // A job that waits says for what.
@@ -281,23 +295,13 @@ func TestWhyNot(t *testing.T) {
 	m, submit, why := asked(t, "elastic")
 	m.Reported(2, Report{Host: "a"})
 	submit("big", 1, 4, 0)
-	report := func(now int64, refused string) {
-		m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{{Job: "big", Attempt: 1,
-			Part: 1, Live: true, Refused: refused, Led: &Led{Host: "a", Size: 4, Want: 4,
-				Elastic: true, Workers: map[string]int{"a": 4}}}}})
-		m.Settle(now)
-		for _, w := range m.TakeWrites() {
-			m.Written(now, w)
-		}
-		m.Settle(now)
-	}
-	report(3, "")
+	leads(m, 3, "big", 4, "")
 	submit("urgent", 2, 2, 10)
 	big, urgent := m.jobs["big"], m.jobs["urgent"]
 	if big.State != Resizing || big.change() == nil || urgent.Want.total() != 2 {
 		t.Fatalf("%+v %+v", big.Job, urgent.Job)
 	}
-	report(4, "it has a minimum")
+	leads(m, 4, "big", 4, "it has a minimum")
 	if c := big.Changes[len(big.Changes)-1]; c.Outcome != "refused: it has a minimum" {
 		t.Errorf("%+v", c)
 	}
@@ -314,11 +318,7 @@ func TestLossesAreListed(t *testing.T) {
 	m.Reported(2, Report{Host: "a"})
 	submit("one", 2, 2, 0)
 	report := func(now int64, r JobReport) {
-		m.Settle(now)
-		for _, w := range m.TakeWrites() {
-			m.Written(now, w)
-		}
-		m.Settle(now)
+		settle(m, now)
 		m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{r}})
 	}
 	led := &Led{Host: "a", Size: 2, Want: 2, Elastic: true, Workers: map[string]int{"a": 2}}
@@ -348,11 +348,7 @@ func TestStepsOfAJobThatGoesOn(t *testing.T) {
 	now := int64(2)
 	report := func(r JobReport, steps, goal uint64) {
 		now++
-		m.Settle(now)
-		for _, w := range m.TakeWrites() {
-			m.Written(now, w)
-		}
-		m.Settle(now)
+		settle(m, now)
 		r.Job, r.Part = "one", 1
 		if r.Live {
 			r.Led = &Led{Host: "a", Size: 2, Want: 2, Elastic: true, Steps: steps, Goal: goal,

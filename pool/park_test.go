@@ -22,13 +22,7 @@ func TestParkedUntilResumed(t *testing.T) {
 		m, submit, why := asked(t, "fifo")
 		step := func(now int64, jobs ...JobReport) (verbs string) {
 			m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: jobs})
-			for range 2 {
-				m.Settle(now)
-				for _, w := range m.TakeWrites() {
-					m.Written(now, w)
-				}
-			}
-			m.Settle(now)
+			settle(m, now)
 			for _, o := range m.TakeOrders() {
 				verbs += string(o.Verb) + " "
 			}
@@ -98,29 +92,15 @@ func TestParkOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	why("two", "parked by ada; shoal resume two lets it go on")
-	settle := func(now int64) {
-		for range 3 {
-			m.Settle(now)
-			for _, w := range m.TakeWrites() {
-				m.Written(now, w)
-			}
-		}
-	}
-	if settle(4); m.jobs["three"].Want.total() != 1 {
+	if settle(m, 4); m.jobs["three"].Want.total() != 1 {
 		t.Error("a parked job holds up who comes after it")
 	}
-	report := func(now int64, refused string) {
-		m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{{Job: "one", Attempt: 1,
-			Part: 1, Live: true, Refused: refused, Led: &Led{Host: "a", Size: 3, Want: 3,
-				Elastic: true, Workers: map[string]int{"a": 3}}}}})
-		settle(now)
-	}
-	report(5, "")
+	leads(m, 5, "one", 3, "")
 	if err := m.Park(6, "one", "ada"); err != nil {
 		t.Fatal(err)
 	}
-	settle(6)
-	report(7, "it makes no checkpoints")
+	settle(m, 6)
+	leads(m, 7, "one", 3, "it makes no checkpoints")
 	e := m.jobs["one"]
 	if c := e.Changes[len(e.Changes)-1]; e.State != Running || e.ParkBy != "" ||
 		c.Outcome != "refused: it makes no checkpoints" {
@@ -138,31 +118,17 @@ func TestParkRefusedAndShrunk(t *testing.T) {
 	}{{"shrink", 2}, {"park", 4}} {
 		m, submit, _ := asked(t, "elastic")
 		m.Reported(2, Report{Host: "a"})
-		settle := func(now int64) {
-			for range 3 {
-				m.Settle(now)
-				for _, w := range m.TakeWrites() {
-					m.Written(now, w)
-				}
-			}
-		}
 		if _, err := m.Submit(2, Submission{Name: "big", Spec: "x", Min: 1, Max: 4, Asked: 4,
 			Preempt: c.preempt}); err != nil {
 			t.Fatal(err)
 		}
-		settle(2)
-		report := func(now int64, refused string) {
-			m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{{Job: "big",
-				Attempt: 1, Part: 1, Live: true, Refused: refused, Led: &Led{Host: "a", Size: 4,
-					Want: 4, Elastic: true, Workers: map[string]int{"a": 4}}}}})
-			settle(now)
-		}
-		report(3, "")
+		settle(m, 2)
+		leads(m, 3, "big", 4, "")
 		if err := m.Park(4, "big", "ada"); err != nil {
 			t.Fatal(err)
 		}
-		settle(4)
-		report(5, "it makes no checkpoints")
+		settle(m, 4)
+		leads(m, 5, "big", 4, "it makes no checkpoints")
 		big := m.jobs["big"]
 		if big.State != Running || big.Want.total() != 4 {
 			t.Fatalf("preempt %q: %+v", c.preempt, big.Job)

@@ -284,8 +284,8 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 		c.Outcome = "refused: " + j.Refused
 	}
 	m.notef("job %s: %s", e.ID, j.Refused)
-	// What cannot be parked can get smaller; only the pool parks nothing else of a job that it may
-	// park whole.
+	// A job that cannot be parked can still get smaller, unless the pool takes all of its slots or
+	// none.
 	e.Pinned = e.Pinned || e.State != Parking || e.Submission.Preempt == "park"
 	if e.State == Parking {
 		e.State, e.ParkBy, e.Because = Running, "", "it was not parked: "+

@@ -16,16 +16,7 @@ func TestStepsThatAreReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// settle has the store take what is to be written.
-	settle := func(now int64) {
-		for range 3 {
-			m.Settle(now)
-			for _, w := range m.TakeWrites() {
-				m.Written(now, w)
-			}
-		}
-	}
-	settle(0)
+	settle(m, 0)
 	for _, c := range []struct {
 		at    int64 // when it is reported
 		steps uint64
@@ -36,7 +27,7 @@ func TestStepsThatAreReported(t *testing.T) {
 		m.Reported(c.at, Report{Host: "h", Acked: m.seq, Jobs: []JobReport{{Job: id, Attempt: 1,
 			Part: 1, Live: true, Led: &Led{Host: "here", Size: 2, Want: 2, Steps: c.steps,
 				Goal: 100, Workers: map[string]int{"here": 2}}}}})
-		settle(c.at)
+		settle(m, c.at)
 		v, _ := m.Job(id)
 		if v.State != Running || v.Steps != c.steps || v.Goal != 100 || v.Speeds[2] != c.rate ||
 			v.Expect.End != c.end {
