@@ -33,8 +33,6 @@ type elasticJob struct {
 	handsOver func(j *client.Job, number int) error
 
 	started chan int // numbers of workers that the membership ordered; nil on several hosts
-	// onPark is called with what workers tell when the job is to be parked; nil = it is not.
-	onPark func(worker int, step uint64, problem string)
 
 	mu       sync.Mutex        // guards what follows, and averages
 	ledger   map[[2]int]int    // by epoch and sample: how often it has counted
@@ -42,11 +40,16 @@ type elasticJob struct {
 	steps    map[int]int       // by worker: the step in which it has ended
 	events   []agent.Event
 	onEvent  func(e agent.Event) // onEachEvent sets it; nil = nobody is told
+	onPark   parkHeard           // onEachPark sets it; nil = nobody is told
 	released []int               // ranks of workers that were released
 	free     []int               // numbers of these
 	ended    bool                // the job is over
 	endedOK  bool                // and has ended well
 }
+
+// parkHeard is told what a worker says when the job is to be parked: in which step, and the problem
+// that keeps it from that; "" = none.
+type parkHeard func(worker int, step uint64, problem string)
 
 // Errors with which a script has its worker die: alone, or with its host, which the script has
 // killed.
@@ -105,10 +108,21 @@ func (f *elasticJob) onEachEvent(tell func(e agent.Event)) {
 	f.onEvent = tell
 }
 
-// tellPark calls f.onPark, if that is set. It is for agent.Config.
+// onEachPark has a function called from now on, with mu not held, with what workers say when the
+// job is to be parked.
+func (f *elasticJob) onEachPark(tell parkHeard) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.onPark = tell
+}
+
+// tellPark tells what a worker says to who has called onEachPark. It is for agent.Config.
 func (f *elasticJob) tellPark(worker int, step uint64, problem string) {
-	if f.onPark != nil {
-		f.onPark(worker, step, problem)
+	f.mu.Lock()
+	tell := f.onPark
+	f.mu.Unlock()
+	if tell != nil {
+		tell(worker, step, problem)
 	}
 }
 

@@ -15,30 +15,37 @@ import (
 )
 
 // parkedJob is a job of workers in Go that is parked, and the runs that go on from there. The test
-// sets folder; mu guards what follows it.
+// sets folder.
 type parkedJob struct {
-	folder string // of checkpoints; "" = none are made
+	folder  string   // of checkpoints; "" = none are made
+	answers []string // what workers have told the agent when the job was parked; "" = nothing
+	step    uint64   // in which the last of them was parked
 
-	mu      sync.Mutex
-	times   map[int64]int // by sample: how often it was trained on in a committed step
-	answers []string      // what workers have told the agent when the job was parked; "" = nothing
-	step    uint64        // in which the last of them was parked
-	ends    []error       // of the loops
+	mu    sync.Mutex    // guards what follows, while the job runs
+	times map[int64]int // by sample: how often it was trained on in a committed step
+	ends  []error       // of the loops
+}
+
+// parkAnswer is what a worker tells the agent when the job is to be parked.
+type parkAnswer struct {
+	step    uint64
+	problem string // that keeps the worker from it; "" = none
 }
 
 // run trains on the data with so many workers, and asks for the job to be parked in a step; 0 = in
-// none. A worker whose checkpoint is whole has its context end, as if it caught SIGTERM.
+// none. A worker whose checkpoint is whole has its context end, as if it caught SIGTERM. It blocks
+// until all loops have ended, and until the agent has heard of each worker that it is parked or why
+// not, for which no worker waits.
 func (p *parkedJob) run(t *testing.T, workers int, data client.Data, parkIn int) {
 	f := newElasticJob(t, workers, data)
 	signals := make([]context.CancelFunc, workers)
-	f.onPark = func(worker int, step uint64, problem string) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.answers, p.step = append(p.answers, problem), step
+	heard := make(chan parkAnswer, workers)
+	f.onEachPark(func(worker int, step uint64, problem string) {
+		heard <- parkAnswer{step, problem}
 		if problem == "" {
 			signals[worker]()
 		}
-	}
+	})
 	p.ends = nil
 	var jobs []*client.Job
 	var loops []context.Context
@@ -60,6 +67,10 @@ func (p *parkedJob) run(t *testing.T, workers int, data client.Data, parkIn int)
 	}
 	if err := f.group.Wait(); err != nil {
 		t.Fatal(err)
+	}
+	for parkIn > 0 && len(p.answers) < workers {
+		answer := <-heard
+		p.answers, p.step = append(p.answers, answer.problem), answer.step
 	}
 }
 
