@@ -201,7 +201,7 @@ func TestTheHeadIsLostBeforeTheJobBegins(t *testing.T) {
 		p.agents["B"].LinkUp("A")
 		p.agents["B"].LinkDown("A", how)
 		if got, want := left(), "the host that it joined, A, was silent for too long before it "+
-			"told of the job; start the job again"; got != want {
+			"told of the job"; got != want {
 			t.Errorf("B leaves because %q, want %q", got, want)
 		}
 	})

@@ -140,7 +140,7 @@ func (a *Agent) LinkDown(host, how string) {
 	switch {
 	case !known && len(a.up) == 0:
 		a.leaveJob(Leave{Because: member.Because("the host that it joined, " + host + ", " + how +
-			" before it told of the job; start the job again")})
+			" before it told of the job")})
 	case a.leader != nil:
 		a.leader.loseHost(host, how)
 	case a.candidate != nil:

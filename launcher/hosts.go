@@ -277,15 +277,26 @@ func (l *launcher) reportStuckOnce() {
 // the engine's thread.
 func (l *launcher) onThisHostLeft(why string, drained bool) {
 	l.tasks.add(func() {
-		if drained {
+		switch {
+		case drained:
 			l.registry.setDrained()
 			l.leaveJob(nil)
-		} else {
+		case l.registry.knownJob() == nil:
+			l.leaveJob(&untoldError{why})
+		default:
 			l.leaveJob(fmt.Errorf("this host is no part of job %s any more: %s",
-				l.registry.jobName(),
-				why))
+				l.registry.jobName(), why))
 		}
 	})
+}
+
+// untoldError is why a host that has joined a job is no part of it any more before it was told what
+// to run. It can join again as if it had not come yet.
+type untoldError struct{ why string }
+
+// Error says why as a person reads it.
+func (e *untoldError) Error() string {
+	return "this host is no part of the job that it has joined: " + e.why
 }
 
 // failedElsewhereError is the error with which this host's part in the failed job called name ends;

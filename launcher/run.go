@@ -3,6 +3,7 @@ package launcher
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -188,7 +189,8 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 // ServeConfig says how this host takes part in a job that was begun on another. Functions may be
 // nil but for Link; Join and Token may be called from any goroutine.
 type ServeConfig struct {
-	// Link joins the network.
+	// Link joins the network. It is called again where this host is lost before it was told what
+	// to run.
 	Link func(h fabric.Handler) (fabric.Network, error)
 	// Join is HOST:PORT where other hosts join.
 	Join func() string
@@ -221,14 +223,29 @@ type ServeConfig struct {
 	CannotLeave func(why error)
 }
 
+// joins is how often a host joins a job that loses it before it has told the host what to run.
+const joins = 4
+
 // Serve runs the workers that a job wants on this host, and blocks until the job is over, this host
 // has left it, or ctx ends. When the host that leads the job is lost, this one may go on in its
-// place: then Serve sees the job through as Run does, and returns the same errors. It leaves no
-// process, socket or memory behind.
+// place: then Serve sees the job through as Run does, and returns the same errors. A host that is
+// lost before it was told what to run joins again, a few times. Serve leaves no process, socket or
+// memory behind.
 func Serve(ctx context.Context, cfg ServeConfig) error {
 	if err := proc.Supported(); err != nil {
 		return err
 	}
+	for join := 1; ; join++ {
+		err := serveOnce(ctx, cfg)
+		if untold := (*untoldError)(nil); !errors.As(err, &untold) || join == joins {
+			return err
+		}
+		fmt.Fprintf(cfg.Stderr, "shoal: %v; joining again\n", err)
+	}
+}
+
+// serveOnce is Serve of a host that joins once.
+func serveOnce(ctx context.Context, cfg ServeConfig) error {
 	l, err := newLauncher(
 		RunConfig{Dir: cfg.Dir, Kind: cfg.Kind, Stdout: cfg.Stdout, Stderr: cfg.Stderr,
 			Color: cfg.Color, Kill: ctx.Done(), OnStart: cfg.OnJob, Manager: cfg.Manager,

@@ -139,6 +139,7 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 		cannot = func(error) { p.Must() }
 	}
 	var network *tcp.Network
+	unreachable := reportUnreachable(notes, f.join)
 	var wrote error // what has come of the file of --end-file
 	err = launcher.Serve(p.Ctx,
 		launcher.ServeConfig{Manager: f.manager, CannotLeave: cannot,
@@ -146,9 +147,11 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 			Stderr: notes, Color: cli.WantsColor(out) && cli.WantsColor(notes), Leave: p.Asked,
 			Link: func(h fabric.Handler) (fabric.Network, error) {
 				var err error
+				joined.Store(false)
 				network, err = tcp.Join(p.Ctx, f.join, token,
 					tcp.Config{Name: fabric.Host(cli.HostName(f.name)), Listen: f.listen,
-						Version: version.Version, Unreachable: reportUnreachable(notes, f.join)}, h)
+						Version: version.Version, Unreachable: unreachable}, h)
+				unreachable = nil // a job that has answered before has ended where it does not
 				if p.Ctx.Err() != nil {
 					err = cmp.Or(context.Cause(p.Ctx), err)
 				}
