@@ -51,3 +51,16 @@ func CheckOutput(flag, path string) error {
 	}
 	return nil
 }
+
+// CheckNewOutput is CheckOutput, and fails also where something is at the path, unless force says
+// that it may be replaced.
+func CheckNewOutput(flag, path string, force bool) error {
+	if err := CheckOutput(flag, path); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); path != "" && err == nil && !force {
+		return Usagef("%s %s is there already: choose another name, or replace it with --force",
+			flag, path)
+	}
+	return nil
+}

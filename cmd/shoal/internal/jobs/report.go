@@ -40,8 +40,10 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 			if output == "" {
 				return cli.Usagef("say where the report goes: -o report.html, or -o - to print it")
 			}
-			if err := cli.CheckOutput("-o", output); err != nil {
-				return err
+			if output != "-" {
+				if err := cli.CheckNewOutput("-o", output, force); err != nil {
+					return err
+				}
 			}
 			f, err := openWatched(cmd.Context(), args[0])
 			if err != nil {
@@ -54,7 +56,7 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 			if output == "-" {
 				return dash.WriteReport(cmd.OutOrStdout(), view)
 			}
-			if err := writeReport(output, view, force); err != nil {
+			if err := writeReport(output, view); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: open it in a browser\n", output)
@@ -67,18 +69,13 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 	return cmd
 }
 
-// writeReport writes a report as a file, whole or not at all. What is there stays, unless force
-// says other, and what the report is made of in any case.
-func writeReport(path string, view watch.View, force bool) error {
+// writeReport writes a report as a file, whole or not at all, in the place of what is there,
+// but not of what the report is made of.
+func writeReport(path string, view watch.View) error {
 	_, err := os.Lstat(path)
 	folder, _ := os.Stat(filepath.Dir(path))
 	run, _ := os.Stat(view.Dir)
-	switch {
-	case err != nil:
-	case !force:
-		return fmt.Errorf("%s is there already: choose another name, or replace it with --force",
-			path)
-	case filepath.Ext(path) != ".html" && os.SameFile(folder, run):
+	if err == nil && filepath.Ext(path) != ".html" && os.SameFile(folder, run) {
 		return cli.Usagef("%s is a file of the run: choose another name for the report", path)
 	}
 	var b bytes.Buffer

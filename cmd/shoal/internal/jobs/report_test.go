@@ -19,19 +19,16 @@ func TestReportReplacesFilesAlone(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeReport(pipe, watch.View{}, true); err == nil {
+	if err := writeReport(pipe, watch.View{}); err == nil {
 		t.Error("a report was written in the place of a pipe")
 	}
 	if info, err := os.Lstat(pipe); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
 		t.Errorf("the pipe is %v (%v)", info.Mode(), err)
 	}
-	for _, force := range []bool{false, true} {
-		if err := writeReport(file, watch.View{}, force); err != nil {
+	for range 2 {
+		if err := writeReport(file, watch.View{}); err != nil {
 			t.Error(err)
 		}
-	}
-	if err := writeReport(file, watch.View{}, false); err == nil {
-		t.Error("a report was replaced without --force")
 	}
 }
 
@@ -43,7 +40,7 @@ func TestReportReplacesNoRecord(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("old"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err := writeReport(filepath.Join(dir, name), watch.View{Dir: dir}, true)
+		err := writeReport(filepath.Join(dir, name), watch.View{Dir: dir})
 		text, other := os.ReadFile(filepath.Join(dir, name))
 		if other != nil {
 			t.Fatal(other)

@@ -170,17 +170,8 @@ func (f *flags) validate(traceFile string) error {
 		}
 	}
 	same := f.checkOutputs(traceFile)
-	err := cmp.Or(same, cli.CheckOutput("--csv", f.csv), cli.CheckOutput("--html", f.html))
-	if err != nil {
-		return err
-	}
-	for _, file := range []string{f.csv, f.html} {
-		if _, err := os.Lstat(file); file != "" && err == nil && !f.force {
-			return cli.Usagef("%s is there already: choose another name, or replace it with "+
-				"--force", file)
-		}
-	}
-	return nil
+	return cmp.Or(same, cli.CheckNewOutput("--csv", f.csv, f.force),
+		cli.CheckNewOutput("--html", f.html, f.force))
 }
 
 // checkOutputs fails where a file that is written would replace one that is read, or another that
