@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -48,6 +49,23 @@ func CheckOutput(flag, path string) error {
 	if there, err := os.Stat(folder); err != nil || !there.IsDir() {
 		return Usagef("%s %s: there is no folder %s that you may use: make it, or name a file "+
 			"elsewhere", flag, path, folder)
+	}
+	return nil
+}
+
+// CheckFolder fails where a flag names something else than a folder that is there; "" is none. It
+// asks the file system.
+func CheckFolder(flag, path string) error {
+	if path == "" {
+		return nil
+	}
+	switch there, err := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return Usagef("%s %s: there is no such folder", flag, path)
+	case err != nil:
+		return Usagef("%s: %v", flag, err)
+	case !there.IsDir():
+		return Usagef("%s %s is no folder", flag, path)
 	}
 	return nil
 }

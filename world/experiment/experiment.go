@@ -4,6 +4,7 @@
 package experiment
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -78,7 +79,10 @@ func (in *Input) Jobs(name string, gpus int) ([]trace.Job, error) {
 // Curves returns the curves of a folder with a file for each model.
 func (in *Input) Curves(folder string) ([]trace.Curve, error) {
 	curves, _, err := ReadCurves(in.Data, folder, false)
-	return curves, err
+	if err != nil {
+		return nil, fmt.Errorf("the speeds in %s: %w", folder, err)
+	}
+	return curves, nil
 }
 
 // ReadCurves returns the curves of the files in a folder that end with .csv, and what was found in
@@ -113,7 +117,7 @@ func ReadCurves(data fs.FS, folder string, strict bool) (curves []trace.Curve,
 		}
 	}
 	if len(curves) == 0 {
-		return nil, nil, fmt.Errorf("%s has no file that ends with .csv", folder)
+		return nil, nil, errors.New("there is no file that ends with .csv")
 	}
 	return curves, found, nil
 }

@@ -170,8 +170,8 @@ func (f *flags) validate(traceFile string) error {
 		}
 	}
 	same := f.checkOutputs(traceFile)
-	return cmp.Or(same, cli.CheckNewOutput("--csv", f.csv, f.force),
-		cli.CheckNewOutput("--html", f.html, f.force))
+	return cmp.Or(same, cli.CheckFolder("--curves", f.curves),
+		cli.CheckNewOutput("--csv", f.csv, f.force), cli.CheckNewOutput("--html", f.html, f.force))
 }
 
 // checkOutputs fails where a file that is written would replace one that is read, or another that
@@ -385,9 +385,15 @@ func (f *flags) runExperiment(out io.Writer) error {
 	if err != nil {
 		return cli.Usagef("--experiment: %v", err)
 	}
-	data := cmp.Or(f.data, os.Getenv("SHOAL_DATA"))
+	from, data := "--data", f.data
+	if data == "" {
+		from, data = "SHOAL_DATA", os.Getenv("SHOAL_DATA")
+	}
 	if data == "" {
 		return cli.Usagef("say where the public data lie: --data FOLDER, or SHOAL_DATA")
+	}
+	if err := cli.CheckFolder(from, data); err != nil {
+		return err
 	}
 	t, err := e.Run(&experiment.Input{Data: durable.Folder(data), Seed: f.seed,
 		Progress: func(what string, done, all int) {
