@@ -59,12 +59,12 @@ type candidate struct {
 // and no change is under way.
 func (l *Loop) orderBestDecision() []Order {
 	l.twin.Observe(l.now)
-	if since := l.twin.LastInvalidStep(); since != l.since || l.size != l.now.Size {
+	if since := l.twin.LastInvalidStep(); since != l.since || l.sizes.asked != l.now.Size {
 		asOrdered := l.now.Size == int(l.now.Setting.Size)
-		if l.size == 0 || l.releaseLevers(asOrdered) {
+		if l.sizes.asked == 0 || l.releaseLevers(asOrdered) {
 			l.pace = interval
 		}
-		l.since, l.size = since, l.now.Size
+		l.since, l.sizes.asked = since, l.now.Size
 	}
 	o := l.now
 	if r := &o.Levers.Batch; l.tooLarge > 0 && r.IsOpen() {

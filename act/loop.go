@@ -87,19 +87,25 @@ type Loop struct {
 	pace     uint64            // steps from the newest decision to that, if no policy wants less
 	again    uint64            // steps after which a policy wants to be asked again, at most
 	speed    speed
-	noisy    bool       // the noise was known at the newest decision
-	memory   memory     // of the noise
-	changed  uint64     // step at which the newest change has begun or ended
-	tried    int        // members when the newest change was entered
-	tooLarge float64    // samples of a worker at which some have ended; 0 = none has
-	since    uint64     // twin.LastInvalidStep when policies were asked last
-	size     int        // members when policies were asked last
+	noisy    bool    // the noise was known at the newest decision
+	memory   memory  // of the noise
+	changed  uint64  // step at which the newest change has begun or ended
+	tooLarge float64 // samples of a worker at which some have ended; 0 = none has
+	since    uint64  // twin.LastInvalidStep when policies were asked last
+	sizes    sizes
 	released uint64     // step of the newest release; see releaseLevers
 	calm     uint64     // for how many steps after it there is no other one
 	spent    []spending // what changes have cost lately, the newest last
 	whyNots  []WhyNot   // the newest last; at most maxWhyNots
 	faults   []Fault    // that were not taken yet
 	stay     staying
+}
+
+// sizes are what the loop remembers of the number of members.
+type sizes struct {
+	asked     int    // when policies were asked last
+	tried     int    // when the newest change was entered
+	takenBack uint64 // number of the newest change of it that was; 0 = none was
 }
 
 // speed is how fast the job was when somebody looked.
@@ -138,6 +144,7 @@ func New(c Config) (*Loop, error) {
 // nothing. It may be called as often as steps commit, and less often.
 func (l *Loop) Observe(o sense.Observation) []Order {
 	l.memory.restoreNoise(&o)
+	o.TakenBack = l.sizes.takenBack
 	l.now = o
 	if !l.entry.Leads {
 		return nil
@@ -191,7 +198,7 @@ func (l *Loop) hasSpeedJumped() bool {
 // enough steps were made to decide by.
 func (l *Loop) isResized() bool {
 	newest, _ := l.now.Steps.Newest()
-	return l.size != 0 && l.now.Size != l.size && newest.Size == l.now.Size &&
+	return l.sizes.asked != 0 && l.now.Size != l.sizes.asked && newest.Size == l.now.Size &&
 		len(l.now.Steps.Between(l.now.Step-min(l.now.Step, interval), l.now.Step)) >= minMeasure
 }
 
@@ -266,7 +273,7 @@ func (l *Loop) learnChange(c setting.Change) {
 	v := l.findOrAddLever(mainPart(c))
 	switch c.Phase {
 	case setting.Entered:
-		if l.tried = l.now.Size; c.HasPart("sync") {
+		if l.sizes.tried = l.now.Size; c.HasPart("sync") {
 			l.stay.switched = c
 		}
 	case setting.Reverted, setting.Void:
@@ -276,6 +283,9 @@ func (l *Loop) learnChange(c setting.Change) {
 		} // else a search goes on: each trial says more of all other sizes
 		if c.Phase == setting.Reverted {
 			l.recordTakenBack(v, c)
+			if v.name == "size" {
+				l.sizes.takenBack = c.Number
+			}
 		}
 		// see WorkerFailed
 		most := l.samplesOfBusiestWorkers(c)

@@ -347,3 +347,19 @@ func TestSmallestOfTheBest(t *testing.T) {
 		t.Errorf("%d members, where all sizes take the same: %v", j.size, j.phases())
 	}
 }
+
+// A search that adds one member after another ends with the first that is taken back.
+func TestSearchEndsWithWhoIsTakenBack(t *testing.T) {
+	j := newSizedJob(t, act.Auto, policy.Wagenlander{})
+	j.sized = func(n int, samples float64) (took, exposed float64) {
+		exposed = 0.1 * float64(max(n-5, 0))
+		return 0.02 + 0.8*samples/64 + exposed, exposed
+	}
+	j.train(t, 1500)
+	list := j.loop.WhyNots()
+	if j.size != 5 || j.count(setting.Entered) != 2 || len(list) < 2 ||
+		list[len(list)-2].Why != "6 members were taken back" ||
+		list[len(list)-1].Why != "the search has ended at 5 members" {
+		t.Errorf("%d members, %v; %+v", j.size, j.phases(), list)
+	}
+}

@@ -172,7 +172,7 @@ func (l *Loop) samplesOfBusiestWorkers(c setting.Change) (list [2]float64) {
 				s, _ = s.With("shares=" + value) // its texts are of the head
 			}
 		}
-		list[i] = samplesOfBusiestWorker(s, cmp.Or(n[i], l.tried))
+		list[i] = samplesOfBusiestWorker(s, cmp.Or(n[i], l.sizes.tried))
 	}
 	return list
 }

@@ -97,7 +97,8 @@ func TestSamplesOfBusiestInRounds(t *testing.T) {
 	next.Shares = []uint16{119, 119, 43, 119}
 	c := setting.Change{To: "shares=119:119:43:119"}
 	for _, entered := range []setting.Setting{now, next, {}} { // in {} all is as stated
-		l := Loop{tried: 4, entry: Entry{Setting: entered}, now: sense.Observation{Setting: now}}
+		l := Loop{sizes: sizes{tried: 4}, entry: Entry{Setting: entered},
+			now: sense.Observation{Setting: now}}
 		if got, want := l.samplesOfBusiestWorkers(c), samplesOfBusiestWorker(next, 4); got !=
 			[2]float64{8, want} {
 			t.Errorf("%v: %v samples, want 8 and %v", entered, got, want)

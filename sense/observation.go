@@ -28,6 +28,8 @@ type Observation struct {
 	Hosts    []string // by rank, the host of the worker; nil = it is not known
 	// Machines are those of the hosts that have told of theirs, by name.
 	Machines []machine.Host
+	// TakenBack is the number of the newest change of the size that was taken back; 0 = none was.
+	TakenBack uint64
 }
 
 // WhySlow says what of the machine of a host holds up work, in words, such as "its processors are

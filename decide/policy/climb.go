@@ -68,9 +68,10 @@ type climbed struct {
 	Since   uint64  `json:"since"`   // committed steps when that began
 	Before  int     `json:"before"`  // members before them; 0 = there were none
 	Rate    float64 `json:"rate"`    // samples a second of these
+	Now     float64 `json:"now"`     // samples a second of Members, when others were asked for
 	Asked   int     `json:"asked"`   // members that were asked for; 0 = none are now
 	Change  uint64  `json:"change"`  // number of the newest change then
-	Over    bool    `json:"over"`    // the search is
+	Over    bool    `json:"over"`    // the search is; where Asked is not 0, the job is to go back
 }
 
 // climb decides by such a rule: it waits for so many steps, measures the newer half of them, and
@@ -97,15 +98,21 @@ func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 		return decide.NoChange(why)
 	}
 	switch n := o.Size; {
+	case s.Asked != 0 && n == s.Members && o.TakenBack > s.Change:
+		asked := s.Asked
+		s.Over, s.Asked = true, 0
+		return decide.NoChange(fmt.Sprintf("%s %s taken back", plural.Of(asked, "member"),
+			plural.Verb(asked, "was", "were")))
+	case s.Over && s.Asked != 0 && n == s.Members: // it was not done yet
+		to := withSize(o, s.Asked)
+		return decide.Decision{To: &to, Because: fmt.Sprintf("%d members bring too little, and "+
+			"the search ends at %d", n, s.Asked), Least: anyGain}
 	case s.Over:
+		s.Asked = 0
 		return decide.NoChange("the search has ended at " + plural.Of(n, "member"))
-	case s.Asked != 0 && n == s.Members && o.Setting.Number > s.Change: // they were taken back
-		s.Over = true
-		return decide.NoChange(fmt.Sprintf("%s %s taken back", plural.Of(s.Asked, "member"),
-			plural.Verb(s.Asked, "was", "were")))
 	case s.Asked != 0 && n == s.Asked:
-		*s = climbed{Members: n, Since: o.Step, Before: s.Members, Rate: s.Rate}
-	case n != s.Members:
+		*s = climbed{Members: n, Since: o.Step, Before: s.Members, Rate: s.Now}
+	case n != s.Members, s.Asked != 0 && o.Setting.Number > s.Change: // something else has changed
 		*s = climbed{Members: n, Since: o.Step}
 	}
 	if o.Step < s.Since+steps {
@@ -129,14 +136,11 @@ func (s *climbed) decide(o sense.Observation, steps uint64, each int,
 			s.Over, next = true, s.Before
 		}
 	}
-	if !s.Over {
-		s.Rate = rate.Mid
-	}
 	if uint64(next) > o.Levers.Size.To || uint64(next) < o.Levers.Size.From {
-		s.Over = true
+		s.Over, s.Asked = true, 0
 		return decide.NoChange(why + "; there is no room for others")
 	}
-	s.Asked, s.Change = next, o.Setting.Number
+	s.Now, s.Asked, s.Change = rate.Mid, next, o.Setting.Number
 	to := withSize(o, next)
 	return decide.Decision{To: &to, Because: why, Least: anyGain}
 }

@@ -15,10 +15,23 @@ import (
 // change that is worth the factor `keeps` at least. It returns the sizes that the job has had.
 func climber(t *testing.T, p decide.Policy, took func(members int) float64, from, most int,
 	hosts int, keeps float64) (sizes []int) {
-	o := members(from, most)
+	return climbed(t, p, took, members(from, most), hosts, func(o *sense.Observation, n int) {
+		o.Setting.Number++ // also where it is taken back
+		if n > o.Size && took(o.Size)/took(n) < keeps {
+			o.TakenBack = o.Setting.Number
+			return
+		}
+		o.Size, o.Setting.Size = n, uint32(n)
+	})
+}
+
+// climbed lets a policy decide about a job whose steps take what a function says. It calls change
+// with each size that the policy asks for, and returns the first size and those.
+func climbed(t *testing.T, p decide.Policy, took func(members int) float64, o sense.Observation,
+	hosts int, change func(o *sense.Observation, n int)) (sizes []int) {
 	o.Steps = &sense.StepSeries{}
 	var state []byte
-	sizes = []int{from}
+	sizes = []int{o.Size}
 	for o.Step < 3000 {
 		o.Step++
 		o.Hosts = nil
@@ -32,16 +45,10 @@ func climber(t *testing.T, p decide.Policy, took func(members int) float64, from
 		if d.Because == "" || !json.Valid(state) && len(state) > 0 {
 			t.Fatalf("%+v, it remembers %s", d, state)
 		}
-		if d.To == nil {
-			continue
+		if d.To != nil {
+			sizes = append(sizes, int(d.To.Setting.Size))
+			change(&o, int(d.To.Setting.Size))
 		}
-		n := int(d.To.Setting.Size)
-		sizes = append(sizes, n)
-		o.Setting.Number++ // also where it is taken back
-		if n > o.Size && took(o.Size)/took(n) < keeps {
-			continue
-		}
-		o.Size, o.Setting.Size = n, uint32(n)
 	}
 	return sizes
 }
@@ -80,6 +87,27 @@ func TestClimbing(t *testing.T) {
 		if d, _ := (policy.Wagenlander{}).Decide(o, nil, []byte(bad)); d.To != nil ||
 			!strings.Contains(d.Because, "closed") {
 			t.Errorf("with the state %q: %+v", bad, d)
+		}
+	}
+}
+
+// A change of another lever, in place of the members that were asked for, takes nobody back: the
+// search goes on, and so it does where what was asked for is not done for a while.
+func TestClimbingBesideOtherChanges(t *testing.T) {
+	until4 := func(n int) float64 { return 1 / float64(min(n, 4)) }
+	for name, others := range map[string]bool{"others change": true, "nobody changes": false} {
+		asks := 0
+		got := fmt.Sprint(climbed(t, policy.Wagenlander{}, until4, members(2, 9), 1,
+			func(o *sense.Observation, n int) {
+				if asks++; asks%3 == 0 {
+					o.Size, o.Setting.Size = n, uint32(n)
+				} else if !others {
+					return
+				}
+				o.Setting.Number++
+			}))
+		if want := "[2 3 3 3 4 4 4 5 5 5 4 4 4]"; got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
 }
