@@ -77,6 +77,9 @@ A call takes as long as on its slowest rank. The number of calls follows from si
   shoal bench allreduce --python=/usr/bin/python3`,
 		Args: cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.RefuseEmpty(cmd.Flags(), "python"); err != nil {
+				return err
+			}
 			sizes, err := o.validate()
 			if err != nil {
 				return err

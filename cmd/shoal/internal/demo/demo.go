@@ -58,6 +58,9 @@ Data and workers are part of this program: nothing is downloaded, and no Python 
   shoal demo --python=/usr/bin/python3`,
 		Args: cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.RefuseEmpty(cmd.Flags(), "python"); err != nil {
+				return err
+			}
 			return f.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}

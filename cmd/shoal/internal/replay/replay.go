@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,7 +98,7 @@ Policies, and experiments on public data:
 			if f.experiment != "" {
 				return f.runExperiment(cmd.OutOrStdout())
 			}
-			if err := f.validate(args[0]); err != nil {
+			if err := f.validate(args[0], cmd.Flags().Changed("answer-in")); err != nil {
 				return err
 			}
 			return f.run(cmd.OutOrStdout(), args[0])
@@ -148,13 +149,19 @@ func (f *flags) refuseUnused(set *pflag.FlagSet) error {
 		"age", "price", "strict", "csv", "html", "force")
 }
 
-// validate fails for flags that make no sense with a trace.
-func (f *flags) validate(traceFile string) error {
+// isProgram reports whether the name of a policy is that of a program.
+func isProgram(policy string) bool { return strings.HasPrefix(policy, "exec:") }
+
+// validate fails for flags that make no sense with a trace; answerIn = there is --answer-in.
+func (f *flags) validate(traceFile string, answerIn bool) error {
 	switch {
 	case len(f.gpus) == 0:
 		return cli.Usagef("say how many GPUs the cluster has: --gpus 64; no trace says it")
 	case len(f.policies) == 0:
 		return cli.Usagef("--policy is empty: choose one of %s", strings.Join(sched.Names(), ", "))
+	case answerIn && !slices.ContainsFunc(f.policies, isProgram):
+		return cli.Usagef("--answer-in is about a policy that is a program, such as --policy " +
+			"exec:./mine.py; leave it out")
 	case f.answerIn <= 0:
 		return cli.Usagef("--answer-in=%v: it is above 0", f.answerIn)
 	case f.round < 0 || f.round > 0 && f.round < time.Millisecond:

@@ -51,6 +51,9 @@ the next observation. Lines that begin with # are left out.`, cli.ExitCodes, "tr
   shoal policy test mine.py cases.txt --python .venv/bin/python`,
 		Args: cli.Arguments(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.RefuseEmpty(cmd.Flags(), "python"); err != nil {
+				return err
+			}
 			for _, path := range args {
 				if _, err := os.Stat(path); err != nil {
 					return cli.Usagef("%v; give the file of the policy, and that of the cases", err)

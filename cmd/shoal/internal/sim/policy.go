@@ -33,6 +33,7 @@ func (o *options) checkPolicies(cmd *cobra.Command) error {
 			"write the scenario that it prints into a file, and give that to shoal sim with " +
 			"--policy")
 	}
+	inPython := false
 	for i, path := range o.policy {
 		if slices.Contains(o.policy[:i], path) {
 			return cli.Usagef("--policy %s is given twice: leave one out", path)
@@ -49,7 +50,12 @@ func (o *options) checkPolicies(cmd *cobra.Command) error {
 			if err != nil {
 				return err
 			}
+			inPython = true
 		}
+	}
+	if !inPython {
+		return cli.RefuseFlags(cmd.Flags(), "a policy in Python, which --policy names by its file",
+			"python")
 	}
 	return nil
 }
