@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -21,14 +22,15 @@ func isUnseen(c setting.Change) bool {
 func isRateChange(c setting.Change) bool { return slices.Equal(c.Parts(), []string{"rate"}) }
 
 // whyUnseenNotWorthIt returns why a candidate that no trial shows is not worth a change, in words;
-// "" = it is. Its gain is below that of others, that of the rate is none, and it costs no trial.
+// "" = it is. Its gain is below that of others, as it costs no trial, and that of the rate is none.
 func (l *Loop) whyUnseenNotWorthIt(c *candidate) string {
 	switch {
 	case isRateChange(c.change):
 	case !(c.gain > 0):
 		return fmt.Sprintf("nothing can be predicted of %s: %s", c.change.To, c.Guess)
-	case !(c.gain > 1):
-		return fmt.Sprintf("%s may bring %.4gx", c.change.To, c.gain)
+	case !(c.gain > decide.SameGain):
+		return fmt.Sprintf("%s may bring %.4gx, and a change must bring %.4gx", c.change.To, c.gain,
+			decide.SameGain)
 	}
 	return ""
 }

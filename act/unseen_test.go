@@ -52,6 +52,18 @@ func TestStepsBetweenCheckpoints(t *testing.T) {
 	}
 }
 
+// Checkpoints that would save less of the time than what counts as the same stay as they are.
+func TestStepsBetweenCheckpointsThatMatterLittle(t *testing.T) {
+	j := newJob(newLoop(t, act.Auto, policy.Checkpoint{}), 64, batches)
+	j.state.Levers.Save = true
+	j.state.Setting.Save = 1600 // 93 s, where 60 s are best, which saves 0.16 %
+	j.saves = sense.Saves{Cost: 0.5, Writing: 1, Count: 1}
+	j.train(t, 300)
+	if len(j.log) > 0 || !j.hasWhyNot("may bring 1.002x, and a change must bring 1.005x") {
+		t.Errorf("%v %v", j.phases(), j.loop.WhyNots())
+	}
+}
+
 // As long as nothing is known of checkpoints, nothing is predicted of the steps between them.
 func TestStepsBetweenUnknownCheckpoints(t *testing.T) {
 	j := newJob(newLoop(t, act.Auto, policy.Checkpoint{}), 64, batches)
