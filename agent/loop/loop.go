@@ -170,8 +170,13 @@ func (l *Loop) reportOpenLevers(o sense.Observation) {
 	if _, any := o.Steps.Newest(); !any || !l.leads || l.waits {
 		return
 	}
+	// one worker has all of the work, as long as no policy may want others
+	isAlone := o.Size == 1 && !o.Levers.Size.IsOpen()
 	const sharesAreUnequal = " (they are unequal now: shoal set JOB shares=1:1… makes them equal)"
 	if l.mode == act.Off {
+		if isAlone {
+			return
+		}
 		open := "what may change: shares of work, since workers that average in pairs take as " +
 			"many samples as each can"
 		if !setting.MeetsInPairs(o.Setting.Sync) || o.Levers.Alike {
@@ -196,6 +201,7 @@ func (l *Loop) reportOpenLevers(o sense.Observation) {
 		list = append(list, fmt.Sprintf("size %v", o.Levers.Size))
 	}
 	switch {
+	case isAlone:
 	case !o.Levers.Alike:
 		list = append(list, "shares of work")
 	case o.Setting.HasEqualShares():
@@ -206,7 +212,7 @@ func (l *Loop) reportOpenLevers(o sense.Observation) {
 	if o.Levers.Save {
 		list = append(list, "steps between checkpoints")
 	}
-	if o.Levers.Auto {
+	if o.Levers.Auto && !isAlone {
 		list = append(list, "how workers synchronise")
 	}
 	if l.mode == act.Watch {

@@ -27,6 +27,8 @@ type fakeJob struct {
 	closed bool             // nothing is open
 	onMesh bool             // it has a mesh, so nothing is open
 	batch  setting.Range    // what the program has opened
+	size   int              // members
+	most   uint64           // members that policies may want; 0 = the size is closed
 	alike  bool             // all workers weigh alike
 	auto   bool             // policies may change how workers synchronise
 	refuse error            // what Change returns; nil = it makes the change
@@ -37,7 +39,7 @@ type fakeJob struct {
 
 // newJob returns a job that is led here.
 func newJob() *fakeJob {
-	return &fakeJob{leads: true, now: setting.Setting{Batch: 64},
+	return &fakeJob{leads: true, size: 2, now: setting.Setting{Batch: 64},
 		batch: setting.Range{From: 32, To: 1024}}
 }
 
@@ -46,7 +48,7 @@ func (j *fakeJob) train(steps int) {
 	for range steps {
 		j.step++
 		j.steps.Add(sense.StepSample{Step: j.step, Seconds: 0.01, Samples: j.now.Batch,
-			Batch: j.now.Batch, Size: 2, Generation: 1, Change: j.now.Number})
+			Batch: j.now.Batch, Size: j.size, Generation: 1, Change: j.now.Number})
 	}
 }
 
@@ -57,7 +59,7 @@ func (j *fakeJob) Look() (Look, bool) {
 	}
 	entry := j.entry(nil)
 	look := Look{Entries: append(j.news, entry), Observation: sense.Observation{Step: j.step,
-		Size: 2, Setting: j.now, First: 64, Levers: entry.Levers, Steps: &j.steps,
+		Size: j.size, Setting: j.now, First: 64, Levers: entry.Levers, Steps: &j.steps,
 		Now: sense.Duration(j.step) * sense.Second / 100,
 		Noise: noise.Estimate{Known: true, Steps: 100, SquaredNorm: 1, Variance: 5000,
 			Scale: setting.Band{Low: 4000, Mid: 5000, High: 6000}}}}
@@ -67,8 +69,12 @@ func (j *fakeJob) Look() (Look, bool) {
 
 // entry returns how the job trains, with a change that begins or ends; nil = none does.
 func (j *fakeJob) entry(c *setting.Change) act.Entry {
+	levers := setting.Levers{Batch: j.batch, Alike: j.alike, Auto: j.auto}
+	if j.most > 0 {
+		levers.Size = setting.Range{From: 1, To: j.most}
+	}
 	return act.Entry{Step: j.step, Setting: j.now, Trial: j.trial, Change: c, Leads: j.leads,
-		Levers: setting.Levers{Batch: j.batch, Alike: j.alike, Auto: j.auto}}
+		Levers: levers}
 }
 
 // Change implements Job.
@@ -170,6 +176,34 @@ func TestClosedSharesAreTold(t *testing.T) {
 		!strings.HasPrefix(j.told[0], "what may change: batch 32–1024; shares of work are clo") ||
 		!strings.Contains(j.told[0], "unequal now: shoal set JOB shares=1") {
 		t.Errorf("people were told %q", j.told)
+	}
+}
+
+// People are told nothing of shares of work where one worker has all of it, and that stays so.
+func TestSharesOfOneWorkerAreNotTold(t *testing.T) {
+	for _, x := range []struct {
+		mode  act.Mode
+		alike bool
+		most  uint64
+		want  string
+	}{
+		{act.Auto, false, 0, "what may change: batch 32–1024"},
+		{act.Auto, true, 0, "what may change: batch 32–1024"},
+		{act.Auto, false, 4, "what may change: batch 32–1024, size 1–4, shares of work"},
+		{act.Off, false, 0, ""},
+	} {
+		j := newJob()
+		j.size, j.most, j.alike, j.now.Sync, j.now.Round = 1, x.most, x.alike, "pair", 16
+		l := newLoop(t, j, x.mode)
+		runLooks(l, j, 2)
+		if told := strings.Join(j.told, "\n"); told != x.want {
+			t.Errorf("%+v: people were told %q", x, told)
+		}
+		j.size, j.told = 2, nil
+		runLooks(l, j, 2)
+		if told := strings.Join(j.told, "\n"); strings.Contains(told, "shares") != (x.most == 0) {
+			t.Errorf("%+v: when another one has joined people were told %q", x, told)
+		}
 	}
 }
 
