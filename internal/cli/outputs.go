@@ -70,6 +70,21 @@ func CheckFolder(flag, path string) error {
 	return nil
 }
 
+// CheckNewFolder fails where a flag names what is no folder, and where none can be made with those
+// above it; "" is none. It asks the file system.
+func CheckNewFolder(flag, path string) error {
+	for at := path; at != ""; at = filepath.Dir(at) {
+		there, err := os.Stat(at)
+		switch {
+		case err == nil && !there.IsDir():
+			return Usagef("%s %s: %s is no folder: name another", flag, path, at)
+		case err == nil || at == filepath.Dir(at):
+			return nil
+		}
+	}
+	return nil
+}
+
 // CheckNewOutput is CheckOutput, and fails also where something is at the path, unless force says
 // that it may be replaced.
 func CheckNewOutput(flag, path string, force bool) error {

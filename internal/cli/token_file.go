@@ -17,6 +17,14 @@ import (
 // TokenLife is how long hosts may join with the token that shoal run writes.
 const TokenLife = 24 * time.Hour
 
+// CheckToken fails where WriteToken could write no file at path.
+func CheckToken(path string) error {
+	if there, err := os.Stat(path); err == nil && there.IsDir() {
+		return Usagef("--token-file %s is a folder: name a file in it", path)
+	}
+	return CheckNewFolder("--token-file", filepath.Dir(path))
+}
+
 // WriteToken writes a token to a file that only its owner can read, with one rename, and makes its
 // folder if need be. A reader finds the old file or the new one.
 func WriteToken(path, token string) error {

@@ -92,7 +92,7 @@ also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 // it. It reads the token, asks the store if the job is given by its name, and writes to the streams
 // of cmd.
 func (f *agentFlags) run(cmd *cobra.Command) error {
-	err := f.check()
+	err := f.check(cmd)
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,11 @@ func (f *agentFlags) describeHost(cmd *cobra.Command) (err error) {
 }
 
 // check returns what is wrong with the flags; nil = nothing.
-func (f *agentFlags) check() error {
+func (f *agentFlags) check(cmd *cobra.Command) error {
+	err := cli.RefuseEmpty(cmd.Flags(), "join", "job", "token-file", "name", "listen", "log-dir")
+	if err != nil {
+		return err
+	}
 	byName := f.store.at != ""
 	switch {
 	case f.join == "" && !byName || f.tokenFile == "":
@@ -207,7 +211,9 @@ func (f *agentFlags) check() error {
 	case f.slots < 0:
 		return cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
 	}
-	return cmp.Or(cli.CheckAddress("join", f.join), cli.CheckAddress("listen", f.listen))
+	return cmp.Or(cli.CheckAddress("join", f.join), cli.CheckAddress("listen", f.listen),
+		f.store.checkCredentials(cmd.Flags()), f.pod.check(cmd),
+		cli.CheckNewFolder("--log-dir", f.logDir))
 }
 
 // reportUnreachable returns a function that writes to notes, at each failed attempt to join, what a

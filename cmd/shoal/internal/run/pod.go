@@ -25,6 +25,7 @@ type podFlags struct {
 	metrics string // HOST:PORT for Prometheus; "" = none
 	status  string // HOST:PORT at which the job is asked; "" = nowhere
 	token   string // file with the token of who asks
+	secret  string // what that file holds; check reads it
 	end     string // file that gets how this host's part has ended; "" = none
 	trust   string // of shoal run: file with the authority of the job; "" = a new one
 }
@@ -67,7 +68,8 @@ func (f *podFlags) open(cmd *cobra.Command) (*pod, error) {
 	return p, nil
 }
 
-// check fails where the flags are wrong, as far as that shows before anything is opened.
+// check fails where the flags are wrong, as far as that shows before the command listens. It reads
+// the token of --status-token-file, once.
 func (f *podFlags) check(cmd *cobra.Command) error {
 	switch {
 	case f.metrics == "" && cmd.Flags().Changed("metrics"):
@@ -76,14 +78,10 @@ func (f *podFlags) check(cmd *cobra.Command) error {
 		return cli.Usagef("--status-listen ADDRESS and --status-token-file FILE belong " +
 			"together: give both, or neither")
 	}
-	return cmp.Or(cli.CheckOutput("--end-file", f.end), cli.CheckAddress("metrics", f.metrics),
-		cli.CheckAddress("status-listen", f.status))
-}
-
-// openStatus listens at the address of --status-listen, if there is one, for p.
-func (f *podFlags) openStatus(cmd *cobra.Command, p *pod) error {
-	if f.status == "" {
-		return nil
+	err := cmp.Or(cli.RefuseEmpty(cmd.Flags(), "end-file"), cli.CheckOutput("--end-file", f.end),
+		cli.CheckAddress("metrics", f.metrics), cli.CheckAddress("status-listen", f.status))
+	if err != nil || f.token == "" || f.secret != "" {
+		return err
 	}
 	text, err := os.ReadFile(f.token)
 	if err != nil {
@@ -94,7 +92,17 @@ func (f *podFlags) openStatus(cmd *cobra.Command, p *pod) error {
 		return cli.Usagef("--status-token-file %s: its token must be one line of 16 "+
 			"characters or more without spaces", f.token)
 	}
-	if p.server, err = dash.OpenStatus("--status-listen", f.status, token); err != nil {
+	f.secret = token
+	return nil
+}
+
+// openStatus listens at the address of --status-listen, if there is one, for p.
+func (f *podFlags) openStatus(cmd *cobra.Command, p *pod) error {
+	if f.status == "" {
+		return nil
+	}
+	var err error
+	if p.server, err = dash.OpenStatus("--status-listen", f.status, f.secret); err != nil {
 		return cli.AsUsage(err)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "shoal: status at http://%s/v2/job\n", p.server.Addr())

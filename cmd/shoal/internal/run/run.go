@@ -193,8 +193,11 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 // defaults. It fails where the job is not valid. args are the command of the workers.
 func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	var spec job.Spec
+	err := cli.RefuseEmpty(cmd.Flags(), "file", "name")
+	if err != nil {
+		return spec, err
+	}
 	if f.file != "" {
-		var err error
 		done := cli.ExitOnSignal(cmd.Context())
 		spec, err = job.Load(f.file)
 		if done(); err != nil {
@@ -318,8 +321,8 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "",
 		plain: f.plain, notes: cmd.ErrOrStderr()}
 	said := cmd.Flags().Changed
-	if err := cli.RefuseEmpty(cmd.Flags(), "listen", "hosts", "store", "log-dir",
-		"end-file"); err != nil {
+	if err := cli.RefuseEmpty(cmd.Flags(), "listen", "hosts", "token-file",
+		"authority-file"); err != nil {
 		return nil, err
 	}
 	switch {
@@ -365,7 +368,7 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 		}
 		fl.tokenFile = filepath.Join(filepath.Dir(dir), "token")
 	}
-	return fl, nil
+	return fl, cli.CheckToken(fl.tokenFile)
 }
 
 // check returns the fleet that the flags describe and the kind of this host. It fails where the
@@ -382,10 +385,8 @@ func (f *runFlags) check(cmd *cobra.Command, spec job.Spec) (*fleet, string, err
 	if err := others.checkRoom(spec.Workers); err != nil {
 		return nil, "", err
 	}
-	if _, err := f.store.isRemote(); err != nil {
-		return nil, "", err
-	}
-	return others, kind, f.pod.check(cmd)
+	return others, kind, cmp.Or(f.store.check(cmd.Flags()), f.pod.check(cmd),
+		cli.RefuseEmpty(cmd.Flags(), "log-dir"), cli.CheckNewFolder("--log-dir", f.logDir))
 }
 
 // run runs the job until it ends or this host has left it, and writes to stderr how it ended. It

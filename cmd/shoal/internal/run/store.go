@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/nats"
@@ -24,10 +25,39 @@ type storeFlags struct {
 	takeOver    bool   // whether to take a name that is led elsewhere
 }
 
+// maxCredentials bounds what a file with credentials may hold, in bytes.
+const maxCredentials = 1 << 20
+
 // addCredentialsTo defines the flag --store-creds.
 func (f *storeFlags) addCredentialsTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.credentials, "store-creds", "",
 		"`FILE` with the credentials for the NATS servers of the store")
+}
+
+// checkCredentials fails where the flags are empty, or name no file that can be read. An agent that
+// joins by an address needs the file only when its host leads the job.
+func (f *storeFlags) checkCredentials(flags *pflag.FlagSet) error {
+	err := cli.RefuseEmpty(flags, "store", "store-creds")
+	if err != nil || f.credentials == "" {
+		return err
+	}
+	if _, err = durable.Read(f.credentials, maxCredentials); err != nil {
+		return cli.Usagef("--store-creds: %v", err)
+	}
+	return nil
+}
+
+// check fails where the flags of a job that begins are wrong, as far as that shows before the store
+// is opened.
+func (f *storeFlags) check(flags *pflag.FlagSet) error {
+	remote, err := f.isRemote()
+	if err == nil {
+		err = f.checkCredentials(flags)
+	}
+	if err != nil || remote {
+		return err
+	}
+	return cli.CheckNewFolder("--store", f.at)
 }
 
 // isRemote reports whether the store is on servers. It fails where the text of --store could mean

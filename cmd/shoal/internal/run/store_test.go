@@ -2,6 +2,8 @@ package run
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -29,7 +31,8 @@ func TestStoreFlags(t *testing.T) {
 // TestEmptyFlags: what a shell's variable that is not set leaves of a flag is refused.
 func TestEmptyFlags(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
-	for _, flag := range []string{"listen", "hosts", "store", "log-dir", "end-file"} {
+	for _, flag := range []string{"listen", "hosts", "store", "log-dir", "end-file", "file",
+		"name", "token-file", "authority-file", "store-creds"} {
 		cmd := NewCommand()
 		cmd.SetArgs([]string{"--" + flag, "", "--", "true"})
 		cmd.SetOut(io.Discard)
@@ -44,24 +47,38 @@ func TestEmptyFlags(t *testing.T) {
 // TestDryRunChecksFlags: what --dry-run prints is a job that the same flags can run, as far as that
 // shows without it.
 func TestDryRunChecksFlags(t *testing.T) {
-	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	dir := t.TempDir()
+	t.Setenv("XDG_STATE_HOME", dir)
+	file := filepath.Join(dir, "short")
+	if err := os.WriteFile(file, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for want, flags := range map[string][]string{
-		"--slots -1: a host":            {"--listen", ":0", "--slots", "-1"},
-		"--grow is about other hosts":   {"--grow"},
-		"is not HOST:SLOTS":             {"--hosts", "node1"},
-		"-n 4 is more than":             {"-n", "4", "--hosts", "node1:2"},
-		"they need --store":             {"--store-creds", "file"},
-		"it needs --store nats":         {"--store", "/a", "--store-creds", "file"},
-		"--store db:4222: write nats":   {"--store", "db:4222"},
-		"--log-dir is empty":            {"--log-dir", ""},
-		"--kind: ":                      {"--kind", "a b"},
-		"--metrics is empty":            {"--metrics", ""},
-		"--metrics foo":                 {"--metrics", "foo"},
-		"--status-listen foo":           {"--status-listen", "foo", "--status-token-file", "x"},
-		"--status-token-file FILE":      {"--status-listen", ":0"},
-		"--end-file /none/end: there":   {"--end-file", "/none/end"},
-		"--authority-file: open /none:": {"--listen", ":0", "--authority-file", "/none"},
-		"":                              {"--listen", ":0", "--store", "/a", "--grow"},
+		"--status-token-file: open /none:": {"--status-listen", ":0", "--status-token-file",
+			"/none"},
+		"short: its token must be one line": {"--status-listen", ":0", "--status-token-file", file},
+		"--store-creds: open /none:":        {"--store", "nats://db", "--store-creds", "/none"},
+		dir + " is no regular file":         {"--store", "nats://db", "--store-creds", dir},
+		"--store " + file + ": ":            {"--store", file},
+		"--log-dir " + file + "/runs: ":     {"--log-dir", file + "/runs"},
+		"--token-file " + dir + " is a":     {"--listen", ":0", "--token-file", dir},
+		"--token-file " + file + ": ":       {"--listen", ":0", "--token-file", file + "/token"},
+		"--slots -1: a host":                {"--listen", ":0", "--slots", "-1"},
+		"--grow is about other hosts":       {"--grow"},
+		"is not HOST:SLOTS":                 {"--hosts", "node1"},
+		"-n 4 is more than":                 {"-n", "4", "--hosts", "node1:2"},
+		"they need --store":                 {"--store-creds", "file"},
+		"it needs --store nats":             {"--store", "/a", "--store-creds", "file"},
+		"--store db:4222: write nats":       {"--store", "db:4222"},
+		"--log-dir is empty":                {"--log-dir", ""},
+		"--kind: ":                          {"--kind", "a b"},
+		"--metrics is empty":                {"--metrics", ""},
+		"--metrics foo":                     {"--metrics", "foo"},
+		"--status-listen foo":               {"--status-listen", "foo", "--status-token-file", "x"},
+		"--status-token-file FILE":          {"--status-listen", ":0"},
+		"--end-file /none/end: there":       {"--end-file", "/none/end"},
+		"--authority-file: open /none:":     {"--listen", ":0", "--authority-file", "/none"},
+		"":                                  {"--listen", ":0", "--store", "/a", "--grow"},
 	} {
 		var out strings.Builder
 		cmd := NewCommand()
@@ -73,6 +90,28 @@ func TestDryRunChecksFlags(t *testing.T) {
 		if want == "" && (err != nil || !printed) || want != "" &&
 			(err == nil || printed || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%v: %v, want %q; printed: %s", flags, err, want, &out)
+		}
+	}
+}
+
+// TestAgentChecksFlags: an agent refuses at once what it would need only while it serves, or when
+// its host leads the job.
+func TestAgentChecksFlags(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	for want, flags := range map[string][]string{
+		"--store-creds: open /none:": {"--store-creds", "/none"},
+		"--status-token-file: open":  {"--status-listen", ":0", "--status-token-file", "/none"},
+		"--log-dir /dev/null/runs: ": {"--log-dir", "/dev/null/runs"},
+		"--name is empty":            {"--name", ""},
+		"--end-file is empty":        {"--end-file", ""},
+	} {
+		cmd := NewAgentCommand()
+		cmd.SetArgs(append(flags, "--join", "127.0.0.1:1", "--token-file", "/missing"))
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		err := cmd.ExecuteContext(t.Context())
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", flags, err, want)
 		}
 	}
 }
