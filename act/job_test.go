@@ -152,16 +152,15 @@ func (j *job) enterWaiting(t testing.TB) {
 			if c.From+c.To == "" {
 				c.From, c.To = j.state.Setting.Diff(o.Next)
 			}
-			number := c.Number
 			j.moves = 0
-			j.state.Setting = o.Next
-			j.state.Setting.Number = number
+			j.state.Setting = o.Next.EnteredBy(c, j.state.Setting)
 			j.state.Trial, j.state.Change = &c, &c
 			if c.IsAtOnce() {
 				c.Phase, j.state.Trial = setting.Kept, nil
 			}
 		case j.state.Trial != nil && j.state.Trial.Number == c.Number:
-			j.state.Setting, j.state.Trial, j.state.Change = o.Next, nil, &c
+			j.state.Setting = o.Next.EnteredBy(c, j.state.Setting)
+			j.state.Trial, j.state.Change = nil, &c
 		default:
 			t.Fatalf("%+v ends, and %+v is under trial", c, j.state.Trial)
 		}

@@ -44,7 +44,6 @@ type lever struct {
 	before   []value // before the newest changes that were kept, the newest last
 	reverted []way   // changes that were taken back, the newest last
 	learnt   string  // the value that was tried to learn something; "" = none was
-	person   string  // why no policy changes it any more, in words; "" = policies may
 }
 
 // value is a value that a lever had.
@@ -121,9 +120,11 @@ func (l *Loop) whyLeftAlone(c setting.Change, learns bool) string {
 		return ""
 	}
 	for _, part := range c.Parts() {
-		if v := l.findOrAddLever(part); v.person != "" {
-			return v.person
-		} else if v.until.isAhead(l.now) && (part != "rate" || isRateChange(c)) {
+		if n := l.entry.Setting.People[part]; n > 0 {
+			return fmt.Sprintf("a person has set %s (change %d), and it stays", part, n)
+		}
+		v := l.findOrAddLever(part)
+		if v.until.isAhead(l.now) && (part != "rate" || isRateChange(c)) {
 			return fmt.Sprintf("%s, so %s waits until step %d", v.why, v.name, v.until.step)
 		}
 	}
@@ -222,7 +223,7 @@ func (l *Loop) releaseLevers(asOrdered bool) bool {
 		if v.name == "size" && asOrdered {
 			continue
 		}
-		*v = lever{name: v.name, patience: interval, person: v.person}
+		*v = lever{name: v.name, patience: interval}
 	}
 	return true
 }

@@ -261,12 +261,6 @@ func (l *Loop) WorkerFailed(how string) {
 
 // learnChange learns of a change that has begun or ended, which all agents of the job do.
 func (l *Loop) learnChange(c setting.Change) {
-	if c.Policy == "" && c.Who != theWorkers {
-		for _, part := range c.Parts() {
-			l.findOrAddLever(part).person = fmt.Sprintf(
-				"a person has set %s (change %d), and it stays", part, c.Number)
-		}
-	}
 	if c.Phase.IsEnd() {
 		l.twin.Learn(c)
 	}

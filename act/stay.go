@@ -11,10 +11,6 @@ import (
 // one. agent/loop calls WorkersStayed, as all exported methods of the Loop with a lock held;
 // Loop.Observe and Loop.EntryApplied call the others.
 
-// theWorkers is who asks for the change by which the setting goes back to the workers' way. It is
-// no person, so policies may change that again.
-const theWorkers = "the workers"
-
 // Stay is that workers have not gone over to the way to synchronise that a change of the setting
 // names, and go on by the one that they had. The zero value says nothing.
 type Stay struct {
@@ -78,7 +74,7 @@ func (l *Loop) orderSyncOfWorkers() []Order {
 			next.Round = back.Round
 		}
 	}
-	return []Order{{Next: next, Change: setting.Change{Phase: setting.Entered, Who: theWorkers,
-		Because: cutToMaxText(fmt.Sprintf("change %d of how they synchronise is void: %s", s.Number,
-			s.Why))}}}
+	because := fmt.Sprintf("change %d of how they synchronise is void: %s", s.Number, s.Why)
+	return []Order{{Next: next, Change: setting.Change{Phase: setting.Entered,
+		Who: setting.TheWorkers, Because: cutToMaxText(because)}}}
 }

@@ -168,7 +168,6 @@ func (r *leader) requestChange(next setting.Setting, c setting.Change) error {
 	c.Step, c.OptimizerSteps = t.Step, t.OptimizerSteps
 	c.From, c.To, c.Policy, c.Who = t.From, t.To, t.Policy, t.Who
 	if c.Phase == setting.Reverted {
-		next.Number = r.state.Setting.Number
 		if !t.HasPart("size") {
 			next.Size = 0
 		}
@@ -203,8 +202,7 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 	if before.Equal(after) {
 		return fmt.Errorf("the job has this setting already: %v", before)
 	}
-	next.Number = r.state.Setting.Number + 1
-	c.Number = next.Number
+	c.Number = r.state.Setting.Number + 1
 	c.From, c.To = before.Diff(after)
 	if c.IsAtOnce() {
 		if t := r.state.Trial; t != nil {
@@ -303,7 +301,8 @@ func (r *leader) enterChange(e *requestedChange, c *Commit) {
 		r.sizedBy = e.change.AskedBy()
 		r.state.Sized = max(r.state.Sized, r.machine.Record().Sized) + 1
 	}
-	r.state.Setting, r.state.Trial, r.state.Joined = e.next, nil, 0
+	r.state.Setting = e.next.EnteredBy(e.change, r.state.Setting)
+	r.state.Trial, r.state.Joined = nil, 0
 	if e.change.Phase != setting.Reverted {
 		e.change.Step, e.change.OptimizerSteps = r.state.Steps, r.state.OptimizerSteps()
 	}

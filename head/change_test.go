@@ -427,8 +427,7 @@ func TestChangeWaitsForAWholeBatch(t *testing.T) {
 // one is open, the members could not all have the new setting for that.
 func TestChangeWaitsForAQuietStep(t *testing.T) {
 	p := newOpenPair(t)
-	p.mustChange("A", setting.Setting{Batch: 32},
-		setting.Change{Phase: setting.Entered, Who: "ada"})
+	p.mustChange("A", setting.Setting{Batch: 32}, setting.Change{Phase: setting.Entered, Who: "a"})
 	p.endStep(1, 0)
 	p.postAndRun(0, 2, beginCall(topo.World))
 	p.endStep(1, 1, 2, 3)
@@ -444,11 +443,11 @@ func TestChangeWaitsForAQuietStep(t *testing.T) {
 	}
 }
 
-// A host that comes while a change is under trial knows it, and the setting.
+// A host that comes while a change is under trial knows it, and the setting, and who has set it.
 func TestJoiningHostKnowsTheSetting(t *testing.T) {
 	p := newOpenPair(t)
 	p.mustChange("A", setting.Setting{Batch: 32, Shares: []uint16{2, 1, 1, 1}},
-		setting.Change{Phase: setting.Entered, Policy: "batch", Because: "noise"})
+		setting.Change{Phase: setting.Entered, Who: "ada", Because: "noise"})
 	p.endStep(1, 0, 1, 2, 3)
 	p.agents["C"] = head.New(head.Config{Self: "C", Slots: 1})
 	for _, host := range []string{"A", "B"} {
@@ -461,8 +460,9 @@ func TestJoiningHostKnowsTheSetting(t *testing.T) {
 			a.Tick()
 		}
 	}
-	if diff := cmp.Diff(p.agents["A"].State(), p.agents["C"].State()); diff != "" {
-		t.Errorf("A and C know another state: %s", diff)
+	a, c := p.agents["A"].State(), p.agents["C"].State()
+	if diff := cmp.Diff(a, c); diff != "" || c.Setting.People["batch"] != 1 {
+		t.Errorf("A and C know another state, %+v: %s", c, diff)
 	}
 }
 

@@ -2,6 +2,7 @@ package setting
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -122,6 +123,26 @@ func (c Change) HasPart(name string) bool { return slices.Contains(c.Parts(), na
 // is, so there is nothing to be measured.
 func (c Change) IsAtOnce() bool {
 	return c.Policy != "" && slices.Equal(c.Parts(), []string{"rate"})
+}
+
+// TheWorkers is who asks for a change by which the setting names how workers synchronise already.
+const TheWorkers = "the workers"
+
+// EnteredBy returns the setting, to which a job goes from another one by a change, with what that
+// brings beside the parts: the number, and which parts people have set.
+func (s Setting) EnteredBy(c Change, from Setting) Setting {
+	s.Number, s.People = max(c.Number, from.Number), from.People
+	if c.Phase.IsEnd() || c.Policy != "" || c.Who == TheWorkers {
+		return s
+	}
+	s.People = maps.Clone(from.People)
+	for _, part := range c.Parts() {
+		if s.People == nil {
+			s.People = map[string]uint64{}
+		}
+		s.People[part] = c.Number
+	}
+	return s
 }
 
 // Undo returns the setting before the change, where s is the one behind it. An error says that the

@@ -40,6 +40,9 @@ type Setting struct {
 	// Size is the number of members that the job is asked to have, up to MaxSize; 0 = as it was
 	// started, or as people have resized it.
 	Size uint32 `json:"size,omitempty"`
+	// People has the parts that people have set, by name, each with the number of the newest change
+	// by which one has; nil = none. They are no part of the text form, and nobody changes the map.
+	People map[string]uint64 `json:"people,omitempty"`
 }
 
 // MaxSize is the largest number of members, as collective.MaxMembers is.
@@ -195,10 +198,15 @@ func (s Setting) Validate() error {
 	case len(s.Shares) > 0 && !slices.ContainsFunc(s.Shares, func(n uint16) bool { return n > 0 }):
 		return fmt.Errorf("shares=0: somebody must do the work, such as shares=2:1:1")
 	}
+	for name := range s.People {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("%q, which a person is to have set, is no part of a setting", name)
+		}
+	}
 	return checkSync(s.Sync)
 }
 
-// Equal reports whether two settings train alike. Number does not count.
+// Equal reports whether two settings train alike. Number and People do not count.
 func (s Setting) Equal(o Setting) bool {
 	return s.Batch == o.Batch && s.Round == o.Round && slices.Equal(s.Shares, o.Shares) &&
 		s.Sync == o.Sync && s.Rate == o.Rate && s.Save == o.Save && s.Size == o.Size

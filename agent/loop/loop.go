@@ -151,7 +151,7 @@ func (l *Loop) adoptLook(look Look) {
 	l.leads = len(look.Entries) > 0 && look.Entries[len(look.Entries)-1].Leads
 	if l.act == nil {
 		l.act = l.makeLoop()
-		for _, e := range l.past { // a person's changes stay, whoever has come to lead
+		for _, e := range l.past { // what they have shown counts, whoever has come to lead
 			l.act.EntryApplied(e)
 		}
 	}

@@ -85,10 +85,9 @@ func (j *fakeJob) Change(next setting.Setting, c setting.Change) error {
 	j.asked = append(j.asked, c)
 	if j.trial = nil; c.Phase == setting.Entered {
 		c.Number, c.Step = j.now.Number+1, j.step
-		next.Number = c.Number
 		j.trial = &c
 	}
-	j.now = next
+	j.now = next.EnteredBy(c, j.now)
 	j.news = append(j.news, j.entry(&c))
 	return nil
 }
@@ -323,24 +322,29 @@ func TestLostInTheFirstStep(t *testing.T) {
 }
 
 // What a person has set stays, also where another agent comes to lead, whose policies only then
-// begin to run.
+// begin to run, and that of a host that has joined since.
 func TestPersonsChangeOutlivesHead(t *testing.T) {
-	j := newJob()
-	j.leads = false
-	l := newLoop(t, j, act.Auto)
-	runLooks(l, j, 10)
-	c := setting.Change{Number: 1, Phase: setting.Entered, Who: "ada", From: "batch=64",
-		To: "batch=128"}
-	for _, c.Phase = range []setting.Phase{setting.Entered, setting.Kept} {
-		if err := j.Change(setting.Setting{Number: 1, Batch: 128}, c); err != nil {
-			t.Fatal(err)
-		}
+	for _, joins := range []bool{false, true} {
+		j := newJob()
+		j.leads = false
+		l := newLoop(t, j, act.Auto)
 		runLooks(l, j, 10)
-	}
-	j.leads = true
-	runLooks(l, j, 60)
-	if len(j.asked) != 2 {
-		t.Errorf("policies have changed what a person has set: %+v", j.asked)
+		c := setting.Change{Number: 1, Phase: setting.Entered, Who: "ada", From: "batch=64",
+			To: "batch=128"}
+		for _, c.Phase = range []setting.Phase{setting.Entered, setting.Kept} {
+			if err := j.Change(setting.Setting{Batch: 128}, c); err != nil {
+				t.Fatal(err)
+			}
+			runLooks(l, j, 10)
+		}
+		if joins {
+			l = newLoop(t, j, act.Auto)
+		}
+		j.leads = true
+		runLooks(l, j, 60)
+		if len(j.asked) != 2 {
+			t.Errorf("joins: %t; policies have changed what a person has set: %+v", joins, j.asked)
+		}
 	}
 }
 

@@ -262,7 +262,7 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 	} else if p.entry.Trial == nil || p.entry.Trial.Number != c.Number {
 		return // it has ended meanwhile
 	}
-	next.Number = max(c.Number, p.entry.Setting.Number)
+	next = next.EnteredBy(c, p.entry.Setting)
 	if err := p.world.Change(next); err != nil {
 		p.loop.OrderRefused(err)
 		return
