@@ -72,6 +72,9 @@ func (l *Loop) orderBestDecision() []Order {
 		most := (l.tooLarge - 1) * float64(large.Batch) / samplesOfBusiestWorker(large, o.Size)
 		r.To = max(r.From, min(r.To, uint64(most)))
 	}
+	if r := &o.Levers.Batch; o.Samples > 0 { // of a larger batch no step would be whole
+		r.To = min(r.To, max(r.From, o.Setting.Batch, o.Samples/uint64(max(o.Setting.Round, 1))))
+	}
 	var best *candidate
 	l.again = maxInterval
 	for _, m := range l.policies {

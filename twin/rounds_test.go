@@ -148,7 +148,7 @@ func TestBackToEverySteps(t *testing.T) {
 	}
 }
 
-// Rounds that are longer than an epoch are never whole, so nothing is measured, and that is said.
+// Rounds and batches of more than an epoch are never whole, so nothing is measured: that is said.
 func TestRoundsLongerThanAnEpoch(t *testing.T) {
 	_, o := inSync(512)
 	o.Setting.Sync, o.Setting.Round = "pair", 16
@@ -158,6 +158,11 @@ func TestRoundsLongerThanAnEpoch(t *testing.T) {
 		if p := predict(o, localTarget("local", 16)); !strings.Contains(p.Guess, want) {
 			t.Errorf("epochs of %d samples: %q", samples, p.Guess)
 		}
+	}
+	o.Setting.Sync, o.Setting.Round, o.Samples, o.Steps = "", 0, 127, nil
+	want := "no step is whole: an epoch has 127 samples, and a batch 128"
+	if p := predict(o, localTarget("local", 16)); p.Guess != want {
+		t.Errorf("a batch of more than an epoch: %q", p.Guess)
 	}
 }
 

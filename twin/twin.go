@@ -203,7 +203,12 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 // whyNoRate returns why it is not known how fast the job is, in words.
 func (t *Twin) whyNoRate() string {
 	s := t.now.Setting
-	if t.now.Samples > 0 && s.Round > 1 && s.Batch > t.now.Samples/uint64(s.Round) {
+	switch round := uint64(max(s.Round, 1)); {
+	case t.now.Samples == 0 || s.Batch <= t.now.Samples/round:
+	case round == 1:
+		return fmt.Sprintf("no step is whole: an epoch has %d samples, and a batch %d",
+			t.now.Samples, s.Batch)
+	default:
 		return fmt.Sprintf("no round is whole: an epoch of %d samples is shorter than %d steps",
 			t.now.Samples, s.Round)
 	}
