@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -212,13 +213,57 @@ func newestRun(parent, name string) string {
 			led = r
 		}
 	}
-	// Where a host had joined a job on the machine that leads it, that one knows more of it.
+	// Where a host had joined a job on the machine that leads it, that one knows more of it, also
+	// where the host has not noticed yet that the job is over.
 	end, err := ReadResult(led.dir)
-	if led.lives || err == nil && !newest.lives &&
+	if led.lives || err == nil && (!newest.lives || end.GoesOn == "") &&
 		newest.started.Sub(led.started).Seconds() <= end.Seconds {
 		return led.dir
 	}
 	return newest.dir
+}
+
+// RunsBeside returns the directories of other runs that have a part of the job whose run is in dir,
+// the newest one first: hosts that have joined it on this machine, and a run that led it before. A
+// run that has led the job to its end, or leads it since it began, has all, and none is beside it.
+func RunsBeside(dir string) (list []string) {
+	record, err := ReadRecord(dir)
+	if err != nil {
+		return nil
+	}
+	this := readOwnRun(dir, record)
+	if !this.joined && (this.lives || this.goesOn == "" && !this.ended.IsZero()) {
+		return nil
+	}
+	var beside []ownRun
+	entries, _ := os.ReadDir(filepath.Dir(dir))
+	for _, e := range entries {
+		at := filepath.Join(filepath.Dir(dir), e.Name())
+		other, err := ReadRecord(at)
+		if err != nil || at == dir || other.Spec.Name != record.Spec.Name {
+			continue
+		}
+		r := readOwnRun(at, other)
+		if this.isOfOneJob(r) || r.isOfOneJob(this) {
+			beside = append(beside, r)
+		}
+	}
+	slices.SortStableFunc(beside, func(a, b ownRun) int { return b.started.Compare(a.started) })
+	for _, r := range beside {
+		list = append(list, r.dir)
+	}
+	return list
+}
+
+// readOwnRun reads what there is to know of the run in dir, whose job.json is record.
+func readOwnRun(dir string, record Record) ownRun {
+	r := ownRun{dir: dir, started: record.Started, lives: ledgerIsLocked(dir),
+		joined: strings.Contains(filepath.Base(dir), "@")}
+	if end, err := ReadResult(dir); err == nil {
+		r.ended = end.Started.Add(time.Duration(end.Seconds * float64(time.Second)))
+		r.goesOn = end.GoesOn
+	}
+	return r
 }
 
 // ownRun is a run that lies in RunsDir.
@@ -226,6 +271,23 @@ type ownRun struct {
 	dir     string
 	started time.Time
 	lives   bool // its launcher runs
+
+	// What follows newestRun leaves open.
+	joined bool      // whether its host has joined a job that began elsewhere
+	ended  time.Time // zero = it lives, or its launcher was killed
+	goesOn string    // host that led the job when it ended; "" = this run did
+}
+
+// isOfOneJob reports whether a run of the same name that began later has a part of the same job:
+// the other host began while this one ran, or this run left the job before it was over.
+func (r ownRun) isOfOneJob(later ownRun) bool {
+	switch {
+	case later.started.Before(r.started):
+		return false
+	case r.lives || !later.started.After(r.ended):
+		return true
+	}
+	return !r.joined && (r.ended.IsZero() || r.goesOn != "")
 }
 
 // isBefore reports whether a run of the same name tells people less than another one: that lives,

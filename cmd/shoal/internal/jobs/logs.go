@@ -41,7 +41,8 @@ func NewLogsCommand() *cobra.Command {
 Each line begins with the number of its worker, which the worker keeps for life.
 
 JOB is the name of a running job, else of its newest run, or the directory of a run. Of a job on
-several hosts, the host that leads the job has the output of all workers since it leads.`, cli.ExitCodes, "troubleshooting"),
+several hosts, the host that leads the job has the output of all workers since it leads. Where this
+machine has several runs of one job, those that are not shown are named.`, cli.ExitCodes, "troubleshooting"),
 		Example: `  shoal logs train
   shoal logs train -f                      follow until the job ends
   shoal logs train --rank 2                one worker, as it wrote it
@@ -52,7 +53,7 @@ several hosts, the host that leads the job has the output of all workers since i
 			if f.rank < -1 {
 				return cli.Usagef("--rank %d: workers are numbered from 0", f.rank)
 			}
-			dir, live, silent, err := findRun(cmd.Context(), args[0])
+			dir, live, silent, err := f.find(cmd.Context(), args[0], cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -72,6 +73,39 @@ several hosts, the host that leads the job has the output of all workers since i
 	flags.Lookup("rank").DefValue = "all"
 	flags.BoolVar(&f.json, "json", false, "print one JSON object a line")
 	return cmd
+}
+
+// find finds the run to show, as findRun does. Of runs that have parts of one job it takes the one
+// with the output of the worker of --rank, and names the others in notes, which have output of it,
+// or any without --rank; who gives a path has chosen.
+func (f *logsFlags) find(ctx context.Context, name string, notes io.Writer) (dir string,
+	live *control.Job, silent, err error) {
+	dir, live, silent, err = findRun(ctx, name)
+	if err != nil || rundir.IsPath(name) {
+		return dir, live, silent, err
+	}
+	var others []string
+	for _, other := range launcher.RunsBeside(dir) {
+		if workers, err := f.workersIn(other); err == nil && len(workers) > 0 {
+			others = append(others, other)
+		}
+	}
+	own, err := f.workersIn(dir)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	if f.rank >= 0 && len(own) == 0 && len(others) > 0 {
+		newest := others[0]
+		others = others[1:]
+		if dir, live, silent, err = findRun(ctx, newest); err != nil {
+			return "", nil, nil, err
+		}
+	}
+	for _, other := range others {
+		fmt.Fprintf(notes, "shoal: note: %s has other output of this job: shoal logs %[1]s\n",
+			other)
+	}
+	return dir, live, silent, nil
 }
 
 // findRun finds the directory of a run, and the job if it still runs; live is nil otherwise. It
@@ -157,7 +191,7 @@ func hasResult(dir string) bool {
 
 // printNew prints to out what the logs hold that was not printed before.
 func (l *logs) printNew() error {
-	workers, err := l.workersToShow()
+	workers, err := l.workersIn(l.dir)
 	if err != nil {
 		return err
 	}
@@ -184,18 +218,18 @@ func (l *logs) printNew() error {
 	return nil
 }
 
-// workersToShow lists in ascending order the workers that have a log in the directory and that
+// workersIn lists in ascending order the workers that have a log in the directory of a run and that
 // --rank selects. Not all workers of the job need have one: the host that leads has the output of
 // all from the time when it leads, the other hosts that of their own workers.
-func (l *logs) workersToShow() (list []int, err error) {
-	entries, err := os.ReadDir(l.dir)
+func (f *logsFlags) workersIn(dir string) (list []int, err error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
 		var worker int
 		if _, err := fmt.Sscanf(e.Name(), "rank-%d.log", &worker); err == nil &&
-			e.Name() == logName(worker) && (l.rank < 0 || worker == l.rank) {
+			e.Name() == logName(worker) && (f.rank < 0 || worker == f.rank) {
 			list = append(list, worker)
 		}
 	}

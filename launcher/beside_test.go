@@ -1,0 +1,74 @@
+package launcher
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/job"
+)
+
+// TestRunsOfOneJob: of the runs on a machine that have a part of one job, the one that has led it
+// to its end is shown, and beside another one those are named that have a part of the same job.
+func TestRunsOfOneJob(t *testing.T) {
+	for name, c := range map[string]struct {
+		led    *Result // of the run that began at 0 s; nil = its launcher was killed
+		joined *Result // of the host that joined at 5 s; nil = it lives
+		newest string
+		beside []string
+	}{
+		"the host that joined still ends": {led: &Result{Seconds: 9}, newest: "x"},
+		"both are over": {led: &Result{Seconds: 9},
+			joined: &Result{Seconds: 4, GoesOn: "a"}, newest: "x"},
+		"it goes on where the host joined": {led: &Result{Seconds: 9, GoesOn: "b"},
+			newest: "x@b", beside: []string{"x"}},
+		"the host joined again": {led: &Result{Seconds: 2, GoesOn: "b"},
+			newest: "x@b", beside: []string{"x"}},
+		"the one that led was killed": {newest: "x@b", beside: []string{"x"}},
+		"it was another job":          {led: &Result{Seconds: 2}, newest: "x@b"},
+	} {
+		t.Setenv("XDG_STATE_HOME", t.TempDir())
+		parent, err := RunsDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Unix(1000, 0)
+		// add makes a run that began after some seconds, and ends it with a result unless it lives.
+		add := func(dir string, after time.Duration, end *Result, lives bool) {
+			d, _, err := newRunDir(parent, dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = d.close() }) // it may be closed
+			began := begin.Add(after * time.Second)
+			if err := d.writeJob(job.Spec{Name: "x"}, "run", began); err != nil {
+				t.Fatal(err)
+			}
+			if end != nil {
+				end.Started = began
+				if err := d.writeResult(end); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !lives {
+				if err := d.close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		add("x", 0, c.led, false)
+		add("x@b", 5, c.joined, c.joined == nil)
+		dir, err := NewestRun("x")
+		if err != nil || filepath.Base(dir) != c.newest {
+			t.Errorf("%s: %s is shown (%v), want %s", name, dir, err, c.newest)
+		}
+		var beside []string
+		for _, at := range RunsBeside(dir) {
+			beside = append(beside, filepath.Base(at))
+		}
+		if !slices.Equal(beside, c.beside) {
+			t.Errorf("%s: beside %s are %v, want %v", name, c.newest, beside, c.beside)
+		}
+	}
+}
