@@ -9,27 +9,71 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
 // Run runs the scripts *.txtar of a folder, in a home of their own. Beside testscript's own
 // commands they have those of Commands. The TestMain of the package has made the programs known by
-// testscript.Main. The home is removed with the script's folder.
-func Run(t *testing.T, dir string) {
-	testscript.Run(t, testscript.Params{
+// testscript.Main. The home is removed with the script's folder, and at the end of a script, failed
+// or not, all processes that it has started are killed, so that none slows later tests.
+func Run(t *testing.T, dir string) { testscript.Run(t, params(dir)) }
+
+// params says how the scripts of a folder run.
+func params(dir string) testscript.Params {
+	return testscript.Params{
 		Dir:                 dir,
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "state"))
 			env.Setenv("XDG_RUNTIME_DIR", filepath.Join(env.WorkDir, "run"))
 			env.Setenv("RUNS", filepath.Join(env.WorkDir, "state", "shoal", "runs"))
+			env.Defer(func() { killAllOf(env.WorkDir) })
 			return os.Mkdir(filepath.Join(env.WorkDir, "run"), 0o700)
 		},
 		Cmds: Commands(),
-	})
+	}
+}
+
+// killAllOf kills the processes that a script with this folder has started, and those that they
+// have, and blocks until none is left, or for up to dying. Before that testscript would interrupt
+// what runs in the background, where a shell does not pass that on, and wait for it.
+func killAllOf(work string) {
+	for deadline := time.Now().Add(dying); time.Now().Before(deadline); {
+		found := processesOf(work)
+		if len(found) == 0 {
+			return
+		}
+		for _, pid := range found {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+	}
+}
+
+// dying bounds how long processes may take to end once they are killed.
+const dying = 5 * time.Second
+
+// processesOf lists the processes that live and have the environment of a script with this folder.
+// It reads /proc, and finds none where there is no such folder.
+func processesOf(work string) (list []int) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // it may have ended
+		if slices.Contains(strings.Split(string(text), "\x00"), "WORK="+work) {
+			list = append(list, pid)
+		}
+	}
+	return list
 }
 
 // Commands returns the commands "exits CODE command…", which is exec with an exact exit code,
