@@ -362,6 +362,7 @@ class _TrainLoader(_Loader):
     def _batches(self, samples: List[Any]) -> Iterator[Any]:
         """The batches of the step under way, of which this worker has these samples."""
         step, update = self.loader.step, self.accelerator._update
+        update.begin_rest(self.accelerator._models)
         count = -(-step.count // self.batch_size)
         # Accelerate divides by the number of batches that it accumulates.
         whole = -(-(step.count + update.weight) // self.batch_size)
@@ -369,8 +370,6 @@ class _TrainLoader(_Loader):
             self.share = len(cut) / len(samples) * whole
             self.samples = len(cut) if step.weight else 0
             self.last = self.end_of_dataloader = i == count - 1
-            for model in self.accelerator._models:
-                model.require_backward_grad_sync = self.last and update.averages
             yield self._to_device(self.collate(cut or samples[:2]))
         self.share = None
 

@@ -279,15 +279,14 @@ class Elastic:
         """What training_step is in the loop: all samples of the update, and its loss over all
         workers.
         """
-        job, update, device = self._job, self._update, self.args.device
-        assert job is not None and update is not None
+        update, data, device = self._update, self._data, self.args.device
+        assert update is not None and data is not None
         if not part.micros:
             return torch.zeros((), device=device)
         self._backward_pass(model, part)
         update.end(part, [model])
         # Samples of this update that a lost worker has left.
-        assert self._data is not None
-        while self._data.loader.place.left:
+        while data.loader.place.left:
             update.stash([model])
             rest = self._next_part()
             if rest is None:
@@ -329,6 +328,8 @@ class Elastic:
                     self._begin_sums(self._shared)
             if not self._idle:
                 backward(loss, **options)
+            if self._update is not None:
+                self._update.end_backward()
 
         self.accelerator.backward = share
 

@@ -268,12 +268,17 @@ def test_the_steps_of_an_update(view):
     kept, unused = torch.nn.Parameter(torch.zeros(6)), torch.nn.Parameter(torch.zeros(2))
     model = mock.Mock(gradient_as_bucket_view=view, parameters=lambda: [kept, unused])
     kept.grad = first = bucket[:] if view else torch.ones(6)
-    update.add_step(2.0, False, [model])
+    update._weight, update._total = 2.0, 0.0
+    update.stash([model])
     assert kept.grad is None and update.before["gradients"][1] is None
     assert (update.before["gradients"][0] is first) == (not view)
     bucket.zero_()
     kept.grad, unused.grad = torch.full((6,), 4.0), torch.ones(2)
     update.add_step(5.0, False, [model])
+    assert kept.grad.tolist() == pytest.approx([22 / 7] * 6)  # a loop of the user sees it
+    kept.grad.zero_()
+    update.begin_rest([model])
+    assert kept.grad is None
     update.add_step(1.0, True, [model])  # no worker had a gradient
     assert kept.grad.tolist() == [22 / 8] * 6 and unused.grad.tolist() == [5 / 8] * 2
     assert update.before is None

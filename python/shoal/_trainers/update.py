@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, ContextManager, Dict, Iterator, List, Optional
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 import torch
 from torch import Tensor
@@ -34,9 +34,9 @@ class Update:
         # The steps of the update before the one under way: sum of losses, weight and gradients;
         # None = there are none. Workers that join get it.
         self.before: Optional[Dict[str, Any]] = None
-        # Means of the last step by parameter; None = they are the gradients of the parameters, as
-        # are those of parameters that are not in it.
-        self._means: Optional[Dict[Tensor, Optional[Tensor]]] = None
+        # What gives the parameters their gradients behind the backward pass under way; None = they
+        # have them.
+        self._complete: Optional[Callable[[], None]] = None
         # The handle of the call that adds up what all workers have had; None = not made.
         self._sums: Any = None
         self._loss = 0.0  # of the samples of this worker in the step so far
@@ -90,28 +90,42 @@ class Update:
         if not self.averages:
             return model.no_sync()
         average = self._average_of_step(model)
-        return contextlib.nullcontext() if average is None else self._averaging(model, average)
+        if average is None:
+            return contextlib.nullcontext()
+        return self._beside(model, average.averaging_pass())
 
-    @contextlib.contextmanager
-    def accumulating(self, model: Any) -> Iterator[None]:
+    def accumulating(self, model: Any) -> ContextManager[Any]:
         """A block for a backward pass of a step before the last one. `model` is as for `averaging`.
         """
         average = self._average_of_step(model)
-        with model.no_sync(), average.accumulating_pass() if average else contextlib.nullcontext():
-            yield
+        if average is None:
+            return model.no_sync()
+        return self._beside(model, average.accumulating_pass())
+
+    def end_backward(self) -> None:
+        """Give the parameters their gradients, behind the backward pass in a block of `averaging`
+        or of `accumulating`; else they have them at the end of the block. In a block of `averaging`
+        this waits for the other workers.
+        """
+        complete, self._complete = self._complete, None
+        if complete is not None:
+            complete()
 
     def _average_of_step(self, model: Any) -> Optional[Average]:
-        """What averages the gradients of the step under way without DDP; None = DDP does, or this
-        worker is alone.
+        """What averages the gradients of the step under way without DDP; None = DDP does, or nobody
+        where this worker is alone.
         """
-        wanted = self.averages and self.before is not None
+        wanted = self.before is not None and self.averages
         return self._average_beside(model) if wanted else None
 
     @contextlib.contextmanager
-    def _averaging(self, model: Any, average: Average) -> Iterator[None]:
-        """The block of `averaging` where the gradients of the steps before are in DDP's buckets."""
-        with model.no_sync(), average.averaging_pass() as self._means:
+    def _beside(self, model: Any, block: ContextManager[Callable[[], None]]) -> Iterator[None]:
+        """A block for a backward pass that `block` of an Average takes from DDP: the gradients of
+        the steps before are in DDP's buckets.
+        """
+        with model.no_sync(), block as self._complete:
             yield
+            self.end_backward()
 
     def _average_beside(self, model: Any) -> Optional[Average]:
         """What averages the gradients of a model and leaves DDP's buckets alone; None = DDP does,
@@ -154,30 +168,37 @@ class Update:
         self._weight, self._total = weight, loss
         self.loss = loss / weight if weight else float("nan")
 
-    def stash(self, models: List[Any]) -> None:
+    def stash(self, models: List[Any], shown: bool = False) -> None:
         """Keep what the update has so far, after `end`: another step belongs to it. The parameters
-        of the models have no gradients then.
+        of the models have no gradients then; if `shown`, they have theirs until `begin_rest`.
         """
         gradients: List[Optional[Tensor]] = []
         for model in models:
             # The next backward pass by DDP fills its buckets anew.
             copied = getattr(model, "gradient_as_bucket_view", False)
-            copied = copied and self._average_beside(model) is None
+            copied = shown or copied and self._average_beside(model) is None
             for p in trained(model):
                 gradients.append(p.grad.clone() if copied and p.grad is not None else p.grad)
-                p.grad = None
+                p.grad = p.grad if shown else None
         self.before = {"loss": self._total, "weight": self._weight, "gradients": gradients}
+
+    def begin_rest(self, models: List[Any]) -> None:
+        """Before the passes of a step: where it is not the first one of its update, the parameters
+        of the models have no gradients then, whatever they have shown.
+        """
+        for p in (p for model in models for p in trained(model) if self.before is not None):
+            p.grad = None
 
     def add_step(self, weight: float, whole: bool, models: List[Any]) -> None:
         """End a step that is committed, over samples of this weight, where no loss is wanted: the
         gradients of the models become those of the update so far. Unless it is `whole`, keep them:
-        another step belongs to it.
+        another step belongs to it, before which comes `begin_rest`.
         """
         if self.before is not None:
             _, weight = self._merge(0.0, weight, models)
         self._weight, self._total = weight, 0.0
         if not whole:
-            self.stash(models)
+            self.stash(models, shown=True)
 
     def _merge(self, loss: float, weight: float, models: List[Any]) -> Any:
         """Make the gradients of the models, those of the last step, the mean of all steps of the
@@ -186,12 +207,11 @@ class Update:
         """
         assert self.before is not None
         before, self.before = self.before, None
-        means, self._means = self._means, None
         whole = before["weight"] + weight
         part = weight / whole if whole else 0.0
         parameters = [p for model in models for p in trained(model)]
         for p, old in zip(parameters, before["gradients"]):
-            new = p.grad if means is None else means.get(p, p.grad)
+            new = p.grad
             if old is None:
                 p.grad = None if new is None else new * part
             elif new is None:

@@ -160,18 +160,17 @@ class Average:
         return self._paths.arena.copier is HOST
 
     @contextlib.contextmanager
-    def averaging_pass(self) -> Iterator[Dict[Tensor, Optional[Tensor]]]:
-        """Average the gradients of the backward pass in the block, and commit the step behind it,
-        without DDP, which is in a block of `no_sync`: its buckets stay as they are. What earlier
-        passes of the step have added up, in blocks of `accumulating_pass`, counts. No parameter
-        has a gradient then: the dict that this yields has their means, which are in the arena until
-        the next step; None = no worker whose samples count has the gradient. A worker without
-        samples needs none in the block.
+    def averaging_pass(self) -> Iterator[Callable[[], None]]:
+        """Take the gradients of the backward pass in the block from the parameters, without DDP,
+        which is in a block of `no_sync`: its buckets stay as they are. This yields a function, to
+        be called once, behind the pass: it averages the gradients and commits the step. What
+        earlier passes of the step have added up, in blocks of `accumulating_pass`, counts. The
+        parameters have the means then, which are in the arena until the next step; None = no worker
+        whose samples count has the gradient. A worker without samples needs no pass in the block.
 
         Several workers are in the job, and all of them make such a pass, or one by DDP. For the
         CPU alone.
         """
-        means: Dict[Tensor, Optional[Tensor]] = {}
         given: Set[Tensor] = set()
 
         def take(parameter: Tensor, gradient: Optional[Tensor]) -> None:
@@ -182,7 +181,12 @@ class Average:
             self._put(parameter, gradient)
 
         with self._taking_gradients(take):
-            yield means
+            yield lambda: self._complete_pass(given)
+
+    def _complete_pass(self, given: Set[Tensor]) -> None:
+        """Commit the step of an `averaging_pass`, which has given the gradients of these
+        parameters, and have all of them get the means.
+        """
         if not given:
             self._open_step()
         for p in self._parameters:
@@ -195,25 +199,33 @@ class Average:
         for bucket in exchange.averaged_buckets():
             for tensor, mean in zip(bucket.parameters, bucket.unpack()):
                 if tensor in self._names:
-                    means[tensor] = mean
+                    tensor.grad = mean
                 elif mean is not None:  # a buffer of the model
                     self._path.copier.copy_out(tensor.detach(), mean)
         if self._used is not None:
             self._used.clear()
 
     @contextlib.contextmanager
-    def accumulating_pass(self) -> Iterator[None]:
+    def accumulating_pass(self) -> Iterator[Callable[[], None]]:
         """Add up the gradients of the backward pass in the block, as in a block of `no_sync`,
         before an `averaging_pass` of the same step. DDP, which is in such a block, takes no notice:
         else it has the parameters for used in its own next pass too, with find_unused_parameters.
+        This yields a function that gives the parameters their gradients, behind the pass; else they
+        have them at the end of the block.
         """
         found: Dict[Tensor, Optional[Tensor]] = {}
+
+        def give_back() -> None:
+            """Give the parameters the gradients that were taken from them."""
+            while found:
+                parameter, gradient = found.popitem()
+                parameter.grad = gradient
+
         try:
             with self._taking_gradients(found.__setitem__):
-                yield
+                yield give_back
         finally:
-            for parameter, gradient in found.items():
-                parameter.grad = gradient
+            give_back()
 
     @contextlib.contextmanager
     def _taking_gradients(
