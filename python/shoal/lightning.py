@@ -204,8 +204,9 @@ class Strategy(SingleDeviceStrategy):
     def training_step(self, *arguments: Any, **options: Any) -> Any:
         """As Lightning's own. Gradients are averaged in the last batch of a step of the job."""
         if self._train is not None:
-            update = self._update
-            self.model.require_backward_grad_sync = self._train.last and update.averages
+            assert self._update is not None
+            averages = self._train.last and self._update.averages(self.model)
+            self.model.require_backward_grad_sync = averages
         return super().training_step(*arguments, **options)
 
     def validation_step(self, *arguments: Any, **options: Any) -> Any:

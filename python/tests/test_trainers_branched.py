@@ -4,6 +4,7 @@ branch that some steps leave out, while workers join and are lost.
 
 import json
 import pathlib
+import threading
 
 import pytest
 
@@ -64,6 +65,24 @@ def check(folder, batches, needing):
         wanted.update(branched.describe_parameters(model))
         for key, value in wanted.items():
             assert line[key] == (value and pytest.approx(value, rel=1e-9)), line
+
+
+def test_a_worker_joins_one_that_is_alone(training, tmp_path):
+    """What a worker that is alone has used leaves nothing behind for the first step with another
+    one, which does not use it.
+    """
+    with training(1, [0, 1, 2, 3, 4, 12, 14], gates=[4, 10]) as job:
+        job.read_until("GATE 4")
+        asked = threading.Thread(target=job.resize, args=(2,))
+        asked.start()
+        job.wait_for_spare()
+        common.open_gate(tmp_path, 4)
+        job.read_until("GATE 10")
+        asked.join()
+        common.open_gate(tmp_path, 10)
+        output = job.finish()
+    assert "Traceback" not in output, output
+    training.check()
 
 
 def test_workers_are_lost_in_a_step(training):

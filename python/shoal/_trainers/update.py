@@ -59,18 +59,19 @@ class Update:
         """The weight of the samples that the steps before have together; 0 = there are none."""
         return 0 if self.before is None else int(self.before["weight"])
 
-    @property
-    def averages(self) -> bool:
-        """Whether the last backward pass of a step averages gradients. Those of a worker that is
-        alone are the mean already, and stay where they are.
+    def averages(self, model: Any) -> bool:
+        """Whether the last backward pass of a step averages the gradients of a model, and commits
+        the step. Those of a worker that is alone are the mean already, and stay where they are, but
+        where DDP notes which parameters a pass has used: it would keep its notes of a pass that it
+        takes no part in for one that it takes part in, after another worker has joined.
         """
-        return self._job.size > 1
+        return self._job.size > 1 or getattr(model, "find_unused_parameters", False)
 
     def commit_alone(self) -> None:
         """Commit the step, after its last backward pass, where that has not averaged."""
         step = self._job.step
         # The others may have been lost since the pass, which has committed the step then.
-        if step is not None and not step.committed and not self.averages:
+        if step is not None and not step.committed and self._job.size == 1:
             step.commit_without_average()
 
     def begin(self) -> None:
@@ -87,7 +88,7 @@ class Update:
         """A block for the last backward pass of a step, which averages gradients and commits the
         step. `model` is what shoal.torch.ddp returned. Waits for the other workers.
         """
-        if not self.averages:
+        if not self.averages(model):
             return model.no_sync()
         average = self._average_of_step(model)
         if average is None:
@@ -115,7 +116,7 @@ class Update:
         """What averages the gradients of the step under way without DDP; None = DDP does, or nobody
         where this worker is alone.
         """
-        wanted = self.before is not None and self.averages
+        wanted = self.before is not None and self.averages(model)
         return self._average_beside(model) if wanted else None
 
     @contextlib.contextmanager

@@ -167,41 +167,48 @@ class Average:
         earlier passes of the step have added up, in blocks of `accumulating_pass`, counts. The
         parameters have the means then, which are in the arena until the next step; None = no worker
         whose samples count has the gradient. A worker without samples needs no pass in the block.
+        Of a worker that is alone the gradients are the means.
 
-        Several workers are in the job, and all of them make such a pass, or one by DDP. For the
-        CPU alone.
+        All workers make such a pass, or one by DDP. For the CPU alone.
         """
-        given: Set[Tensor] = set()
+        given: Dict[Tensor, Optional[Tensor]] = {}
 
         def take(parameter: Tensor, gradient: Optional[Tensor]) -> None:
             """Take the gradient of a parameter, which is complete."""
             if not given:
                 self._open_step()
-            given.add(parameter)
-            self._put(parameter, gradient)
+            given[parameter] = gradient if self._alone else None
+            if not self._alone:
+                self._put(parameter, gradient)
 
         with self._taking_gradients(take):
             yield lambda: self._complete_pass(given)
 
-    def _complete_pass(self, given: Set[Tensor]) -> None:
+    def _complete_pass(self, given: Dict[Tensor, Optional[Tensor]]) -> None:
         """Commit the step of an `averaging_pass`, which has given the gradients of these
-        parameters, and have all of them get the means.
+        parameters, and have all of them get the means. Of a worker that is alone the values are the
+        gradients.
         """
         if not given:
             self._open_step()
-        for p in self._parameters:
-            if p not in given:
-                # An earlier pass of the step may have made it.
-                gradient, p.grad = p.grad, None
-                self._put(p, gradient)
-        exchange = self._path.exchange  # of the arena, where no step is void
-        exchange.submit_full(len(self._path.buckets), end=True)
-        for bucket in exchange.averaged_buckets():
-            for tensor, mean in zip(bucket.parameters, bucket.unpack()):
-                if tensor in self._names:
-                    tensor.grad = mean
-                elif mean is not None:  # a buffer of the model
-                    self._path.copier.copy_out(tensor.detach(), mean)
+        if self._alone:
+            for parameter, gradient in given.items():
+                parameter.grad = gradient
+            require_open_step(self._job).commit_without_average()
+        else:
+            for p in self._parameters:
+                if p not in given:
+                    # An earlier pass of the step may have made it.
+                    gradient, p.grad = p.grad, None
+                    self._put(p, gradient)
+            exchange = self._path.exchange  # of the arena, where no step is void
+            exchange.submit_full(len(self._path.buckets), end=True)
+            for bucket in exchange.averaged_buckets():
+                for tensor, mean in zip(bucket.parameters, bucket.unpack()):
+                    if tensor in self._names:
+                        tensor.grad = mean
+                    elif mean is not None:  # a buffer of the model
+                        self._path.copier.copy_out(tensor.detach(), mean)
         if self._used is not None:
             self._used.clear()
 
