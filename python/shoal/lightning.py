@@ -254,14 +254,16 @@ class Strategy(SingleDeviceStrategy):
         """
 
         def run() -> Any:
-            """Call the closure, go through the batches of the steps that are left of the update,
-            and return what the closure did.
+            """Call the closure, go through the batches that are left of the update, and return what
+            the closure did. Of a worker that has joined in the middle of an update, Lightning takes
+            the first batch for the last one of the update; the step under way may have more.
             """
             result = closure()
             train, loop = self._train, self._trainer.fit_loop
             assert train is not None and self._update is not None
-            while self._has_lost_samples():
-                self._update.stash([self.model])
+            while not train.last or self._has_lost_samples():
+                if train.last:
+                    self._update.stash([self.model])
                 more = False
                 for batch in train.rest():
                     more = True

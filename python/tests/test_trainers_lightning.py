@@ -18,12 +18,14 @@ from torch_world import TRAINERS, main, world
 WORKER = pathlib.Path(common.__file__).with_name("trainers_lightning.py")
 
 
-def test_losses_and_joins(launch, binary, tmp_path):
+@pytest.mark.parametrize("accumulate", [1, 8])
+def test_losses_and_joins(launch, binary, tmp_path, accumulate):
     """A worker is killed, another joins and rank 0 is killed: the samples of each step are those of
     a training without losses, losses and evaluations those of one worker, and all workers end with
     the same.
     """
-    config = json.dumps(dict(out=str(tmp_path), gates=[5, 9], batch=8, accumulate=1))
+    batch = dict(batch=8 // accumulate, accumulate=accumulate)
+    config = json.dumps(dict(out=str(tmp_path), gates=[5, 9], **batch))
     with running_job.running(
         launch, binary, tmp_path / "end", 3, WORKER, config, prefork=TRAINERS
     ) as job:
