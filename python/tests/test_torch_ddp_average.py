@@ -118,5 +118,33 @@ def test_micro_batches_of_which_the_last_leaves_out_a_parameter():
         assert a is b is None or torch.allclose(torch.tensor(a), torch.tensor(b))
 
 
+def _train_static():
+    """Train with static_graph on a worker that is alone; return its parameters."""
+    import shoal
+    import shoal.torch
+    from shoal._trainers.update import Update
+
+    torch.manual_seed(1)
+    x = torch.randn(24, 3, generator=torch.Generator().manual_seed(2))
+    loader = shoal.torch.loader(TensorDataset(x, x.sum(1, keepdim=True)), 8, seed=5)
+    model = shoal.torch.ddp(torch.nn.Linear(3, 1), static_graph=True)
+    optimizer, update = torch.optim.SGD(model.parameters(), lr=0.1), Update(shoal.join())
+    for x, y in loader:
+        optimizer.zero_grad()
+        with update.averaging(model):
+            F.mse_loss(model(x), y).backward()
+        update.commit_alone()
+        optimizer.step()
+    return [p.tolist() for p in model.parameters()]
+
+
+def test_a_static_graph_of_a_worker_that_is_alone():
+    """DDP takes part in the passes of a static graph, as it does in torch of one process: it
+    refuses those that it has not prepared.
+    """
+    (weight, bias), = world(1, _train_static)
+    assert len(weight[0]) == 3 and len(bias) == 1
+
+
 if __name__ == "__main__":
     main(globals())

@@ -63,9 +63,11 @@ class Update:
         """Whether the last backward pass of a step averages the gradients of a model, and commits
         the step. Those of a worker that is alone are the mean already, and stay where they are, but
         where DDP notes which parameters a pass has used: it would keep its notes of a pass that it
-        takes no part in for one that it takes part in, after another worker has joined.
+        takes no part in for one that it takes part in, after another worker has joined. Of a static
+        graph it refuses such a pass.
         """
-        return self._job.size > 1 or getattr(model, "find_unused_parameters", False)
+        notes = ("find_unused_parameters", "static_graph")
+        return self._job.size > 1 or any(getattr(model, name, False) for name in notes)
 
     def commit_alone(self) -> None:
         """Commit the step, after its last backward pass, where that has not averaged."""
