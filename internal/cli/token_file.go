@@ -50,14 +50,14 @@ func WriteToken(path, token string) error {
 const maxToken = 4 << 10
 
 // ReadToken reads a token from a file, or from stdin if path is "-". A signal that ends ctx
-// meanwhile ends the process.
-func ReadToken(ctx context.Context, stdin io.Reader, path string) (string, error) {
+// meanwhile ends the process. listener is the command that writes such a token, for errors.
+func ReadToken(ctx context.Context, stdin io.Reader, path, listener string) (string, error) {
 	defer ExitOnSignal(ctx)()
 	from := stdin
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return "", fmt.Errorf("the token: %w; copy the file that shoal run --listen wrote", err)
+			return "", fmt.Errorf("the token: %w; copy the file that %s wrote", err, listener)
 		}
 		defer f.Close()
 		from = f
@@ -67,10 +67,10 @@ func ReadToken(ctx context.Context, stdin io.Reader, path string) (string, error
 	switch {
 	case err != nil:
 		return "", fmt.Errorf(
-			"the token: %w; name the file that shoal run --listen wrote, or a copy", err)
+			"the token: %w; name the file that %s wrote, or a copy", err, listener)
 	case token == "" || len(text) > maxToken:
-		return "", errors.New(
-			"the token: what was read holds none; copy the file that shoal run --listen wrote")
+		return "", fmt.Errorf("the token: what was read holds none; copy the file that %s wrote",
+			listener)
 	}
 	return token, nil
 }

@@ -44,8 +44,7 @@ its keeper is started again.`, cli.ExitCodes, "pool"),
 		},
 	}
 	cmd.Flags().BoolVar(&undo, "undo", false, "start jobs there again")
-	cmd.Flags().StringVar(&name, "pool", "", poolUsage)
-	_ = cmd.RegisterFlagCompletionFunc("pool", completePools)
+	addPool(cmd, &name)
 	return cmd
 }
 
@@ -78,9 +77,18 @@ what is left there before it starts anything.`, cli.ExitCodes, "pool"),
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&name, "pool", "", poolUsage)
-	_ = cmd.RegisterFlagCompletionFunc("pool", completePools)
+	addPool(cmd, &name)
 	return cmd
+}
+
+// addPool defines the flag --pool of a command, which is not empty where it is given.
+func addPool(cmd *cobra.Command, name *string) {
+	cmd.Flags().StringVar(name, "pool", "", "`NAME` of the pool (default: the only one of this "+
+		"host)")
+	_ = cmd.RegisterFlagCompletionFunc("pool", completePools)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		return cli.RefuseEmpty(cmd.Flags(), "pool")
+	}
 }
 
 // completeHosts completes a word of a command line with the hosts of a pool.

@@ -95,6 +95,9 @@ func nameWord(name string) string {
 	return " " + name
 }
 
+// listener is the command that writes the tokens of a pool.
+const listener = "shoal pool start --listen"
+
 // joinFlags are the flags of shoal pool join.
 type joinFlags struct {
 	slots      int
@@ -127,6 +130,10 @@ it is back.`, cli.ExitCodes, "pool"),
 		Args: cli.Arguments(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := nameAndSlots(cmd, args, &f.slots)
+			if err != nil {
+				return err
+			}
+			err = cli.RefuseEmpty(cmd.Flags(), "join", "token-file", "name", "listen")
 			if err != nil {
 				return err
 			}
@@ -181,7 +188,7 @@ func (f *joinFlags) keep(cmd *cobra.Command, name string) error {
 	}
 	switch {
 	case f.tokenFile != "":
-		if c.Token, err = cli.ReadToken(ctx, cmd.InOrStdin(), f.tokenFile); err != nil {
+		if c.Token, err = cli.ReadToken(ctx, cmd.InOrStdin(), f.tokenFile, listener); err != nil {
 			return err
 		}
 		cli.WarnIfReadable(notes, f.tokenFile)
@@ -218,7 +225,7 @@ func (f *joinFlags) inBackground(cmd *cobra.Command, name string) error {
 	args = append(args, bandwidthArgs(f.bandwidth)...)
 	token := ""
 	if f.tokenFile != "" {
-		text, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile)
+		text, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile, listener)
 		if err != nil {
 			return err
 		}

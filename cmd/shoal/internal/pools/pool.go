@@ -4,6 +4,7 @@ package pools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -134,11 +135,8 @@ was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 			if err != nil {
 				return err
 			}
-			if err := cli.CheckAddress("listen", f.listen); err != nil {
+			if err := f.check(cmd); err != nil {
 				return err
-			}
-			if f.token != "" && f.listen == "" {
-				return cli.Usagef("--token-file is for other hosts, and needs --listen")
 			}
 			if err := keeper.CheckFree(name); err != nil {
 				return err
@@ -162,6 +160,19 @@ was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
 	flags.BoolVar(&f.background, "background", false, "return when the pool answers, "+
 		"and keep it on")
 	return cmd
+}
+
+// check fails where the flags are wrong, as far as that shows before the pool is kept.
+func (f *startFlags) check(cmd *cobra.Command) error {
+	err := cmp.Or(cli.RefuseEmpty(cmd.Flags(), "policy", "name", "listen", "token-file"),
+		cli.CheckAddress("listen", f.listen))
+	if err != nil || f.token == "" {
+		return err
+	}
+	if f.listen == "" {
+		return cli.Usagef("--token-file is for other hosts, and needs --listen")
+	}
+	return cli.CheckToken(f.token)
 }
 
 // addBandwidth adds the flag --bandwidth.
@@ -301,13 +312,12 @@ func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) err
 
 // inBackground starts the pool in a session of its own, and returns when it answers.
 func (f *startFlags) inBackground(cmd *cobra.Command, name string) error {
-	args := []string{"pool", "start", name, "--slots", strconv.Itoa(f.slots), "--policy", f.policy,
-		"--name", f.host}
-	if f.listen != "" {
-		args = append(args, "--listen", f.listen)
-	}
-	if f.token != "" {
-		args = append(args, "--token-file", f.token)
+	args := []string{"pool", "start", name, "--slots", strconv.Itoa(f.slots)}
+	for flag, text := range map[string]string{"--policy": f.policy, "--name": f.host,
+		"--listen": f.listen, "--token-file": f.token} {
+		if text != "" {
+			args = append(args, flag, text)
+		}
 	}
 	args = append(args, bandwidthArgs(f.bandwidth)...)
 	s, path, err := inSession(cmd, name, "", args)
@@ -461,14 +471,10 @@ func newLsCommand() *cobra.Command {
 			return cli.Table(out, rows)
 		},
 	}
-	cmd.Flags().StringVar(&name, "pool", "", poolUsage)
-	_ = cmd.RegisterFlagCompletionFunc("pool", completePools)
+	addPool(cmd, &name)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the hosts as JSON")
 	return cmd
 }
-
-// poolUsage is the help of the flag --pool.
-const poolUsage = "`NAME` of the pool (default: the only one of this host)"
 
 // completePools completes a word of a command line with the pools that are kept on this host.
 func completePools(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion,

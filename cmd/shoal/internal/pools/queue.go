@@ -57,8 +57,7 @@ same command have ended before.
 	cmd.Flags().BoolVar(&all, "all", false, "show also jobs that are over")
 	cmd.Flags().BoolVar(&watch, "watch", false, "show it again whenever it changes, until Ctrl-C")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the pool as a JSON object")
-	cmd.Flags().StringVar(&name, "pool", "", poolUsage)
-	_ = cmd.RegisterFlagCompletionFunc("pool", completePools)
+	addPool(cmd, &name)
 	return cmd
 }
 

@@ -93,8 +93,7 @@ Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop
 	flags.StringVar(&f.preempt, "preempt", "", "what may be done to it for other jobs: never, "+
 		"shrink or park (default shrink)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
-	flags.StringVar(&f.pool, "pool", "", poolUsage)
-	_ = cmd.RegisterFlagCompletionFunc("pool", completePools)
+	addPool(cmd, &f.pool)
 	flags.BoolVar(&f.json, "json", false, "print the answer as JSON")
 	_ = cmd.RegisterFlagCompletionFunc("preempt", cobra.FixedCompletions(
 		[]cobra.Completion{"never", "shrink", "park"}, cobra.ShellCompDirectiveNoFileComp))
@@ -105,8 +104,11 @@ Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop
 // where the job is not valid. args are the command of the workers.
 func (f *submitFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	var spec job.Spec
+	err := cli.RefuseEmpty(cmd.Flags(), "file", "name", "workers", "deadline", "tenant", "preempt")
+	if err != nil {
+		return spec, err
+	}
 	if f.file != "" {
-		var err error
 		done := cli.ExitOnSignal(cmd.Context())
 		spec, err = job.Load(f.file)
 		if done(); err != nil {

@@ -99,7 +99,8 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	if err := f.describeHost(cmd); err != nil {
 		return err
 	}
-	token, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile)
+	token, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile,
+		"shoal run --listen")
 	if err != nil {
 		return err
 	}
