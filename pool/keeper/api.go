@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/group"
@@ -32,7 +33,7 @@ const (
 	PathResize = "/v1/resize" // POST an Ask: an empty object
 	PathDrain  = "/v1/drain"  // POST an Ask: an empty object
 	PathForget = "/v1/forget" // POST an Ask: an empty object
-	PathEnd    = "/v1/end"    // POST an Ask: an empty object; the keeper ends, and its jobs go on
+	PathEnd    = "/v1/end"    // POST an Ask: an Ending; the keeper ends, and its jobs go on
 )
 
 // State is a pool as it is now.
@@ -42,6 +43,11 @@ type State struct {
 	Now    int64           `json:"now"` // milliseconds since 1970
 	Hosts  []pool.HostView `json:"hosts"`
 	Jobs   []pool.JobView  `json:"jobs"`
+}
+
+// Ending is that a keeper ends. What it has open, another one can have when its process has ended.
+type Ending struct {
+	PID int `json:"pid"` // of its process
 }
 
 // Job is a job of a pool as it is now.
@@ -131,7 +137,7 @@ func (k *keeper) handler() http.Handler {
 // endHandler returns what answers PathEnd: it ends the keeper whose goroutines are those of g.
 func endHandler(g *group.Group) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, struct{}{}, nil)
+		answer(w, Ending{os.Getpid()}, nil)
 		if f, is := w.(http.Flusher); is {
 			f.Flush()
 		}

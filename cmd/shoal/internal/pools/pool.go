@@ -27,6 +27,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
 	"github.com/shoal-ml/shoal/store/nats"
@@ -422,14 +423,12 @@ start finds them. To end a job, use shoal stop.`, cli.ExitCodes, "pool"),
 				return asUsageError(err)
 			}
 			ctx := cmd.Context()
-			err = keeper.Call(ctx, name, keeper.PathEnd, keeper.Ask{Who: cli.Requester()},
-				&struct{}{})
+			var ends keeper.Ending
+			err = keeper.Call(ctx, name, keeper.PathEnd, keeper.Ask{Who: cli.Requester()}, &ends)
 			if err != nil {
 				return err
 			}
-			return cli.Poll(ctx, func() (bool, error) {
-				return keeper.Call(ctx, name, keeper.PathQueue, nil, &keeper.State{}) != nil, nil
-			})
+			return cli.Poll(ctx, func() (bool, error) { return proc.HasEnded(ends.PID), nil })
 		},
 	}
 }
