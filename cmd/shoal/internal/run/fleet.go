@@ -30,7 +30,7 @@ import (
 type fleet struct {
 	job       string     // name of the job
 	listen    string     // address at which other hosts join; "" = this host alone
-	tokenFile string     // file that gets the join token
+	tokenFile string     // file that gets the join token; "" = none does
 	hosts     []sshHost  // hosts on which agents are started over ssh
 	slots     int        // number of workers that this host takes
 	authority []byte     // of the network; nil = a new one
@@ -195,8 +195,8 @@ func (f *fleet) joinAddress() string {
 	return net.JoinHostPort(f.ownAddress(), port)
 }
 
-// invite starts a goroutine for each host of --hosts, which runs an agent there over ssh. Without
-// such hosts it writes the join token to its file, and to notes how other hosts join. The launcher
+// invite starts a goroutine for each host of --hosts, which runs an agent there over ssh. If there
+// is a file for the join token, it writes that, and to notes how other hosts join. The launcher
 // calls it once, when the network is open. It does not wait for the agents; close does.
 func (f *fleet) invite(ctx context.Context) {
 	at, asked := f.joinAddress(), ctx
@@ -220,7 +220,7 @@ func (f *fleet) invite(ctx context.Context) {
 		}
 		return
 	}
-	if len(f.hosts) > 0 {
+	if f.tokenFile == "" {
 		return
 	}
 	if err := cli.WriteToken(f.tokenFile, token); err != nil {

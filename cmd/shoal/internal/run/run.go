@@ -174,8 +174,9 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.slurm, "slurm", false, "in a job of Slurm, where srun starts this once on "+
 		"each node: run one job on all nodes, with --grow, and park and requeue it when Slurm "+
 		"asks for them")
-	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which "+
-		"hosts join to this `FILE` (default: ~/.local/state/shoal/token)")
+	flags.StringVar(&f.token, "token-file", "", "with --listen or --hosts: write the token "+
+		"with which other hosts join to this `FILE` (default with --listen: "+
+		"~/.local/state/shoal/token)")
 	flags.BoolVar(&f.plain, "unencrypted-data", false, "with --listen or --hosts: send tensors "+
 		"in the clear, faster; anyone on the network can read and change them")
 	flags.StringVar(&f.store.at, "store", "", "keep the record of the job on NATS servers "+
@@ -360,6 +361,9 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	var err error
 	if fl.authority, err = readAuthority(f.pod.trust); err != nil {
 		return nil, err
+	}
+	if fl.tokenFile == "" && f.hosts != "" && f.listen == "" {
+		return fl, nil // no other hosts are expected
 	}
 	if fl.tokenFile == "" {
 		dir, err := launcher.RunsDir()
