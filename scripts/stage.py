@@ -23,6 +23,7 @@ GO = {"CGO_ENABLED": "0", "GOFLAGS": os.environ.get("GOFLAGS", "") + " -trimpath
 # two processors. What waits in a loop uses too much of a processor for usage.py to see that it
 # hangs, and too little to come to its limit soon.
 GO_TIMEOUT = "15m"
+MAX_SHOWN = 100_000  # characters of the output of a Go test that has failed
 # Where Python may not keep what it has compiled, each of some hundred processes compiles a current
 # PyTorch again: 2 of the 3 s that it takes to import.
 COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
@@ -144,7 +145,7 @@ class Stage:
         """
         options = ("-json", f"-timeout={GO_TIMEOUT}", *arguments)
         status, output = self.run("go", "test", *options, env=env)
-        printed = collections.defaultdict(str)  # (package, test): text
+        printed = collections.defaultdict(list)  # (package, test): pieces of text
         broken = []  # packages whose failures were counted
         running = {}  # (package, test) that have begun and not ended, in the order of their begin
         for line in output.splitlines():
@@ -155,7 +156,7 @@ class Stage:
             package = event.get("Package") or event.get("ImportPath", "").split(" ")[0]
             test, action = event.get("Test", ""), event["Action"]
             if action in ("output", "build-output"):
-                printed[package, test.split("/")[0]] += event["Output"]
+                printed[package, test.split("/")[0]].append(event["Output"])
                 continue
             if action == "run":
                 running[package, test] = None
@@ -169,19 +170,27 @@ class Stage:
                 )
                 if action == "fail":
                     broken.append(package)
-                    seed = re.findall(r"-test.shuffle .*", printed[package, ""])
-                    self.failures.append(
-                        (f"{package} {test}", "\n".join([printed[package, test], *seed]))
-                    )
+                    seed = re.findall(r"-test.shuffle .*", "".join(printed[package, ""]))
+                    text = self.end_of("".join(printed[package, test]))
+                    self.failures.append((f"{package} {test}", "\n".join([text, *seed])))
             elif action == "fail" and not test and package not in broken:
                 # A test that ended the whole process, or hung, has printed why and never failed.
                 ended = [t for p, t in running if p == package and "/" not in t]
                 broken.append(package)
-                text = "".join(printed[package, t] for t in ("", *ended))
-                self.failures.append((" ".join((package, *ended)), text))
+                text = "".join(piece for t in ("", *ended) for piece in printed[package, t])
+                self.failures.append((" ".join((package, *ended)), self.end_of(text)))
         if status != 0 and not broken:
-            self.failures.append((f"go test {' '.join(arguments)}", "".join(printed.values())))
+            text = "".join(piece for pieces in printed.values() for piece in pieces)
+            self.failures.append((f"go test {' '.join(arguments)}", self.end_of(text)))
         return output
+
+    def end_of(self, text):
+        """What is shown of the text of a test that has failed: one that waits in vain prints its
+        question hundreds of thousands of times.
+        """
+        if len(text) <= MAX_SHOWN:
+            return text
+        return f"(the whole text is in {LOGS / self.name}.log)\n…{text[-MAX_SHOWN:]}"
 
     def pytest(self, python, *arguments):
         """Run pytest with an interpreter, wait for it, and count its tests by its JUnit report."""

@@ -75,6 +75,19 @@ def test_what_a_hanging_go_test_has_printed_is_shown(runner, monkeypatch):
     assert go.failures == [(f"{package} TestStuck", "FAIL\ngoroutine 7\n")]
 
 
+def test_the_end_is_shown_of_a_go_test_that_prints_without_end(runner, monkeypatch):
+    """Of megabytes in hundreds of thousands of lines the end is shown, and found at once."""
+    _, stage = runner
+    line = json.dumps({"Action": "output", "Test": "TestWaits", "Output": "not there yet, again\n"})
+    printed = "\n".join([line] * 300_000 + [json.dumps({"Action": "fail", "Test": "TestWaits"})])
+    monkeypatch.setattr(stage.Stage, "run", lambda *_, **__: (1, printed))
+    go = stage.Stage("go")
+    go.go("./agent")
+    ((title, text),) = go.failures
+    assert title.endswith("TestWaits") and text.endswith("again\n") and "go.log" in text
+    assert len(text) < stage.MAX_SHOWN + 500
+
+
 def test_stages_are_in_the_docs():
     """The table of docs/testing.md has each stage of the runner in one row, with its tiers."""
     listed = subprocess.run([SCRIPTS / "test", "--list"], stdout=subprocess.PIPE, text=True).stdout
