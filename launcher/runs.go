@@ -196,28 +196,27 @@ func newestRun(parent, name string) string {
 	var newest, led ownRun // of all, and of those of jobs that have begun on this host
 	for _, folder := range RunNames() {
 		rest, ok := strings.CutPrefix(folder, name)
-		rest, _, joined := strings.Cut(rest, "@")
+		rest, _, _ = strings.Cut(rest, "@")
 		if !ok || rest != "" && !numbered.MatchString(rest) {
 			continue
 		}
-		r := ownRun{dir: filepath.Join(parent, folder)}
-		record, err := ReadRecord(r.dir)
+		dir := filepath.Join(parent, folder)
+		record, err := ReadRecord(dir)
 		if err != nil {
 			continue
 		}
-		r.started, r.lives = record.Started, ledgerIsLocked(r.dir)
+		r := readOwnRun(dir, record)
 		if !r.isBefore(newest) {
 			newest = r
 		}
-		if !joined && !r.isBefore(led) {
+		if !r.joined && !r.isBefore(led) {
 			led = r
 		}
 	}
 	// Where a host had joined a job on the machine that leads it, that one knows more of it, also
 	// where the host has not noticed yet that the job is over.
-	end, err := ReadResult(led.dir)
-	if led.lives || err == nil && (!newest.lives || end.GoesOn == "") &&
-		newest.started.Sub(led.started).Seconds() <= end.Seconds {
+	if led.lives || !led.ended.IsZero() && (!newest.lives || led.goesOn == "") &&
+		!newest.started.After(led.ended) {
 		return led.dir
 	}
 	return newest.dir
@@ -270,12 +269,10 @@ func readOwnRun(dir string, record Record) ownRun {
 type ownRun struct {
 	dir     string
 	started time.Time
-	lives   bool // its launcher runs
-
-	// What follows newestRun leaves open.
-	joined bool      // whether its host has joined a job that began elsewhere
-	ended  time.Time // zero = it lives, or its launcher was killed
-	goesOn string    // host that led the job when it ended; "" = this run did
+	lives   bool      // its launcher runs
+	joined  bool      // whether its host has joined a job that began elsewhere
+	ended   time.Time // zero = it lives, or its launcher was killed
+	goesOn  string    // host that led the job when it ended; "" = this run did
 }
 
 // isOfOneJob reports whether a run of the same name that began later has a part of the same job:
