@@ -71,13 +71,13 @@ def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
     address, token, end = f"127.0.0.1:{free_port()}", folder / "token", folder / "end"
     prefork = "torch,transformers" if framework == "transformers" else f"torch,{framework}"
     options = ["--min", "2", "--listen", address, "--slots", "4", "--token-file", str(token)]
-    options += ["--prefork", prefork, "--log-dir", str(folder / "run")]
+    options += ["--log-dir", str(folder / "run")]
     options += ["--name", f"bench-{framework}-{os.getpid()}"]
     script = TESTS / f"trainers_{framework}.py"
     launch = types.SimpleNamespace(start=start)
     changed, members = 0, set[int]()  # process ids of the members when the last gate was opened
     with running_job.running(
-        launch, turns.SHOAL, end, 4, script, json.dumps(config), options=options
+        launch, turns.SHOAL, end, 4, script, json.dumps(config), options=options, prefork=prefork
     ) as job, agent(address, token, folder):
 
         def during(gate: int, change, lost: int = 0) -> None:
@@ -128,13 +128,14 @@ def train(framework: str, folder: pathlib.Path, steps: int) -> dict:
     return dict(judge(framework, folder, output, steps, clip, seed), restarts=changed)
 
 
-def start(n, program, *arguments, options=()):
-    """Starts a job of n workers as the tests do, with its output in a pipe; returns the process of
-    the launcher, which the caller ends. running_job calls it.
+def start(n, program, *arguments, options, prefork):
+    """Starts a job of n workers, forks of a process that has imported the modules `prefork`, with
+    its output in a pipe; returns the process of the launcher, which the caller ends. running_job
+    calls it.
     """
-    command = [turns.SHOAL, "run", "-n", str(n), *options, "--", sys.executable, str(program)]
+    command = [turns.SHOAL, "run", "-n", str(n), "--prefork", prefork, *options]
     return subprocess.Popen(
-        [*command, *map(str, arguments)],
+        [*command, "--", sys.executable, str(program), *map(str, arguments)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
