@@ -2,9 +2,12 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/shoal-ml/shoal/internal/durable"
 )
 
 // RefuseSame fails where two files are one. Of each pair it takes what the first is and its path,
@@ -51,6 +54,19 @@ func CheckOutput(flag, path string) error {
 			"elsewhere", flag, path, folder)
 	}
 	return nil
+}
+
+// ReadFile reads a file that the command line names, of up to most bytes, and returns its text and
+// what parse makes of it. Its errors are about the command line, also where there is no such file.
+func ReadFile[T any](path string, most int64, parse func([]byte) (T, error)) (text []byte, value T,
+	err error) {
+	if text, err = durable.Read(path, most); err != nil {
+		return nil, value, AsUsage(err)
+	}
+	if value, err = parse(text); err != nil {
+		return nil, value, AsUsage(fmt.Errorf("%s: %w", path, err))
+	}
+	return text, value, nil
 }
 
 // CheckFolder fails where a flag names something else than a folder that is there; "" is none. It

@@ -57,7 +57,7 @@ func ReadToken(ctx context.Context, stdin io.Reader, path, listener string) (str
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return "", fmt.Errorf("the token: %w; copy the file that %s wrote", err, listener)
+			return "", Usagef("the token: %v; copy the file that %s wrote", err, listener)
 		}
 		defer f.Close()
 		from = f
@@ -66,10 +66,9 @@ func ReadToken(ctx context.Context, stdin io.Reader, path, listener string) (str
 	token := strings.TrimSpace(string(text))
 	switch {
 	case err != nil:
-		return "", fmt.Errorf(
-			"the token: %w; name the file that %s wrote, or a copy", err, listener)
+		return "", Usagef("the token: %v; name the file that %s wrote, or a copy", err, listener)
 	case token == "" || len(text) > maxToken:
-		return "", fmt.Errorf("the token: what was read holds none; copy the file that %s wrote",
+		return "", Usagef("the token: what was read holds none; copy the file that %s wrote",
 			listener)
 	}
 	return token, nil

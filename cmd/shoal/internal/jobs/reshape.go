@@ -12,7 +12,6 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/layout"
 )
@@ -87,13 +86,9 @@ func (f *reshapeFlags) readPlan() error {
 	case f.mesh != "":
 		return cli.Usagef("--plan and --mesh both say which mesh: give one of them")
 	}
-	text, err := durable.Read(f.plan, deployment.MaxBytes)
+	_, d, err := cli.ReadFile(f.plan, deployment.MaxBytes, deployment.Parse)
 	if err != nil {
-		return cli.AsUsage(err)
-	}
-	d, err := deployment.Parse(text)
-	if err != nil {
-		return cli.AsUsage(fmt.Errorf("%s: %w", f.plan, err))
+		return err
 	}
 	if why := d.Runs.WhyNot; why != "" {
 		return cli.Usagef("%s: no job can take this plan, because %s", f.plan, why)

@@ -70,7 +70,7 @@ whether it holds: then the command says so.`,
 				return cli.Usagef("--work=%v: it is above 0, and up to %d", f.work,
 					deployment.MostWork)
 			}
-			_, d, err := readFile(args[0], deployment.MaxBytes, deployment.Parse)
+			_, d, err := cli.ReadFile(args[0], deployment.MaxBytes, deployment.Parse)
 			if err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ whether it holds: then the command says so.`,
 // It fails if there is one.
 func (f *checkFlags) recheckPlan(ctx context.Context, out io.Writer, file string,
 	d *deployment.Deployment) error {
-	clusterText, c, err := readFile(f.cluster, cluster.MaxBytes, cluster.Parse)
+	clusterText, c, err := cli.ReadFile(f.cluster, cluster.MaxBytes, cluster.Parse)
 	if err != nil {
 		return err
 	}

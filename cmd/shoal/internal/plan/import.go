@@ -120,7 +120,7 @@ func importFile(to io.Writer, source importer.Source, file, out, clusterOut stri
 	if err != nil {
 		return err
 	}
-	_, got, err := readFile(file, importer.MaxBytes, source.Read)
+	_, got, err := cli.ReadFile(file, importer.MaxBytes, source.Read)
 	if err != nil {
 		return err
 	}

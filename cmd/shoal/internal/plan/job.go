@@ -42,7 +42,7 @@ func printAssumed(out io.Writer, c *cluster.Cluster) error {
 // The batch of the job is taken where none is given.
 func (f *flags) readMachines(ctx context.Context) (text []byte, c *cluster.Cluster, err error) {
 	if f.job == "" {
-		return readFile(f.cluster, cluster.MaxBytes, cluster.Parse)
+		return cli.ReadFile(f.cluster, cluster.MaxBytes, cluster.Parse)
 	}
 	j, err := control.Find(ctx, f.job)
 	if err != nil {

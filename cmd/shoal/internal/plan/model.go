@@ -30,7 +30,7 @@ var zooMicros = []int{1, 2, 4, 8, 16, 32}
 func readModel(name string, c *cluster.Cluster) (text []byte, m *model.Model, err error) {
 	short, byFormula := strings.CutPrefix(name, zooPrefix)
 	if !byFormula {
-		return readFile(name, model.MaxBytes, model.Parse)
+		return cli.ReadFile(name, model.MaxBytes, model.Parse)
 	}
 	shape, err := zoo.Find(short)
 	if err != nil {

@@ -211,7 +211,7 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 // and says so for people. It returns its mesh; "" = no such plan fits.
 func (f *flags) first(out io.Writer, r planner.Request,
 	keep func(*deployment.Deployment) ([]byte, error)) (mesh string, err error) {
-	_, last, err := readFile(f.from, deployment.MaxBytes, deployment.Parse)
+	_, last, err := cli.ReadFile(f.from, deployment.MaxBytes, deployment.Parse)
 	if err != nil {
 		return "", err
 	}
@@ -233,20 +233,6 @@ func (f *flags) first(out io.Writer, r planner.Request,
 		_, err = fmt.Fprintf(out, "first       %s\n", text)
 	}
 	return mesh, err
-}
-
-// readFile reads a file of at most so many bytes, and what parse makes of it. Errors about its
-// content are those of the command line.
-func readFile[T any](file string, most int64, parse func([]byte) (*T, error)) ([]byte, *T, error) {
-	text, err := durable.Read(file, most)
-	if err != nil {
-		return nil, nil, cli.AsUsage(err)
-	}
-	value, err := parse(text)
-	if err != nil {
-		return nil, nil, cli.AsUsage(fmt.Errorf("%s: %w", file, err))
-	}
-	return text, value, nil
 }
 
 // printPlan prints a plan for people.

@@ -199,12 +199,12 @@ func (o *options) run(out io.Writer, files []string) error {
 // maxFile is how many bytes of a scenario are read.
 const maxFile = 16 << 20
 
-// play plays a file, and if there is a what-if also with that. What is wrong with the scenario is
-// wrong usage.
+// play plays a file, and if there is a what-if also with that. What is wrong with the file or the
+// scenario is wrong usage.
 func (o *options) play(file string) (*played, error) {
 	text, err := durable.Read(file, maxFile)
 	if err != nil {
-		return nil, err
+		return nil, cli.AsUsage(err)
 	}
 	p := &played{File: file}
 	if p.Result, err = o.playText(file, string(text), ""); err != nil || o.what == "" {

@@ -1,32 +1,21 @@
 package state
 
 import (
-	"fmt"
 	"slices"
 
-	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/format/optim"
-	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // What the formats of DeepSpeed need of the flags. One goroutine runs it, that of the command.
 
-// prepareOptimizer changes the tensors of the optimizer in c to what the format needs, with the
-// groups of the file of --groups, if that is given. notes tell the user what was inferred. It reads
-// that file.
-func (m *moveFlags) prepareOptimizer(c *checkpoint.Checkpoint) (notes []string, err error) {
-	var given []optim.Group
+// readGroups reads the file of --groups, if that is given.
+func (m *moveFlags) readGroups() (err error) {
 	if m.groups != "" {
-		text, err := durable.Read(m.groups, optim.MaxGroupsBytes)
-		if err != nil {
-			return nil, err
-		}
-		if given, err = optim.ParseGroups(text); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.groups, err)
-		}
+		_, m.given, err = cli.ReadFile(m.groups, optim.MaxGroupsBytes, optim.ParseGroups)
 	}
-	return c.PrepareOptimizer(m.format, given)
+	return err
 }
 
 // removeModelAxes removes the axes tp, pp and ep from l.mesh and returns their sizes, 0 for one

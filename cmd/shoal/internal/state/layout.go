@@ -9,15 +9,16 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// layoutFlags say which rank has what. One goroutine uses them, that of the command; only spec
-// reads files.
+// layoutFlags say which rank has what. One goroutine uses them, that of the command; only check
+// reads a file, and spec that beside a checkpoint.
 type layoutFlags struct {
 	mesh, preset, file string // "" = not given
 	virtual            int    // number of chunks of layers in each stage of a pipeline
+
+	read *layout.Spec // what the file says; nil = not read
 }
 
 // addTo defines the flags, with a prefix where a command has two layouts.
@@ -43,8 +44,9 @@ func (l *layoutFlags) addPresetTo(flags *pflag.FlagSet, prefix string) {
 // isGiven reports whether any layout is asked for.
 func (l *layoutFlags) isGiven() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
 
-// check fails for flags that are wrong whatever the checkpoint is.
-func (l *layoutFlags) check() error {
+// check fails for flags that are wrong whatever the checkpoint is. It reads the file of --layout,
+// if that is given.
+func (l *layoutFlags) check() (err error) {
 	switch {
 	case l.virtual > 1 && !strings.Contains(l.preset, "megatron-core"):
 		return cli.Usagef("--virtual-stages is of the preset megatron-core; in a layout file it " +
@@ -54,6 +56,9 @@ func (l *layoutFlags) check() error {
 	case l.mesh != "" && l.preset == "":
 		return cli.Usagef("the mesh %s says how many ranks there are, not who has what; add a "+
 			"preset, such as megatron-core or fsdp2", l.mesh)
+	case l.file != "":
+		_, l.read, err = cli.ReadFile(l.file, layout.MaxSpecBytes, layout.Parse)
+		return err
 	case l.preset == "":
 		return nil
 	// which cut over dp
@@ -69,15 +74,11 @@ func (l *layoutFlags) check() error {
 }
 
 // spec returns the layout that is asked for, for the tensors of c; nil if none is. model tells what
-// c does not. It reads the file of --layout, if that is given. The flags are checked.
+// c does not. The flags are checked.
 func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout.Spec, error) {
 	switch {
 	case l.file != "":
-		text, err := durable.Read(l.file, layout.MaxSpecBytes)
-		if err != nil {
-			return nil, err
-		}
-		return layout.Parse(text)
+		return l.read, nil
 	case l.preset == "":
 		return nil, nil
 	}

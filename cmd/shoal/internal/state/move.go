@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/format/optim"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/spelling"
@@ -43,6 +44,7 @@ type moveFlags struct {
 	// stages are, for zero1, the layers with which the stages after the first begin; nil = as SRC.
 	stages []int
 
+	given   []optim.Group         // what groups say; nil = none
 	casts   []checkpoint.Cast     // what dtypes say; set by run
 	rounded checkpoint.CastReport // what cast has done
 }
@@ -256,6 +258,9 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) (err error) {
 	if err := m.check(cmd.Flags()); err != nil {
 		return err
 	}
+	if err := m.readGroups(); err != nil {
+		return err
+	}
 	if m.casts, err = m.castRules(); err != nil {
 		return err
 	}
@@ -272,7 +277,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) (err error) {
 	if err := c.CheckNames(); err != nil {
 		return err
 	}
-	notes, err := m.prepareOptimizer(c)
+	notes, err := c.PrepareOptimizer(m.format, m.given)
 	if err != nil {
 		return err
 	}

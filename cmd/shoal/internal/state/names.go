@@ -9,7 +9,6 @@ import (
 	"github.com/shoal-ml/shoal/format/hf"
 	"github.com/shoal-ml/shoal/format/megatron"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/internal/durable"
 )
 
 // modelFlags say what names the tensors of a model get, and what the files do not tell of it. One
@@ -37,7 +36,8 @@ func (m *modelFlags) addTo(flags *pflag.FlagSet) {
 		"only fill it up, for --names hf; by default as config.json or Megatron's arguments say")
 }
 
-// check fails for flags that are wrong whatever the checkpoint is.
+// check fails for flags that are wrong whatever the checkpoint is. It reads the file of --config
+// into m.read, if that is given and not read yet.
 func (m *modelFlags) check() error {
 	switch {
 	case m.kvHeads < 0 || m.kvHeads > 1<<20:
@@ -48,8 +48,12 @@ func (m *modelFlags) check() error {
 			m.vocabulary, 1<<30)
 	case m.names != "" && m.names != "hf":
 		return cli.Usagef("--names %s: the names that shoal can give are hf", m.names)
+	case m.config == "" || m.read != nil:
+		return nil
 	}
-	return nil
+	_, config, err := cli.ReadFile(m.config, hf.MaxConfig, hf.ParseConfig)
+	m.read = &config
+	return err
 }
 
 // refuseUnused fails for flags that would change nothing. megatronCore says whether a layout is to
@@ -72,12 +76,9 @@ func (m *modelFlags) refuseUnused(flags *pflag.FlagSet, megatronCore bool) error
 	return nil
 }
 
-// applyNames gives the tensors of c the names that are asked for, and sets m.behind. It reads the
-// file of --config, if that is given. The flags are checked.
+// applyNames gives the tensors of c the names that are asked for, and sets m.behind. The flags are
+// checked.
 func (m *modelFlags) applyNames(c *checkpoint.Checkpoint) error {
-	if err := m.readConfig(); err != nil {
-		return err
-	}
 	if m.names == "" || m.either && !megatron.HasCoreNames(c.Checkpoint) {
 		return nil
 	}
@@ -86,23 +87,6 @@ func (m *modelFlags) applyNames(c *checkpoint.Checkpoint) error {
 	m.behind, err = c.ToHuggingFace(
 		checkpoint.ModelFacts{Config: m.read, KVHeads: m.kvHeads, Vocabulary: m.vocabulary})
 	return err
-}
-
-// readConfig reads the file of --config into m.read, if that is given and not read yet.
-func (m *modelFlags) readConfig() error {
-	if m.config == "" || m.read != nil {
-		return nil
-	}
-	text, err := durable.Read(m.config, hf.MaxConfig)
-	if err != nil {
-		return err
-	}
-	config, err := hf.ParseConfig(text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", m.config, err)
-	}
-	m.read = &config
-	return nil
 }
 
 // kvHeadCount returns the number of heads that k and v have in a layer: as the flag, the

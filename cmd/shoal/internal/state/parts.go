@@ -122,7 +122,7 @@ func readLayout(in io.Reader, path string) ([]byte, error) {
 		return nil, cli.Usagef("%s is not the %s of a checkpoint: give that, or --preset for the "+
 			"layout of a checkpoint", path, ranks.LayoutName)
 	}
-	return text, err
+	return text, cli.AsUsage(err)
 }
 
 // partJSON is a tensor in the memory of a rank, in the output for programs. Its file is the one
