@@ -389,8 +389,7 @@ func (f *runFlags) check(cmd *cobra.Command, spec job.Spec) (*fleet, string, err
 	if err := others.checkRoom(spec.Workers); err != nil {
 		return nil, "", err
 	}
-	return others, kind, cmp.Or(f.store.check(cmd.Flags()), f.pod.check(cmd),
-		cli.RefuseEmpty(cmd.Flags(), "log-dir"), cli.CheckNewFolder("--log-dir", f.logDir))
+	return others, kind, f.checkHost(cmd)
 }
 
 // run runs the job until it ends or this host has left it, and writes to stderr how it ended. It

@@ -229,9 +229,23 @@ func (t *slurmTask) scontrol(ctx context.Context, args ...string) (string, error
 	return text, nil
 }
 
+// checkHost fails where flags are wrong that count on each host of the job, as far as that shows
+// before anything is opened.
+func (f *runFlags) checkHost(cmd *cobra.Command) error {
+	return cmp.Or(f.store.check(cmd.Flags()), f.pod.check(cmd),
+		cli.RefuseEmpty(cmd.Flags(), "log-dir"), cli.CheckNewFolder("--log-dir", f.logDir))
+}
+
 // joinSlurm waits for task 0, and lends this node to the job that it begins.
 func (f *runFlags) joinSlurm(cmd *cobra.Command) error {
 	t := f.task
+	kind, err := hostKind(f.kind)
+	if err != nil {
+		return err
+	}
+	if err := f.checkHost(cmd); err != nil {
+		return err
+	}
 	m, err := t.awaitMeeting(cmd.Context(), cmd.ErrOrStderr(), meetingPatience)
 	if err != nil {
 		return err
@@ -240,11 +254,8 @@ func (f *runFlags) joinSlurm(cmd *cobra.Command) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: task 0 ended before %s joined the job\n", t.node)
 		return nil
 	}
-	a := agentFlags{join: m.Join, slots: f.slots, name: t.node, listen: cmp.Or(f.listen, ":0"),
-		logDir: f.logDir, store: f.store, pod: f.pod, manager: slurm,
-		onEnd: func(r *launcher.Result) { t.result = r }}
-	if a.kind, err = hostKind(f.kind); err != nil {
-		return err
-	}
+	a := agentFlags{join: m.Join, slots: f.slots, name: t.node, kind: kind,
+		listen: cmp.Or(f.listen, ":0"), logDir: f.logDir, store: f.store, pod: f.pod,
+		manager: slurm, onEnd: func(r *launcher.Result) { t.result = r }}
 	return a.serve(cmd, m.Token)
 }
