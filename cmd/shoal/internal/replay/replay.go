@@ -149,8 +149,14 @@ func (f *flags) refuseUnused(set *pflag.FlagSet) error {
 		"age", "price", "strict", "csv", "html", "force")
 }
 
+// programOf returns the file of the program that the name of a policy names, if it names one.
+func programOf(policy string) (file string, is bool) { return strings.CutPrefix(policy, "exec:") }
+
 // isProgram reports whether the name of a policy is that of a program.
-func isProgram(policy string) bool { return strings.HasPrefix(policy, "exec:") }
+func isProgram(policy string) bool {
+	_, is := programOf(policy)
+	return is
+}
 
 // validate fails for flags that make no sense with a trace; answerIn = there is --answer-in.
 func (f *flags) validate(traceFile string, answerIn bool) error {
@@ -190,7 +196,7 @@ func (f *flags) checkOutputs(traceFile string) error {
 		pairs = append(pairs, [4]string{flag, path, "the trace", traceFile},
 			[4]string{flag, path, "--costs", f.costs})
 		for _, name := range f.policies {
-			if file, is := strings.CutPrefix(name, "exec:"); is {
+			if file, is := programOf(name); is {
 				pairs = append(pairs, [4]string{flag, path, "the policy", file})
 			}
 		}
@@ -322,7 +328,7 @@ func (f *flags) openPolicies() (list []sched.Policy, stop func(), err error) {
 		}
 	}
 	for _, name := range f.policies {
-		if file, is := strings.CutPrefix(name, "exec:"); is {
+		if file, is := programOf(name); is {
 			p, err := startProgram(file, f.answerIn)
 			if err != nil {
 				stop()
