@@ -29,7 +29,6 @@ import shoal.torch
 from shoal._trainers import process
 from shoal._trainers.batches import (
     FOREVER,
-    Part,
     check_dealable,
     cut_evenly,
     samples_in_epoch,
@@ -231,7 +230,7 @@ class Strategy(SingleDeviceStrategy):
         result = super().backward(closure_loss * train.share, *arguments, **options)
         if train.last:
             update.commit_alone()
-            update.end(train.part, [self.model])
+            update.end([self.model])
             self._logged.end_step(whole=not self._has_lost_samples())
         return result
 
@@ -358,7 +357,6 @@ class _TrainLoader:
         )
         self._steps = iter(self.loader)
         self._batches: Iterator[Any] = self._all_batches()
-        self.part = Part([])  # Update wants one; this has no samples
         self.share = 1.0  # what the loss of the batch given out is multiplied by
         self.first = self.last = True  # the batch is the first, or the last, of its step
 

@@ -284,7 +284,7 @@ class Elastic:
         if not part.micros:
             return torch.zeros((), device=device)
         self._backward_pass(model, part)
-        update.end(part, [model])
+        update.end([model])
         # Samples of this update that a lost worker has left.
         while data.loader.place.left:
             update.stash([model])
@@ -292,8 +292,8 @@ class Elastic:
             if rest is None:
                 raise SystemExit(0)
             self._backward_pass(model, rest)
-            update.end(rest, [model])
-            part.flos, part.tokens = part.flos + rest.flos, part.tokens + rest.tokens
+            update.end([model])
+        part.flos, part.tokens = update.sums.flos, update.sums.tokens
         return torch.tensor(update.loss, device=device)
 
     def _backward_pass(self, model: Any, part: Part) -> None:

@@ -262,16 +262,18 @@ def test_the_steps_of_an_update(view):
     """Gradients of an update are the mean over its steps by their weights, also where DDP fills its
     buckets anew; what lies in no bucket is not copied.
     """
-    from shoal._trainers.update import Update
+    from shoal._trainers.update import Sums, Update
 
     update, bucket = Update(mock.Mock()), torch.ones(6)
     kept, unused = torch.nn.Parameter(torch.zeros(6)), torch.nn.Parameter(torch.zeros(2))
-    model = mock.Mock(gradient_as_bucket_view=view, parameters=lambda: [kept, unused])
+    named = [("kept", kept), ("unused", unused)]
+    model = mock.Mock(gradient_as_bucket_view=view, named_parameters=lambda: named)
     kept.grad = first = bucket[:] if view else torch.ones(6)
-    update._weight, update._total = 2.0, 0.0
+    update.sums = Sums(0.0, 2.0, 0.0, 0.0)
     update.stash([model])
-    assert kept.grad is None and update.before["gradients"][1] is None
-    assert (update.before["gradients"][0] is first) == (not view)
+    (stashed,) = update.before["gradients"]
+    assert kept.grad is None and stashed["unused"] is None
+    assert (stashed["kept"] is first) == (not view)
     bucket.zero_()
     kept.grad, unused.grad = torch.full((6,), 4.0), torch.ones(2)
     update.add_step(5.0, False, [model])
@@ -282,6 +284,76 @@ def test_the_steps_of_an_update(view):
     update.add_step(1.0, True, [model])  # no worker had a gradient
     assert kept.grad.tolist() == [22 / 8] * 6 and unused.grad.tolist() == [5 / 8] * 2
     assert update.before is None
+
+
+def test_a_worker_that_joins_within_an_update():
+    """It counts the operations and tokens of the whole update, as the others do, and has the same
+    mean loss.
+    """
+    from shoal._trainers.batches import Part
+    from shoal._trainers.update import Update
+
+    model, handed_on, counted = torch.nn.Linear(1, 1), [], []
+
+    def take_up(before, steps, left):
+        """Make an update of which some steps are made before, and these sums over all workers are
+        those of the others. `left` says after each whether a lost worker has left some samples.
+        """
+        job = mock.Mock(**{"step.weight": 1})
+        job.step.share.side_effect = [
+            mock.Mock(wait=lambda sums=sums: torch.tensor(sums)) for sums in steps
+        ]
+        update, part = Update(job), Part([mock.Mock(samples=1)])
+        update.before = before
+
+        def pass_backward(*_):
+            """A pass that has begun the sums."""
+            update.begin()
+            update.begin_sums(0.0, 0.0)
+
+        def next_part():
+            """Open the next step, which a worker may have joined before."""
+            handed_on.append(update.before)
+            return Part([mock.Mock(samples=1)])
+
+        place = mock.Mock()
+        type(place).left = mock.PropertyMock(side_effect=left)
+        trainer = elastic(
+            _update=update,
+            _data=mock.Mock(**{"loader.place": place}),
+            _backward_pass=pass_backward,
+            _next_part=next_part,
+            args=mock.Mock(device="cpu"),
+        )
+        counted.append([float(trainer._step(model, part)), part.flos, part.tokens])
+
+    steps = [[8.0, 2.0, 300.0, 30.0], [1.0, 1.0, 100.0, 10.0], [3.0, 3.0, 200.0, 20.0]]
+    take_up(None, steps, [True, True, False])
+    for before, rest in zip(list(handed_on), (steps[1:], steps[2:])):
+        take_up(before, rest, [True, False][-len(rest) :])
+    assert counted == [[2.0, 600.0, 60.0]] * 3
+
+
+def test_a_worker_that_joins_with_other_layers_frozen():
+    """The gradients that it gets of an update under way go to the parameters of their names."""
+    from shoal._trainers.update import Update
+
+    def make(*frozen):
+        """An update of a model of three layers, of which these are frozen, after a backward pass
+        that is half of the update.
+        """
+        model = torch.nn.Sequential(*(torch.nn.Linear(1, 1, bias=False) for _ in range(3)))
+        for i, layer in enumerate(model):
+            layer.requires_grad_(i not in frozen)
+            layer.weight.grad = None if i in frozen else torch.full((1, 1), i + 1.0)
+        return Update(mock.Mock()), model
+
+    there, model = make(0)
+    there.add_step(1.0, False, [model])
+    joined, other = make(1)
+    joined.before = there.before
+    joined.add_step(1.0, True, [other])
+    assert [layer.weight.grad.item() for layer in other] == [0.5, 1.0, 3.0]
 
 
 def test_what_is_not_possible():

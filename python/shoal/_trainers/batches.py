@@ -87,8 +87,8 @@ class Part(Dict[str, Any]):
         self.micros = micros
         self.samples = sum(micro.samples for micro in micros)
         self.items: Any = None  # what the loss is divided by; None = by the number of samples
-        # Floating-point operations and input tokens of all workers in the step. `Update.end` sets
-        # them, once the step is committed; 0 before.
+        # Floating-point operations and input tokens of all workers in the update, once it is whole;
+        # 0 before.
         self.flos = self.tokens = 0.0
 
 

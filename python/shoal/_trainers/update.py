@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,14 @@ import shoal
 from shoal.torch.ddp_average import Average
 from shoal.torch.elastic import average_beside_ddp
 
-from .batches import Part
+
+class Sums(NamedTuple):
+    """What all workers have had in some steps, added up."""
+
+    loss: float  # of each sample times its weight
+    weight: float
+    flos: float  # floating-point operations
+    tokens: float  # input tokens
 
 
 class Update:
@@ -31,17 +38,16 @@ class Update:
         """
         self._job = job
         self._beside_ddp = beside_ddp
-        # The steps of the update before the one under way: sum of losses, weight and gradients;
-        # None = there are none. Workers that join get it.
+        # The steps of the update before the one under way: their Sums, and the gradients by the
+        # names of the parameters; None = there are none. Workers that join get it.
         self.before: Optional[Dict[str, Any]] = None
         # What gives the parameters their gradients behind the backward pass under way; None = they
         # have them.
         self._complete: Optional[Callable[[], None]] = None
         # The handle of the call that adds up what all workers have had; None = not made.
-        self._sums: Any = None
+        self._shared: Any = None
         self._loss = 0.0  # of the samples of this worker in the step so far
-        # The mean loss of the update, over all workers; not a number where no sample counted.
-        self.loss = 0.0
+        self.sums = Sums(0.0, 0.0, 0.0, 0.0)  # of the update so far, over all workers
 
     def register(self) -> None:
         """Have workers that join, and checkpoints, get the steps before. Called once, before this
@@ -57,7 +63,12 @@ class Update:
     @property
     def weight(self) -> int:
         """The weight of the samples that the steps before have together; 0 = there are none."""
-        return 0 if self.before is None else int(self.before["weight"])
+        return 0 if self.before is None else int(Sums(*self.before["sums"]).weight)
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of the update, over all workers; not a number where no sample counted."""
+        return self.sums.loss / self.sums.weight if self.sums.weight else float("nan")
 
     def averages(self, model: Any) -> bool:
         """Whether the last backward pass of a step averages the gradients of a model, and commits
@@ -78,7 +89,7 @@ class Update:
 
     def begin(self) -> None:
         """Begin a step, of which no loss is known yet."""
-        self._loss, self._sums = 0.0, None
+        self._loss, self._shared = 0.0, None
 
     def add_loss(self, loss: float) -> None:
         """Add the loss of some samples of this worker, divided as it goes into the gradient, so
@@ -153,43 +164,39 @@ class Update:
         mine = torch.zeros(4, dtype=torch.float64)
         if step.weight:
             mine[:] = torch.tensor([self._loss * step.weight, step.weight, flos, tokens])
-        self._sums = step.share(mine, last=False, op="sum")
+        self._shared = step.share(mine, last=False, op="sum")
 
-    def end(self, part: Part, models: List[Any]) -> None:
-        """End a step that is committed: the gradients of the models and `loss` become those of the
-        update so far, and `part` gets the sums over all workers. Raises RuntimeError where
-        `begin_sums` was not called in the step.
+    def end(self, models: List[Any]) -> None:
+        """End a step that is committed: the gradients of the models, `sums` and `loss` become those
+        of the update so far. Raises RuntimeError where `begin_sums` was not called in the step.
         """
-        if self._sums is None:
+        if self._shared is None:
             raise RuntimeError(
                 "shoal: a step without a backward pass of the trainer's own: training_step has to"
                 " call accelerator.backward(loss), as the one of transformers does"
             )
-        loss, weight, part.flos, part.tokens = self._sums.wait().tolist()
-        if self.before is not None:
-            loss, weight = self._merge(loss, weight, models)
-        self._weight, self._total = weight, loss
-        self.loss = loss / weight if weight else float("nan")
+        self._merge(Sums(*self._shared.wait().tolist()), models)
 
     def stash(self, models: List[Any], shown: bool = False) -> None:
         """Keep what the update has so far, after `end`: another step belongs to it. The parameters
         of the models have no gradients then; if `shown`, they have theirs until `begin_rest`.
         """
-        gradients: List[Optional[Tensor]] = []
+        gradients: List[Dict[str, Optional[Tensor]]] = []
         for model in models:
             # The next backward pass by DDP fills its buckets anew.
             copied = getattr(model, "gradient_as_bucket_view", False)
             copied = shown or copied and self._average_beside(model) is None
-            for p in trained(model):
-                gradients.append(p.grad.clone() if copied and p.grad is not None else p.grad)
+            gradients.append({})
+            for name, p in trained(model):
+                gradients[-1][name] = p.grad.clone() if copied and p.grad is not None else p.grad
                 p.grad = p.grad if shown else None
-        self.before = {"loss": self._total, "weight": self._weight, "gradients": gradients}
+        self.before = {"sums": list(self.sums), "gradients": gradients}
 
     def begin_rest(self, models: List[Any]) -> None:
         """Before the passes of a step: where it is not the first one of its update, the parameters
         of the models have no gradients then, whatever they have shown.
         """
-        for p in (p for model in models for p in trained(model) if self.before is not None):
+        for _, p in (p for model in models for p in trained(model) if self.before is not None):
             p.grad = None
 
     def add_step(self, weight: float, whole: bool, models: List[Any]) -> None:
@@ -197,33 +204,31 @@ class Update:
         gradients of the models become those of the update so far. Unless it is `whole`, keep them:
         another step belongs to it, before which comes `begin_rest`.
         """
-        if self.before is not None:
-            _, weight = self._merge(0.0, weight, models)
-        self._weight, self._total = weight, 0.0
+        self._merge(Sums(0.0, weight, 0.0, 0.0), models)
         if not whole:
             self.stash(models, shown=True)
 
-    def _merge(self, loss: float, weight: float, models: List[Any]) -> Any:
-        """Make the gradients of the models, those of the last step, the mean of all steps of the
-        update, in the memory of those before, and forget the steps before. Returns the loss and the
-        weight of all.
+    def _merge(self, sums: Sums, models: List[Any]) -> None:
+        """Make `sums`, which the last step has, those of all steps of the update, and the gradients
+        of the models, those of the last step, the mean of all, in the memory of those before.
+        Forget the steps before.
         """
-        assert self.before is not None
-        before, self.before = self.before, None
-        whole = before["weight"] + weight
-        part = weight / whole if whole else 0.0
-        parameters = [p for model in models for p in trained(model)]
-        for p, old in zip(parameters, before["gradients"]):
-            new = p.grad
-            if old is None:
-                p.grad = None if new is None else new * part
-            elif new is None:
-                p.grad = old.to(p.device).mul_(1 - part)
-            else:
-                p.grad = old.to(p.device).lerp_(new.to(old.dtype), part)
-        return before["loss"] + loss, whole
+        before, self.before, self.sums = self.before, None, sums
+        if before is None:
+            return
+        self.sums = Sums(*(old + new for old, new in zip(before["sums"], sums)))
+        part = sums.weight / self.sums.weight if self.sums.weight else 0.0
+        for model, gradients in zip(models, before["gradients"]):
+            # Of a worker that joins other parameters may be frozen.
+            for name, p in model.named_parameters():
+                old, new = gradients.get(name), p.grad
+                if old is not None:
+                    old = old.to(p.device)
+                    p.grad = old.mul_(1 - part) if new is None else old.lerp_(new.to(old), part)
+                elif new is not None and p.requires_grad:
+                    p.grad = new * part
 
 
-def trained(model: Any) -> List[Tensor]:
-    """The parameters of a model that are trained."""
-    return [p for p in model.parameters() if p.requires_grad]
+def trained(model: Any) -> List[Tuple[str, Tensor]]:
+    """The parameters of a model that are trained, with their names."""
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
