@@ -16,7 +16,11 @@ def _refusals():
     opt = torch.optim.SGD(linear.parameters(), lr=0.1)
 
     class Stream(torch.utils.data.IterableDataset):
-        """A dataset without a length."""
+        """A dataset without numbers of its samples, which tells a length."""
+
+        def __len__(self):
+            """The number of samples."""
+            return 2
 
         def __iter__(self):
             """The two samples."""

@@ -367,6 +367,7 @@ def test_what_is_not_possible():
             check_arguments(args, dataset)
 
     refused(TypeError, "without a length", iter([]))
+    refused(TypeError, "which is iterable", mock.Mock(spec=torch.utils.data.IterableDataset))
     refused(ValueError, "lengths", train_sampling_strategy="group_by_length")
     refused(ValueError, "auto_find_batch_size", auto_find_batch_size=True)
     args = transformers.TrainingArguments("unused", use_cpu=True, report_to="none")

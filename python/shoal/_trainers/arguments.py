@@ -7,6 +7,7 @@ from typing import Any
 import transformers
 
 from shoal._runtime.log import log_line
+from shoal.torch.loader import is_map_style
 
 # Methods of the Trainer that shoal.transformers overrides, and that not every version has.
 _REQUIRED_METHODS = (
@@ -39,13 +40,11 @@ def check_arguments(args: Any, dataset: Any) -> None:
             f"shoal does not know the Trainer of transformers {transformers.__version__}, which has"
             f" no {missing[0]}: install one that docs/guide/trainers.md lists"
         )
-    if dataset is not None and not (
-        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    ):
+    if dataset is not None and not is_map_style(dataset):
         raise TypeError(
-            f"train_dataset is {type(dataset).__name__}, without a length: shoal deals out samples"
-            " by their numbers. Make a dataset of it that has __len__ and __getitem__, as"
-            " datasets.Dataset.from_generator does"
+            f"train_dataset is {type(dataset).__name__}, which is iterable or without a length:"
+            " shoal deals out samples by their numbers. Make a dataset of it that has __len__ and"
+            " __getitem__, as datasets.Dataset.from_generator does"
         )
     if args is None:
         return

@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 import shoal.torch
 from shoal._live.epochs import FOREVER
+from shoal.torch.loader import is_map_style
 
 
 def check_dealable(dataloader: Any, sampler: Any = None) -> None:
@@ -18,10 +19,10 @@ def check_dealable(dataloader: Any, sampler: Any = None) -> None:
     numbers, each once an epoch. `sampler` is the one that it was made with; None = it has it.
     """
     dataset = dataloader.dataset
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    if not is_map_style(dataset):
         raise TypeError(
-            f"the dataset of a DataLoader is {type(dataset).__name__}, without a length:"
-            " shoal deals out samples by their numbers. Give it __len__ and __getitem__"
+            f"the dataset of a DataLoader is {type(dataset).__name__}, which is iterable or without"
+            " a length: shoal deals out samples by their numbers. Give it __len__ and __getitem__"
         )
     sampler = dataloader.sampler if sampler is None else sampler
     if type(dataloader.batch_sampler) is not BatchSampler:

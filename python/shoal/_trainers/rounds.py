@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 import shoal
 from shoal._live.object_collectives import map_over_workers
+from shoal.torch.loader import is_map_style
 
 from .batches import worker_options
 
@@ -22,8 +23,7 @@ def is_dealable(loader: Any) -> bool:
     batches = getattr(loader, "batch_sampler", None)
     return (
         type(getattr(batches, "sampler", None)) is SequentialSampler
-        and hasattr(loader.dataset, "__getitem__")
-        and hasattr(loader.dataset, "__len__")
+        and is_map_style(loader.dataset)
         and len(batches.sampler) == len(loader.dataset)
     )
 

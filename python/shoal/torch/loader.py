@@ -8,7 +8,7 @@ import math
 from time import perf_counter_ns
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 import shoal
 from shoal._live.epochs import End
@@ -26,6 +26,14 @@ from .state import keep_random_state
 # are a question without answer.
 Order = Tuple[int, List[int]]
 _NOTHING: Order = (-1, [])
+
+
+def is_map_style(dataset: Any) -> bool:
+    """Whether a dataset has samples by their numbers. An IterableDataset has none, though it has a
+    `__getitem__`, which raises, and may tell a length.
+    """
+    numbered = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    return numbered and not isinstance(dataset, IterableDataset)
 
 
 def loader(
@@ -124,7 +132,7 @@ def loader(
                 " says how large they are, and weights=… draws samples as a WeightedRandomSampler"
                 " does"
             )
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+    if not is_map_style(dataset):
         raise TypeError(
             f"dataset is {type(dataset).__name__}: shoal.torch.loader takes a map-style one, of"
             " which dataset[i] and len(dataset) are asked, since every sample is dealt out by its"
