@@ -118,6 +118,12 @@ class Strategy(SingleDeviceStrategy):
                 "reload_dataloaders_every_n_epochs gives each epoch samples of its own, and a job"
                 " of shoal deals out one dataset: leave it out"
             )
+        if not trainer.lightning_module.automatic_optimization:
+            raise ValueError(
+                "automatic_optimization = False has training_step make the backward passes, and"
+                " shoal averages those that Lightning makes, one a batch: leave it out, or write"
+                " the loop with shoal.torch"
+            )
         self._trainer = trainer
         self._fitting = True
         trainer.fit_loop.setup_data()

@@ -132,6 +132,18 @@ def test_loaders_that_are_made_anew_are_refused():
         strategy.setup(trainer)
 
 
+def test_manual_optimization_is_refused():
+    """A module that makes its own backward passes is refused, before shoal enters the job."""
+    from lightning.pytorch.trainer.states import TrainerFn
+    from shoal.lightning import Strategy
+
+    strategy, trainer = Strategy.__new__(Strategy), mock.Mock(reload_dataloaders_every_n_epochs=0)
+    strategy._job, strategy._train, trainer.state.fn = object(), None, TrainerFn.FITTING
+    trainer.lightning_module.automatic_optimization = False
+    with pytest.raises(ValueError, match="automatic_optimization = False"):
+        strategy.setup(trainer)
+
+
 def _train(config):
     """Train on this rank, as trainers_lightning.py does with this config, and return what that
     returns. Given to `world`.
