@@ -188,18 +188,6 @@ func killAll(pids []int, deadline time.Time) (killed int, err error) {
 	return killed, nil
 }
 
-// HasEnded reports whether a process has ended, also where its parent has not heard of that yet.
-// One that cannot be seen, such as 0, counts as ended.
-func HasEnded(pid int) bool {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return true
-	}
-	defer unix.Close(fd)
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	return err == nil && n > 0
-}
-
 // awaitGone blocks on a pidfd, which turns readable when its process has ended; an error after the
 // deadline.
 func awaitGone(fd int, deadline time.Time) error {

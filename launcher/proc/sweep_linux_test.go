@@ -3,7 +3,6 @@ package proc
 import (
 	"context"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -189,28 +188,5 @@ func TestGuardWithoutLock(t *testing.T) {
 	}
 	if err := p.Guard(context.Background(), nil); err == nil {
 		t.Error("a guard without a lock was taken for one")
-	}
-}
-
-// A process has ended as soon as it has, and not only once its parent knows.
-func TestHasEnded(t *testing.T) {
-	c := exec.Command("cat")
-	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if HasEnded(c.Process.Pid) {
-		t.Error("it has ended before its input")
-	}
-	in.Close()
-	err = unix.Waitid(unix.P_PID, c.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-	if err != nil || !HasEnded(c.Process.Pid) {
-		t.Errorf("it has not ended before its parent knows: %v", err)
-	}
-	if err := c.Wait(); err != nil || !HasEnded(c.Process.Pid) {
-		t.Errorf("it has not ended: %v", err)
 	}
 }

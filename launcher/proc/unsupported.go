@@ -52,9 +52,6 @@ type fork struct {
 // fork is for Linux only.
 func (*Template) fork(Command, []*os.File) (*fork, error) { return nil, Supported() }
 
-// HasEnded knows nothing here: jobs need Linux.
-func HasEnded(int) bool { return true }
-
 // Sweep is for Linux only.
 func Sweep(string) error { return Supported() }
 

@@ -9,8 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
+	"sync"
 
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
@@ -19,8 +19,8 @@ import (
 
 // What a keeper answers tools, in HTTP on a Unix socket: docs/formats/pool.md has the requests.
 // Each handler runs on the goroutine of its request, and reads and changes the pool with keeper.do,
-// on that of loop. Tools call Call, FindJob and Find on a goroutine of their own, and wait for the
-// answer.
+// on that of loop. Tools call Call, End, FindJob and Find on a goroutine of their own, and wait for
+// the answer.
 
 // The paths of the requests.
 const (
@@ -33,7 +33,7 @@ const (
 	PathResize = "/v1/resize" // POST an Ask: an empty object
 	PathDrain  = "/v1/drain"  // POST an Ask: an empty object
 	PathForget = "/v1/forget" // POST an Ask: an empty object
-	PathEnd    = "/v1/end"    // POST an Ask: an Ending; the keeper ends, and its jobs go on
+	PathEnd    = "/v1/end"    // POST an Ask: an empty object; the keeper ends, and its jobs go on
 )
 
 // State is a pool as it is now.
@@ -43,11 +43,6 @@ type State struct {
 	Now    int64           `json:"now"` // milliseconds since 1970
 	Hosts  []pool.HostView `json:"hosts"`
 	Jobs   []pool.JobView  `json:"jobs"`
-}
-
-// Ending is that a keeper ends. What it has open, another one can have when its process has ended.
-type Ending struct {
-	PID int `json:"pid"` // of its process
 }
 
 // Job is a job of a pool as it is now.
@@ -134,12 +129,18 @@ func (k *keeper) handler() http.Handler {
 	return mux
 }
 
-// endHandler returns what answers PathEnd: it ends the keeper whose goroutines are those of g.
+// held are the connections of tools that wait for the end of this process, which closes them.
+var held sync.Map
+
+// endHandler returns what answers PathEnd: it ends the keeper whose goroutines are those of g. The
+// answer ends with the process.
 func endHandler(g *group.Group) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, Ending{os.Getpid()}, nil)
-		if f, is := w.(http.Flusher); is {
-			f.Flush()
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxRequest)) // unread it would be lost
+		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+			held.Store(conn, nil)
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"+
+				"Connection: close\r\n\r\n{}\n") // a tool that has gone needs no answer
 		}
 		g.Stop(nil)
 	}
@@ -221,21 +222,44 @@ func answer(w http.ResponseWriter, v any, err error) {
 // Call asks the keeper of a pool on this host, and reads its answer into into; a nil body makes it
 // a GET. The error for a request that makes no sense as it was put is a *pool.UsageError.
 func Call(ctx context.Context, name, path string, body, into any) error {
-	socket, err := Socket(name)
+	reply, err := request(ctx, name, path, body)
 	if err != nil {
 		return err
+	}
+	defer reply.Close()
+	return json.NewDecoder(reply).Decode(into)
+}
+
+// End ends the keeper of a pool on this host for who asks, and waits until its process has ended:
+// what that has open, another one can have then. The process may be one that cannot be seen from
+// here, as in a container.
+func End(ctx context.Context, name, who string) error {
+	reply, err := request(ctx, name, PathEnd, Ask{Who: who})
+	if err != nil {
+		return err
+	}
+	defer reply.Close()
+	_, _ = io.Copy(io.Discard, reply) // however it ends, the process has ended
+	return context.Cause(ctx)
+}
+
+// request is Call up to the answer, which the caller reads and closes.
+func request(ctx context.Context, name, path string, body any) (io.ReadCloser, error) {
+	socket, err := Socket(name)
+	if err != nil {
+		return nil, err
 	}
 	method, text := http.MethodGet, ""
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		method, text = http.MethodPost, string(b)
 	}
 	r, err := http.NewRequestWithContext(ctx, method, "http://pool"+path, strings.NewReader(text))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t := &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -246,27 +270,27 @@ func Call(ctx context.Context, name, path string, body, into any) error {
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return fmt.Errorf("no pool called %s is kept on this host: start one with shoal pool "+
+		return nil, fmt.Errorf("no pool called %s is kept on this host: start one with shoal pool "+
 			"start", name)
 	default:
-		return fmt.Errorf("the keeper of the pool %s has ended before it answered; what it was "+
-			"asked may be done: see shoal queue when it is started again", name)
+		return nil, fmt.Errorf("the keeper of the pool %s has ended before it answered; what it "+
+			"was asked may be done: see shoal queue when it is started again", name)
+	}
+	if reply.StatusCode == http.StatusOK {
+		return reply.Body, nil
 	}
 	defer reply.Body.Close()
-	if reply.StatusCode != http.StatusOK {
-		var no Refusal
-		if err := json.NewDecoder(reply.Body).Decode(&no); err != nil || no.Error == "" {
-			return fmt.Errorf("the keeper of the pool %s answers %s: use the version of shoal "+
-				"that keeps it", name, reply.Status)
-		}
-		if no.Usage {
-			return &pool.UsageError{Msg: no.Error}
-		}
-		return errors.New(no.Error)
+	var no Refusal
+	if err := json.NewDecoder(reply.Body).Decode(&no); err != nil || no.Error == "" {
+		return nil, fmt.Errorf("the keeper of the pool %s answers %s: use the version of shoal "+
+			"that keeps it", name, reply.Status)
 	}
-	return json.NewDecoder(reply.Body).Decode(into)
+	if no.Usage {
+		return nil, &pool.UsageError{Msg: no.Error}
+	}
+	return nil, errors.New(no.Error)
 }
 
 // FindJob returns the job of a name in a pool that is kept on this host, of several the one that

@@ -27,7 +27,6 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
-	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
 	"github.com/shoal-ml/shoal/store/nats"
@@ -422,13 +421,7 @@ start finds them. To end a job, use shoal stop.`, cli.ExitCodes, "pool"),
 			if err != nil {
 				return asUsageError(err)
 			}
-			ctx := cmd.Context()
-			var ends keeper.Ending
-			err = keeper.Call(ctx, name, keeper.PathEnd, keeper.Ask{Who: cli.Requester()}, &ends)
-			if err != nil {
-				return err
-			}
-			return cli.Poll(ctx, func() (bool, error) { return proc.HasEnded(ends.PID), nil })
+			return keeper.End(cmd.Context(), name, cli.Requester())
 		},
 	}
 }

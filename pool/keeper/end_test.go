@@ -1,0 +1,74 @@
+package keeper
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// The answer to who ends a keeper is not over when the keeper is, but when its process has ended,
+// which may have more to close.
+func TestEndLastsUntilTheProcess(t *testing.T) {
+	h := newHost1(t)
+	k := h.start(h.record)
+	<-k.up
+	socket, err := Socket("lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST "+PathEnd+" HTTP/1.1\r\nHost: pool\r\n"+
+		"Content-Length: 13\r\n\r\n"+`{"who":"ada"}`); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(conn)
+	reply, err := http.ReadResponse(in, nil)
+	if err != nil || reply.StatusCode != http.StatusOK {
+		t.Fatalf("%+v %v", reply, err)
+	}
+	if line, err := in.ReadString('\n'); line != "{}\n" {
+		t.Errorf("the answer is %q, %v", line, err)
+	}
+	<-k.ended
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if readErr := raw.Read(func(fd uintptr) bool {
+		var n int
+		n, err = syscall.Read(int(fd), make([]byte, 1))
+		if n == 0 {
+			err = io.EOF
+		}
+		return true
+	}); readErr != nil || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("the process is there, and the answer ends with %v, %v", readErr, err)
+	}
+}
+
+// Who waits for the end of a keeper's process can be told to end himself.
+func TestEndIsInterrupted(t *testing.T) {
+	h := newHost1(t)
+	k := h.start(h.record)
+	<-k.up
+	enough := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	g := group.New(context.Background())
+	g.Go("end the keeper", func(context.Context) error { return End(ctx, "lab", "ada") })
+	<-k.ended
+	cancel(enough)
+	if err := g.Wait(); !errors.Is(err, enough) {
+		t.Errorf("the process is there, and End returns %v", err)
+	}
+}
