@@ -119,7 +119,7 @@ def load(
 class _Tensor(NamedTuple):
     """A tensor of this worker, whose array stays the user's."""
 
-    array: Any  # the user's array, which may be a DTensor
+    leaf: values.Leaf  # of the user's array, which may be a DTensor or a scalar of NumPy
     item: Item  # the bytes of the part on this worker
     info: TensorInfo  # how a safetensors file describes the part
 
@@ -160,7 +160,7 @@ def _describe_state(
     wanted = [leaf for leaf in leaves if not values.is_array(leaf.value)]
     tensors = all_succeed(
         lambda: {
-            leaf.name: _describe_tensor(leaf.name, leaf.value)
+            leaf.name: _describe_tensor(leaf)
             for leaf in leaves
             if values.is_array(leaf.value)
         }
@@ -215,7 +215,7 @@ def _known_layout(
     rules, whole = [], []
     for name, tensor in tensors.items():
         try:
-            where = dtensor_placement(tensor.array)
+            where = dtensor_placement(tensor.leaf.value)
         except ValueError as err:
             raise ValueError(f"tensor {name} {err}") from None
         if where is not None:
@@ -235,7 +235,7 @@ def _known_layout(
             {
                 "name": name,
                 "dtype": tensor.info.dtype.lower(),
-                "shape": [int(n) for n in tensor.array.shape],
+                "shape": [int(n) for n in tensor.leaf.value.shape],
             }
         )
     axes = axes or f"dp={job.size}"
@@ -253,19 +253,20 @@ def _known_layout(
     return {"mesh": axes, "layout": spec, "rules": rules, "tensors": whole}
 
 
-def _describe_tensor(name: str, array: Any) -> _Tensor:
+def _describe_tensor(leaf: values.Leaf) -> _Tensor:
     """A tensor with its bytes on this worker, which are not copied where they are dense on the CPU.
     Raises TypeError for elements that a file cannot hold.
     """
     items: List[Item] = []
-    flatten(name, local_part(array), items)
+    part = local_part(leaf.value)
+    flatten(leaf.name, part, items)
     info = tensor_infos(items)[0]
-    if info.shape != [int(n) for n in local_part(array).shape]:
+    if info.shape != [int(n) for n in part.shape]:
         raise TypeError(
-            f"{name} has elements of {array.dtype}, which a safetensors file cannot hold:"
+            f"{leaf.name} has elements of {part.dtype}, which a safetensors file cannot hold:"
             " convert it"
         )
-    return _Tensor(array, items[0], info)
+    return _Tensor(leaf, items[0], info)
 
 
 def _check_layout(local: _LocalState) -> None:
@@ -361,17 +362,23 @@ def _fill_state(local: _LocalState, path: str) -> None:
             continue
         memory = numpy.empty(tensor.item.nbytes, numpy.uint8)
         source.read_part(part, whole, memory)
-        _assign(local_part(tensor.array), memory)
+        _assign(tensor.leaf, memory)
     values.replace_values(local.wanted, path)
 
 
-def _assign(array: Any, memory: Any) -> None:
-    """Set the elements of an array from its bytes, a uint8 array of the same size."""
+def _assign(leaf: values.Leaf, memory: Any) -> None:
+    """Set the elements of an array from its bytes, a uint8 array of the same size; replace a scalar
+    of NumPy, which has no elements. Raises ShoalError where that cannot be replaced.
+    """
+    array = local_part(leaf.value)
     if is_torch(array):
         torch = sys.modules["torch"]
         array.detach().copy_(torch.from_numpy(memory).view(array.dtype).view(array.shape))
-    else:
+    elif hasattr(array, "__setitem__"):
         array[...] = memory.view(array.dtype).reshape(array.shape)
+    else:
+        values.check_replaceable(leaf)
+        leaf.holder[leaf.key] = memory.view(array.dtype)[0]
 
 
 def _unique(listed: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:

@@ -66,11 +66,13 @@ def test_from_mesh_to_mesh(launch, state, tmp_path):
 def test_a_job_of_one(state, tmp_path):
     """A job of one saves and loads, and what does not fit is refused with its reason."""
     wide = {"a": numpy.arange(6.0).reshape(2, 3), "b": {"c": numpy.array(3)}}
+    wide["best"] = numpy.float32(0.5)
     with shoal.join():
         shoal.state.save(wide, tmp_path / "saved")
-        empty = {"a": numpy.zeros((2, 3)), "b": {"c": numpy.array(0)}}
+        empty = {"a": numpy.zeros((2, 3)), "b": {"c": numpy.array(0)}, "best": numpy.float32(0)}
         shoal.state.load(empty, tmp_path / "saved")
         assert (empty["a"] == wide["a"]).all() and empty["b"]["c"] == 3
+        assert type(empty["best"]) is numpy.float32 and empty["best"] == 0.5
         state("verify", tmp_path / "saved")
         for broken, why in [
             (

@@ -2,12 +2,15 @@
 
 import ctypes
 import itertools
+import json
 import random
 
 import pytest
 
+from shoal._checkpoint.shards import catalogue
 from shoal._live import transfer
 from shoal._runtime.protocol import HUGE_PAGE
+from shoal._runtime.tree import flatten, unflatten
 from shoal.errors import ShoalError
 
 
@@ -72,6 +75,34 @@ def test_there_is_room_for_a_state_like_ones_own():
     assert (
         mine.tolist() == [0, 0, 2, 3, 4, 5] and copied.tolist() == [0, 1, 2] and not large.any()
     ), "what is shared, or not own, is not"
+
+
+def _hand_on(value):
+    """A value as a worker that joins gets it, and the tensors of a checkpoint with it."""
+    items = []
+    plan = json.loads(json.dumps(flatten("state", value, items)))
+    return unflatten(plan, [item.memory() for item in items]), catalogue(items)
+
+
+def test_scalars_of_numpy_stay_scalars():
+    """What comes out is of the type of what went in, and an array without dimensions is one."""
+    np = pytest.importorskip("numpy")
+    given = [np.float32(3), np.float64(0.5), np.int64(7), np.bool_(True), np.array(3.0)]
+    given.append(np.datetime64("2026-11-29"))
+    found, _ = _hand_on(given)
+    assert found == given and list(map(type, found)) == list(map(type, given))
+
+
+def test_types_of_ml_dtypes_are_handed_on():
+    """Arrays and scalars of bfloat16, also in a checkpoint. What has fields is refused."""
+    np = pytest.importorskip("numpy")
+    with pytest.raises(TypeError, match="state is an array of .*'a'"):
+        flatten("state", np.zeros(2, [("a", "f4")]), [])
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    (array, scalar), tensors = _hand_on([np.arange(3).astype(bfloat16), bfloat16(0.5)])
+    assert array.dtype == bfloat16 and array.tolist() == [0, 1, 2]
+    assert type(scalar) is bfloat16 and scalar == 0.5
+    assert [(t.dtype, t.shape) for t in tensors] == [("BF16", [3]), ("BF16", [])]
 
 
 def test_names_that_are_the_same_share_no_room():

@@ -14,7 +14,7 @@ import os
 import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from .._runtime.tensor import is_torch
+from .._runtime.tensor import is_torch, numpy_name
 from .._runtime.tree import Item, allocate_touched
 from .fingerprint import PRIME, Key
 
@@ -94,7 +94,7 @@ def catalogue(items: Sequence[Item]) -> List[TensorInfo]:
     taken = set()
     for item in items:
         array = item.array
-        dtype = str(array.dtype).rpartition(".")[2] if is_torch(array) else array.dtype.str
+        dtype = str(array.dtype).rpartition(".")[2] if is_torch(array) else numpy_name(array.dtype)
         shape = [int(n) for n in array.shape]
         if dtype not in _TYPES:
             dtype, shape = "uint8", [item.nbytes]

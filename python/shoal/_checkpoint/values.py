@@ -145,13 +145,18 @@ def replace_values(wanted: List[Leaf], path: str) -> None:
             raise ShoalError(
                 f"value {leaf.name} is not in {path}; `shoal state ls --values` lists what is"
             )
-        if not isinstance(leaf.holder, (MutableMapping, list)):
-            raise ShoalError(
-                f"value {leaf.name} stands in a {type(leaf.holder).__name__}, which cannot be"
-                " changed: make it a list or a dict"
-            )
+        check_replaceable(leaf)
     for leaf in wanted:
         leaf.holder[leaf.key] = _with_type_of(leaf.value, found[leaf.name])
+
+
+def check_replaceable(leaf: Leaf) -> None:
+    """Raise ShoalError where a leaf stands in what cannot be changed."""
+    if not isinstance(leaf.holder, (MutableMapping, list)):
+        raise ShoalError(
+            f"value {leaf.name} stands in a {type(leaf.holder).__name__}, which cannot be"
+            " changed: make it a list or a dict"
+        )
 
 
 def _with_type_of(before: Any, value: Any) -> Any:

@@ -249,6 +249,13 @@ def numpy_dtype(dtype: Any) -> Any:
     return numpy.dtype(dtype)
 
 
+def numpy_name(dtype: Any) -> str:
+    """The name by which `numpy_dtype` finds a type of NumPy's. Those of ml_dtypes are to NumPy so
+    many bytes, and have another name of their own.
+    """
+    return str(dtype.name if dtype.type.__module__ == "ml_dtypes" else dtype.str)
+
+
 def check_dtype_and_shape(shape: Union[int, Sequence[int]], dtype: Any) -> Tuple[Any, Shape]:
     """The NumPy type and the dimensions of an array to be made. Raises TypeError or ValueError for
     what shared memory cannot hold.

@@ -12,6 +12,7 @@ says.
     bytes                          {"bytes": base64}
     an array                       {"item": index, "kind": "numpy" or "torch", "dtype": name,
                                     "shape": [...]}
+    a scalar of NumPy              as an array, with the kind "scalar"
 
 Any thread may call the functions, which take no lock and wait for nobody. The arrays stay the
 caller's, and nothing may change them while their items are in use.
@@ -28,7 +29,7 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from .protocol import HUGE_PAGE
-from .tensor import is_torch
+from .tensor import is_torch, numpy_dtype, numpy_name
 
 
 class Item(NamedTuple):
@@ -124,14 +125,16 @@ def _flatten(name: str, value: Any, items: List[Item]) -> Any:
         dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         items.append(Item(name, dense.nelement() * dense.element_size(), dense.data_ptr(), dense))
         return _array_plan("torch", str(dense.dtype).rpartition(".")[2], dense.shape, items)
-    if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
+    if type(value).__module__ in ("numpy", "ml_dtypes") and hasattr(value, "__array_interface__"):
         import numpy
 
         dense = numpy.ascontiguousarray(value).reshape(value.shape)
-        if dense.dtype.hasobject or dense.dtype.kind == "V":
+        dtype = numpy_name(dense.dtype)
+        if dense.dtype.hasobject or "V" in dtype:  # the latter has fields
             raise _immovable_error(name, f"an array of {dense.dtype}")
         items.append(Item(name, dense.nbytes, dense.__array_interface__["data"][0], dense))
-        return _array_plan("numpy", dense.dtype.str, dense.shape, items)
+        kind = "scalar" if isinstance(value, numpy.generic) else "numpy"
+        return _array_plan(kind, dtype, dense.shape, items)
     raise _immovable_error(name, f"a {type(value).__name__}")
 
 
@@ -222,7 +225,8 @@ def _unflatten_array(plan: Dict[str, Any], parts: List[memoryview]) -> Any:
         )
     import numpy
 
-    dtype = numpy.dtype(plan["dtype"])
+    dtype = numpy_dtype(plan["dtype"])
     if dtype.hasobject:
         raise ValueError(f"no plan of an array: {plan}")
-    return numpy.frombuffer(data, dtype).reshape(shape)
+    found = numpy.frombuffer(data, dtype).reshape(shape)
+    return found[()] if plan["kind"] == "scalar" else found
