@@ -149,6 +149,11 @@ class Strategy(SingleDeviceStrategy):
         if self._job is None or not isinstance(dataloader, DataLoader):
             return dataloader
         if self._fitting:
+            if self._train is not None:
+                raise ValueError(
+                    "the training has several DataLoaders, and shoal deals out one: give it a"
+                    " dataset whose samples have what those of all loaders have"
+                )
             trainer = self._trainer
             self._train = _TrainLoader(self, dataloader, trainer)
             return self._train
@@ -228,6 +233,7 @@ class Strategy(SingleDeviceStrategy):
         train, update = self._train, self._update
         if train is None or update is None or self._job.step is None:  # type: ignore[union-attr]
             return super().backward(closure_loss, *arguments, **options)
+        train.passed = True
         if train.first:
             update.begin()
         update.add_loss(float(closure_loss.detach()) * train.share)
@@ -365,6 +371,7 @@ class _TrainLoader:
         self._batches: Iterator[Any] = self._all_batches()
         self.share = 1.0  # what the loss of the batch given out is multiplied by
         self.first = self.last = True  # the batch is the first, or the last, of its step
+        self.passed = True  # the batch given out has had its backward pass
 
     def __len__(self) -> int:
         """The number of batches of the DataLoader, of which a limit may leave out some."""
@@ -403,8 +410,15 @@ class _TrainLoader:
             for i, cut in enumerate(cut_evenly(samples, count, self.batch_size)):
                 strategy._logged.weight = len(cut) if step.weight else 0
                 self.share = len(cut) / len(samples) * whole
-                self.first, self.last = i == 0, i == count - 1
+                self.first, self.last, self.passed = i == 0, i == count - 1, False
                 yield self._collate(cut or samples[:2])
+                if not self.passed:
+                    raise RuntimeError(
+                        "a batch had no backward pass, as where training_step returns None or"
+                        " on_train_batch_start -1, and a job makes its steps of all batches: return"
+                        " a loss times 0, end the training with trainer.should_stop, or leave"
+                        " samples out of the dataset"
+                    )
         if not strategy._job.first:  # type: ignore[union-attr]
             raise SystemExit(0)  # the others go on without this worker
         strategy._trainer.should_stop = True

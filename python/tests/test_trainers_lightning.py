@@ -144,6 +144,35 @@ def test_manual_optimization_is_refused():
         strategy.setup(trainer)
 
 
+def test_several_loaders_are_refused():
+    """A training with a second DataLoader is refused, before a step."""
+    from shoal.lightning import Strategy
+
+    strategy = Strategy.__new__(Strategy)
+    strategy._job, strategy._fitting, strategy._train = object(), True, object()
+    with pytest.raises(ValueError, match="several DataLoaders"):
+        strategy.process_dataloader(torch.utils.data.DataLoader([1]))
+
+
+def test_a_batch_without_a_backward_pass_is_refused():
+    """Where Lightning asks for the next batch and the one before had no backward pass, the error
+    says what a module has done, and what to do in its place.
+    """
+    from shoal.lightning import _TrainLoader
+
+    train = _TrainLoader.__new__(_TrainLoader)
+    train._strategy = mock.Mock(_stepped=None, _update=mock.Mock(weight=0))
+    train.loader = mock.Mock(step=mock.Mock(count=2, weight=2))
+    train.batch_size, train._collate = 2, list
+    train._steps = iter([[1, 2], [3, 4], [5, 6]])
+    batches = train._all_batches()
+    assert next(batches) == [1, 2]
+    train.passed = True
+    assert next(batches) == [3, 4]
+    with pytest.raises(RuntimeError, match="training_step returns None"):
+        next(batches)
+
+
 def _train(config):
     """Train on this rank, as trainers_lightning.py does with this config, and return what that
     returns. Given to `world`.
