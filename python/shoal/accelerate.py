@@ -52,13 +52,7 @@ class Accelerator(accelerate.Accelerator):
         """As Accelerate's own; in a job, join it and register what checkpoints are named by."""
         self._job: Optional["shoal.Job"] = None  # None = without the launcher
         if process.is_launched():
-            for name in ("deepspeed_plugin", "fsdp_plugin", "megatron_lm_plugin"):
-                if options.get(name) is not None:
-                    raise ValueError(
-                        f"Accelerator({name}=...) needs a fixed number of processes: leave it out,"
-                        " and for an optimizer that does not fit use shoal.torch.zero in a loop of"
-                        " your own"
-                    )
+            process.check_options(options)
             self._job = shoal.join()
         self._train: Optional[_TrainLoader] = None  # None = no loader was prepared yet
         self._writing = False  # this worker writes a checkpoint, for all
@@ -86,18 +80,30 @@ class Accelerator(accelerate.Accelerator):
         """
         if self._job is None:
             return super().prepare(*objects, **options)
-        loaders = [x for x in objects if isinstance(x, DataLoader)]
-        trains = [x for x in loaders if not isinstance(x.sampler, SequentialSampler)] or loaders
-        mine: Dict[int, Any] = {}
-        if self._train is None and trains:
-            mine[id(trains[0])] = self._train = _TrainLoader(self, trains[0])
-        elif self._train is None and any(isinstance(x, torch.nn.Module) for x in objects):
+        mine = self._dealt([x for x in objects if isinstance(x, DataLoader)])
+        if self._train is None and any(isinstance(x, torch.nn.Module) for x in objects):
             raise RuntimeError(
                 "a model was prepared before the DataLoader that trains it: give prepare() both at"
                 " once, or the loader first"
             )
-        mine.update((id(x), _EvalLoader(self, x)) for x in loaders if id(x) not in mine)
         return super().prepare(*(mine.get(id(x), x) for x in objects), **options)
+
+    def prepare_data_loader(self, data_loader: Any, *others: Any, **options: Any) -> Any:
+        """As Accelerate's own; in a job, what `prepare` makes of this loader alone."""
+        if self._job is None:
+            return super().prepare_data_loader(data_loader, *others, **options)
+        return self._dealt([data_loader])[id(data_loader)]
+
+    def _dealt(self, loaders: List[Any]) -> Dict[int, Any]:
+        """Return what takes the places of these DataLoaders, by their ids. The first one that is
+        shuffled (of none, the first) trains, unless one does already.
+        """
+        trains = [x for x in loaders if not isinstance(x.sampler, SequentialSampler)] or loaders
+        mine: Dict[int, Any] = {}
+        if self._train is None and trains:
+            mine[id(trains[0])] = self._train = _TrainLoader(self, trains[0])
+        mine.update((id(x), _EvalLoader(self, x)) for x in loaders if id(x) not in mine)
+        return mine
 
     def prepare_model(
         self, model: Any, device_placement: Any = None, evaluation_mode: bool = False
@@ -117,6 +123,12 @@ class Accelerator(accelerate.Accelerator):
         """
         train = self._train
         if train is None or train.share is None:
+            if isinstance(self.gradient_state.active_dataloader, _EvalLoader):
+                raise RuntimeError(
+                    "a backward pass in a loop over a DataLoader that evaluates: of all that get"
+                    " prepare(), the first trains, and of several at once the first that is"
+                    " shuffled. Prepare the loader of the training first; a job has one training"
+                )
             return super().backward(loss, **options)
         if train.last:
             self.gradient_state._set_sync_gradients(True)

@@ -194,6 +194,41 @@ def test_samplers_that_can_be_dealt_out():
     assert samples_in_epoch(prepared, 4, random(data)) == 8
 
 
+def test_a_loader_that_is_prepared_alone():
+    """prepare_data_loader deals out what it gets, as prepare does; a backward pass in the loop over
+    a loader that is not that of the training is refused.
+    """
+    from shoal.accelerate import Accelerator, _EvalLoader, _TrainLoader
+
+    accelerator = Accelerator.__new__(Accelerator)
+    accelerator._job, accelerator._train = types.SimpleNamespace(rank=0, size=2), None
+    accelerator.gradient_state = types.SimpleNamespace(num_steps=1)
+    data = torch.utils.data.DataLoader(range(6), batch_size=2)
+    with mock.patch("shoal.torch.loader"), mock.patch("accelerate.Accelerator.prepare_data_loader"):
+        train = accelerator.prepare_data_loader(data)
+        other = accelerator.prepare_data_loader(data, device_placement=True)
+    assert type(train) is _TrainLoader and type(other) is _EvalLoader
+    accelerator.gradient_state.active_dataloader = other
+    with pytest.raises(RuntimeError, match="a job has one training"):
+        accelerator.backward(torch.ones(()))
+
+
+def test_what_cuts_a_model_is_refused(monkeypatch):
+    """Variables of `accelerate launch`, and options of an Accelerator, that want a fixed number of
+    processes are refused.
+    """
+    from accelerate.state import PartialState
+    from shoal._trainers import process
+
+    monkeypatch.setattr(process, "is_launched", lambda: True)
+    monkeypatch.setattr(PartialState, "__init__", lambda self: None)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "True")
+    with pytest.raises(ValueError, match="ACCELERATE_USE_FSDP=true.* fixed number"):
+        process.hide_from_accelerate()
+    with pytest.raises(ValueError, match="parallelism_config"):
+        process.check_options({"fsdp_plugin": None, "parallelism_config": object()})
+
+
 def test_a_worker_that_waits_writes_no_checkpoint(tmp_path):
     """The program of a worker that joins goes through the epochs of before, and what it saves after
     each leaves the checkpoint of the others as it is.

@@ -17,6 +17,16 @@ import shoal
 # What torchrun, mpirun and srun set, and shoal run sets too.
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
 _PREFIXES = ("PMI_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "SLURM_")
+# What has Accelerate cut the model over its processes: options of an Accelerator, and by which
+# variables, ACCELERATE_USE_..., `accelerate launch` asks for it.
+_CUTTING_OPTIONS = (
+    "deepspeed_plugin",
+    "deepspeed_plugins",
+    "fsdp_plugin",
+    "megatron_lm_plugin",
+    "parallelism_config",
+)
+_CUTTING_VARIABLES = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")
 
 
 def is_launched() -> bool:
@@ -60,13 +70,20 @@ def hide_from_accelerate() -> None:
     """Have Accelerate, and the Trainer of transformers which asks it, take this process for the
     only one. Its number is the rank in the job, so that rank 0 writes and prints. Replaces
     PartialState.__init__, once, and leaves the process one CUDA device, as `select_device` does;
-    without a launcher of shoal it does nothing.
+    without a launcher of shoal it does nothing. Raises ValueError where `accelerate launch` has
+    asked for a model that is cut.
     """
     from accelerate.state import PartialState
 
     init = PartialState.__init__
     if not is_launched() or hasattr(init, "replaced_by_shoal"):
         return
+    for name in (f"ACCELERATE_USE_{x}" for x in _CUTTING_VARIABLES):
+        if os.environ.get(name, "").lower() == "true":
+            raise ValueError(
+                f"{name}=true, as `accelerate launch` sets it, needs a fixed number of processes:"
+                " leave it out, and have shoal run start python3 with the script itself"
+            )
 
     @functools.wraps(init)
     def init_alone(self: Any, cpu: bool = False, **options: Any) -> None:
@@ -81,6 +98,16 @@ def hide_from_accelerate() -> None:
     init_alone.replaced_by_shoal = True  # type: ignore[attr-defined]
     PartialState.__init__ = init_alone
     select_device()
+
+
+def check_options(options: Dict[str, Any]) -> None:
+    """Raise ValueError where options of an Accelerator ask for a model that is cut."""
+    for name in _CUTTING_OPTIONS:
+        if options.get(name) is not None:
+            raise ValueError(
+                f"Accelerator({name}=...) needs a fixed number of processes: leave it out, and for"
+                " an optimizer that does not fit use shoal.torch.zero in a loop of your own"
+            )
 
 
 def set_accelerate_rank(rank: Optional[int] = None) -> None:
