@@ -256,7 +256,7 @@ func RunsBeside(dir string) (list []string) {
 
 // readOwnRun reads what there is to know of the run in dir, whose job.json is record.
 func readOwnRun(dir string, record Record) ownRun {
-	r := ownRun{dir: dir, started: record.Started, lives: ledgerIsLocked(dir),
+	r := ownRun{dir: dir, started: record.Started, lives: Lives(dir),
 		joined: strings.Contains(filepath.Base(dir), "@")}
 	if end, err := ReadResult(dir); err == nil {
 		r.ended = end.Started.Add(time.Duration(end.Seconds * float64(time.Second)))
@@ -296,8 +296,9 @@ func (r ownRun) isBefore(other ownRun) bool {
 	return r.started.Before(other.started)
 }
 
-// ledgerIsLocked reports whether the launcher of the run in dir lives, which has locked the ledger.
-func ledgerIsLocked(dir string) bool {
+// Lives reports whether the launcher of the run in dir lives, which has locked the ledger. It knows
+// of none on a disk without locks.
+func Lives(dir string) bool {
 	f, err := os.Open(LedgerPath(dir))
 	if err != nil {
 		return false

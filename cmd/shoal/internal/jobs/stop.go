@@ -189,9 +189,12 @@ func printEnd(out io.Writer, r launcher.Result, asJSON bool) (err error) {
 	return err
 }
 
-// launcherHasEnded reports whether the process of the launcher has ended. Ask it before reading a
+// launcherHasEnded reports whether the process of the launcher has ended: none here has its number,
+// nor does one have the run open that cannot be seen, as in a container. Ask it before reading a
 // file of the run: what is missing then will never be written. The process is one of this machine.
-func launcherHasEnded(j *control.Job) bool { return syscall.Kill(j.PID, 0) == syscall.ESRCH }
+func launcherHasEnded(j *control.Job) bool {
+	return syscall.Kill(j.PID, 0) == syscall.ESRCH && !launcher.Lives(j.Dir)
+}
 
 // resultText says in a sentence how a job ended.
 func resultText(r launcher.Result) string {

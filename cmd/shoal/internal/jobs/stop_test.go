@@ -10,11 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
@@ -159,4 +161,26 @@ func stopInPool(t *testing.T, state string) <-chan struct{} {
 	s.Start()
 	t.Cleanup(s.Close)
 	return asked
+}
+
+// A launcher whose process has a number that none has here lives as long as it has its run open.
+func TestLauncherThatCannotBeSeen(t *testing.T) {
+	j := &control.Job{}
+	j.PID, j.Dir = 1<<22+1, t.TempDir() // above all numbers of processes
+	ledger, err := os.Create(launcher.LedgerPath(j.Dir))
+	if err == nil {
+		err = proc.Flock(ledger, syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if launcherHasEnded(j) {
+		t.Error("it has ended, and has its run open")
+	}
+	if err := ledger.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !launcherHasEnded(j) {
+		t.Error("it lives, and nobody has its run open")
+	}
 }
