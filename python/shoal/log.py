@@ -63,7 +63,10 @@ def to(kind: str, place: Any, every: float = _SPAN) -> None:
     # is imported as the program ends.
     for needed in ("thread", "process"):
         importlib.import_module(f"concurrent.futures.{needed}")
-    LISTENERS.append(_Series(_Writer(kind, os.fspath(place)), every))
+    writer = _Writer(kind, os.fspath(place))
+    # Behind what the program does at exit, where it was registered after this.
+    atexit.register(writer.pause, True)
+    LISTENERS.append(_Series(writer, every))
 
 
 class _TensorBoard:
@@ -154,11 +157,14 @@ class _Writer:
         self._job = job
         if self._thread is None:
             self._waiting = queue.Queue(_MOST_WAITING)
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, args=(self._waiting, self._before), name="shoal-log", daemon=True
             )
-            self._thread.start()
-            atexit.register(self.pause, True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # too many threads, or the program ends
+                return self._warn_once(str(error))
+            self._thread = thread
         try:
             self._waiting.put_nowait((job.name, numbers, step))
         except queue.Full:

@@ -188,6 +188,28 @@ def test_a_tool_that_fails(capfd, monkeypatch):
     assert said.count("ZeroDivisionError") == 1 and "the training goes on" in said
 
 
+def test_no_thread_can_be_started(capfd, monkeypatch):
+    """The training goes on, one line says why nothing is written, and the next number tries
+    again.
+    """
+    start, failing = threading.Thread.start, [True]
+
+    def refuse(thread):
+        """As of a process that has as many threads as it may have."""
+        if failing[0] and thread.name == "shoal-log":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    shoal.log.to("tensorboard", "runs/x", every=1e9)
+    train()
+    assert capfd.readouterr().err.count("can't start new thread; the training goes on") == 1
+    assert Writer.made == []
+    failing[0] = False
+    train(1)
+    assert Writer.made[0].numbers == [("loss", 0.5, 0)]
+
+
 def test_a_slow_tool_is_not_waited_for_when_another_worker_goes_on():
     """Where it has as much before it as it may, it is closed later."""
 
@@ -260,10 +282,14 @@ def MlflowClient(tracking_uri):
 """
 
 
-def test_a_tool_that_is_imported_when_the_program_has_ended(tmp_path):
-    """What a short program has reported is written then, and its run ends."""
+@pytest.mark.parametrize("at_exit", [False, True])
+def test_a_tool_that_is_imported_when_the_program_has_ended(tmp_path, at_exit):
+    """What a short program has reported, or reports at its exit, is written then, and its run
+    ends.
+    """
     (tmp_path / "mlflow.py").write_text(_IMPORTED_LATE)
-    program = "import shoal; shoal.log.to('mlflow', 'x'); shoal.join().report(loss=1)"
+    program = "import atexit, shoal; shoal.log.to('mlflow', 'x'); job = shoal.join(); "
+    program += "atexit.register(job.report, loss=1)" if at_exit else "job.report(loss=1)"
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
         [sys.executable, "-c", program],
