@@ -344,6 +344,31 @@ def test_a_worker_is_killed_while_others_join(training, tmp_path, way):
     ledger.check(3, losses=2)
 
 
+# Trains to the end, but for worker 1, which ends before its model is wrapped.
+LOST_AT_THE_START = """
+import os
+import shoal.torch, torch
+
+loader = shoal.torch.loader([torch.ones(2)] * 8, global_batch=2, epochs=1)
+if os.environ["SHOAL_RANK"] == "1":
+    os._exit(7)
+model = shoal.torch.ddp(torch.nn.Linear(2, 1))
+for batch in loader:
+    model(batch).sum().backward()
+print("TRAINED", torch.distributed.get_world_size(), flush=True)
+"""
+
+
+def test_a_worker_is_lost_before_its_model_is_wrapped(launch):
+    """The other one trains on, and does not wait in torch's store for the one that is lost."""
+    process = launch.start(2, LOST_AT_THE_START, options=["--min", "1"], prefork="torch")
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.terminate()
+    assert "TRAINED 1" in output, output
+
+
 def test_two_who_hold_the_same_are_lost_at_once(training):
     """Where both workers that hold a part of a sharded optimizer's state are lost at once, the job
     fails, and says so.

@@ -69,9 +69,11 @@ def ddp(
     """
     if not isinstance(model, torch.nn.Module):
         raise wrong_type("model", model, "a torch.nn.Module; of several wrap each")
-    if not dist.is_initialized():
-        dist.init_process_group("shoal")
     job, make = shoal.join(), bucket_maker(compress)
+    if not dist.is_initialized():
+        # Rank 0 would wait in torch's own store for a worker that is lost before it gets here.
+        alone = dict(store=dist.HashStore(), rank=job.rank, world_size=job.size)
+        dist.init_process_group("shoal", **(alone if job.elastic else {}))
     if job.elastic:
         for tensor in (*model.parameters(), *model.buffers()):
             wire = wire_to_move(tensor)
