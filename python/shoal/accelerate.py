@@ -30,6 +30,7 @@ from shoal._trainers.batches import (
     check_dealable,
     cut_evenly,
     samples_in_epoch,
+    samples_to_train,
     worker_options,
 )
 from shoal._trainers.checkpoints import read_place, write_once, write_place
@@ -314,7 +315,7 @@ class _TrainLoader(_Loader):
         """
         super().__init__(accelerator, dataloader)
         self._batches_per_step = each = accelerator.gradient_accumulation_steps
-        samples = samples_in_epoch(dataloader, self.batch_size)
+        samples = samples_to_train(dataloader, self.batch_size)
         self._count = -(-samples // self.batch_size)
         self.loader = shoal.torch.loader(
             dataloader.dataset,

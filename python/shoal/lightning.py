@@ -31,7 +31,7 @@ from shoal._trainers.batches import (
     FOREVER,
     check_dealable,
     cut_evenly,
-    samples_in_epoch,
+    samples_to_train,
     worker_options,
 )
 from shoal._trainers.checkpoints import write_once
@@ -351,7 +351,7 @@ class _TrainLoader:
         check_dealable(dataloader)
         self.dataset, self.batch_size = dataloader.dataset, dataloader.batch_size
         self._strategy, self._collate = strategy, dataloader.collate_fn
-        samples = samples_in_epoch(dataloader, self.batch_size)
+        samples = samples_to_train(dataloader, self.batch_size)
         limit, whole = trainer.limit_train_batches, -(-samples // self.batch_size)
         limit = int(whole * limit) if isinstance(limit, float) else min(whole, limit)
         # Lightning computes the same, and says what is wrong with a limit of no batch.

@@ -182,7 +182,8 @@ def test_the_real_agent_refuses_a_wrong_token_and_another_version(launch):
     output = launch(
         1,
         """
-import json, os, socket, shoal._runtime.handshake, shoal._runtime.protocol
+import json, multiprocessing, os, socket
+import shoal._runtime.handshake, shoal._runtime.protocol
 from shoal.job import _connect
 for change in ({"SHOAL_TOKEN": "wrong"}, {"SHOAL_RANK": "1"}):
     try:
@@ -196,12 +197,15 @@ except shoal.JoinError as err:
     print(err)
 shoal._runtime.handshake.PROTOCOL = shoal._runtime.protocol.PROTOCOL
 shoal.join()
-try:
-    _connect(os.environ)
-except shoal.JoinError as err:
-    print(err)
+for _ in range(2):
+    try:
+        _connect(os.environ)
+    except shoal.JoinError as err:
+        print(err)
+    multiprocessing.parent_process = lambda: "a worker"
 """,
     )
+    assert output.count("multiprocessing has started this process") == 1, output
     for text in (
         "token: ",
         "rank: 1 is no worker",

@@ -163,7 +163,7 @@ def test_samplers_that_can_be_dealt_out():
     """Some of the samples, each once, and without a smaller batch at the end, are an epoch; samples
     that are drawn twice, or by a sampler of one's own, are refused.
     """
-    from shoal._trainers.batches import check_dealable, samples_in_epoch
+    from shoal._trainers.batches import check_dealable, samples_in_epoch, samples_to_train
 
     data = list(range(10))
 
@@ -176,6 +176,8 @@ def test_samplers_that_can_be_dealt_out():
     random = torch.utils.data.RandomSampler
     assert dealt() == dealt(shuffle=True) == 10 and dealt(drop_last=True) == 8
     assert dealt(random(data, num_samples=7)) == 7
+    with pytest.raises(ValueError, match="no batch.* 10 samples, a batch has 12, and drop_last"):
+        samples_to_train(torch.utils.data.DataLoader(data, 12, drop_last=True), 12)
     for sampler in (
         random(data, replacement=True),
         random(data, num_samples=11),

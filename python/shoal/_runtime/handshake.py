@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
 from typing import Any, Dict, List, NamedTuple, Tuple
 
@@ -51,7 +52,14 @@ def join(link: Link, rank: int, token: str) -> Welcome:
     try:
         reply, fds = link.request(message, "joined")
     except Refused as err:
-        raise JoinError(f"the agent refused rank {rank} of job {link.job}: {err}") from None
+        refusal = f"the agent refused rank {rank} of job {link.job}: {err}"
+        if multiprocessing.parent_process() is not None:
+            # DataLoader's workers where they are spawned, for one.
+            refusal += (
+                ". multiprocessing has started this process, which runs the script of its parent"
+                ' once more, but for what stands under `if __name__ == "__main__":`'
+            )
+        raise JoinError(refusal) from None
     except ShoalError as err:
         raise JoinError(f"joining as rank {rank} of job {link.job}: {err}") from None
     try:

@@ -58,6 +58,18 @@ def samples_in_epoch(dataloader: Any, size: int, sampler: Any = None) -> int:
     return samples - samples % size if dataloader.batch_sampler.drop_last else samples
 
 
+def samples_to_train(dataloader: Any, size: int, sampler: Any = None) -> int:
+    """As `samples_in_epoch`, of a DataLoader that trains. Raises ValueError where that is 0."""
+    samples = samples_in_epoch(dataloader, size, sampler)
+    if not samples:
+        raise ValueError(
+            "the DataLoader of the training has no batch: its dataset has"
+            f" {len(dataloader.dataset)} samples, a batch has {size}, and drop_last is"
+            f" {dataloader.batch_sampler.drop_last}"
+        )
+    return samples
+
+
 def cut_evenly(samples: List[Any], count: int, max_samples: int) -> List[List[Any]]:
     """Return the samples in `count` runs of about the same length, of `max_samples` samples each at
     most, of which `count` have to hold all. A run has two samples at least where that can be, for
@@ -122,7 +134,7 @@ class TrainLoader:
         """
         check_dealable(dataloader, sampler)
         self.dataset, self.batch_size = dataloader.dataset, size
-        samples = samples_in_epoch(dataloader, size, sampler)
+        samples = samples_to_train(dataloader, size, sampler)
         self._count = -(-samples // size)
         self.loader = shoal.torch.loader(
             dataloader.dataset,
