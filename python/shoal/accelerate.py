@@ -362,6 +362,11 @@ class _TrainLoader(_Loader):
         """The batches of one epoch, on the device; a batch that is empty has samples of another
         with a share of 0. Ends the program of a released worker.
         """
+        if self.accelerator.gradient_accumulation_steps != self._batches_per_step:
+            raise RuntimeError(
+                "gradient_accumulation_steps was changed after prepare(), and the batch of a job"
+                " stays as it was there: set it before"
+            )
         with self._active():
             try:
                 for samples in self.loader:

@@ -81,6 +81,7 @@ def test_a_released_worker_ends_where_it_was_rank_0():
     loader = _TrainLoader.__new__(_TrainLoader)
     loader.job, loader.loader = common.RELEASED, []
     loader.accelerator = loader.gradient_state = mock.MagicMock()
+    loader._batches_per_step = loader.accelerator.gradient_accumulation_steps
     with pytest.raises(SystemExit) as ended:
         next(iter(loader))
     assert ended.value.code == 0
@@ -210,6 +211,9 @@ def test_a_loader_that_is_prepared_alone():
         train = accelerator.prepare_data_loader(data)
         other = accelerator.prepare_data_loader(data, device_placement=True)
     assert type(train) is _TrainLoader and type(other) is _EvalLoader
+    accelerator.gradient_state.num_steps = 2
+    with pytest.raises(RuntimeError, match="changed after prepare"):
+        next(iter(train))
     accelerator.gradient_state.active_dataloader = other
     with pytest.raises(RuntimeError, match="a job has one training"):
         accelerator.backward(torch.ones(()))
@@ -229,6 +233,9 @@ def test_what_cuts_a_model_is_refused(monkeypatch):
         process.hide_from_accelerate()
     with pytest.raises(ValueError, match="parallelism_config"):
         process.check_options({"fsdp_plugin": None, "parallelism_config": object()})
+    plugin = types.SimpleNamespace(sync_with_dataloader=False)
+    with pytest.raises(ValueError, match="batches of two epochs"):
+        process.check_options({"gradient_accumulation_plugin": plugin})
 
 
 def test_a_worker_that_waits_writes_no_checkpoint(tmp_path):

@@ -101,7 +101,14 @@ def hide_from_accelerate() -> None:
 
 
 def check_options(options: Dict[str, Any]) -> None:
-    """Raise ValueError where options of an Accelerator ask for a model that is cut."""
+    """Raise ValueError where options of an Accelerator ask for a model that is cut, or for updates
+    that have batches of two epochs.
+    """
+    if not getattr(options.get("gradient_accumulation_plugin"), "sync_with_dataloader", True):
+        raise ValueError(
+            "GradientAccumulationPlugin(sync_with_dataloader=False) has updates with batches of two"
+            " epochs, and a step of a job has samples of one: leave it out"
+        )
     for name in _CUTTING_OPTIONS:
         if options.get(name) is not None:
             raise ValueError(
