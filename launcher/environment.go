@@ -85,15 +85,19 @@ func (e environment) workerVariables(p position) []string {
 }
 
 // defaultVariables returns the variables that a user has not set in base, and that size workers on
-// these cores are to have: workers share the cores instead of fighting for them, and Python's
-// output comes when it is written.
-func defaultVariables(base []string, cores, size int) []string {
-	var env []string
-	if _, set := lookupVariable(base, "OMP_NUM_THREADS"); !set {
-		env = append(env, fmt.Sprintf("OMP_NUM_THREADS=%d", max(1, cores/size)))
-	}
-	if _, set := lookupVariable(base, "PYTHONUNBUFFERED"); !set {
-		env = append(env, "PYTHONUNBUFFERED=1")
+// these cores are to have. Workers share the cores instead of fighting for them, and Python's
+// output comes when it is written. PyTorch asks for huge pages for what it has in memory, so that a
+// step waits less for pages, and the kernel has soon freed those of a worker that was killed: the
+// others take over its samples on the same cores meanwhile.
+func defaultVariables(base []string, cores, size int) (env []string) {
+	for _, v := range [][2]string{
+		{"OMP_NUM_THREADS", strconv.Itoa(max(1, cores/size))},
+		{"PYTHONUNBUFFERED", "1"},
+		{"THP_MEM_ALLOC_ENABLE", "1"},
+	} {
+		if _, set := lookupVariable(base, v[0]); !set {
+			env = append(env, v[0]+"="+v[1])
+		}
 	}
 	return env
 }

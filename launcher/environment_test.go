@@ -21,7 +21,7 @@ func TestEnvironment(t *testing.T) {
 		"SHOAL_SOCKET": "/run/s", "SHOAL_JOB": "digits", "SHOAL_RANK": "1", "SHOAL_SIZE": "3",
 		"SHOAL_TOKEN": "t1", "SHOAL_RUN": "outer/run",
 		"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
-		"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
+		"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1", "THP_MEM_ALLOC_ENABLE": "1",
 	}
 	env := s.workerVariables(
 		position{worker: 1, token: "t1", rank: 1, size: 3, local: 1, here: 3, port: 4242})
@@ -51,11 +51,11 @@ func TestLateEnvironment(t *testing.T) {
 
 // What the user has set in the environment stays.
 func TestEnvironmentLeavesChoices(t *testing.T) {
-	s := environment{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED="},
-		spec: job.Spec{Workers: 1}, cores: 8, port: 4242}
+	s := environment{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED=",
+		"THP_MEM_ALLOC_ENABLE=0"}, spec: job.Spec{Workers: 1}, cores: 8, port: 4242}
 	env := s.workerVariables(position{token: "t", size: 1, port: 4242})
 	for key, value := range map[string]string{"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": "",
-		"MASTER_PORT": "4242"} {
+		"THP_MEM_ALLOC_ENABLE": "0", "MASTER_PORT": "4242"} {
 		if got, set := lookupVariable(env, key); got != value || !set {
 			t.Errorf("%s=%q, want %q", key, got, value)
 		}
@@ -64,8 +64,8 @@ func TestEnvironmentLeavesChoices(t *testing.T) {
 
 // Workers that outnumber the cores are given one thread each to compute with.
 func TestEveryWorkerHasACore(t *testing.T) {
-	if d := cmp.Diff([]string{"OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1"},
-		defaultVariables(nil, 2, 4)); d != "" {
+	if d := cmp.Diff([]string{"OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1",
+		"THP_MEM_ALLOC_ENABLE=1"}, defaultVariables(nil, 2, 4)); d != "" {
 		t.Error(d)
 	}
 }
