@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, List, Tuple
+import os
+from typing import Any, Dict, List, Tuple
 
 import torch
 import torch.distributed as dist
@@ -71,9 +72,11 @@ def ddp(
         raise wrong_type("model", model, "a torch.nn.Module; of several wrap each")
     job, make = shoal.join(), bucket_maker(compress)
     if not dist.is_initialized():
-        # Rank 0 would wait in torch's own store for a worker that is lost before it gets here.
-        alone = dict(store=dist.HashStore(), rank=job.rank, world_size=job.size)
-        dist.init_process_group("shoal", **(alone if job.elastic else {}))
+        own: Dict[str, Any] = {}
+        if job.elastic and not _awaits_all_in_store():
+            # Rank 0 would wait in torch's own store for a worker that is lost before it gets here.
+            own = dict(store=dist.HashStore(), rank=job.rank, world_size=job.size)
+        dist.init_process_group("shoal", **own)
     if job.elastic:
         for tensor in (*model.parameters(), *model.buffers()):
             wire = wire_to_move(tensor)
@@ -202,3 +205,10 @@ def _check_still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None
             " which would not be averaged: wrap it while all of its parameters take gradients,"
             " with find_unused_parameters=True, and call requires_grad_(False) after that"
         )
+
+
+def _awaits_all_in_store() -> bool:
+    """Whether init_process_group ends when all workers have been in its store, which then has to be
+    the same for all.
+    """
+    return torch.__version__ < (2, 1) or os.environ.get("TORCH_DIST_INIT_BARRIER", "0") != "0"
