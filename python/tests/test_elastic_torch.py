@@ -364,7 +364,7 @@ def test_a_worker_is_lost_before_its_model_is_wrapped(launch):
     """The other one trains on, and does not wait in torch's store for the one that is lost."""
     process = launch.start(2, LOST_AT_THE_START, options=["--min", "1"], prefork="torch")
     try:
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=running_job.HANG)
     finally:
         process.terminate()
     assert "TRAINED 1" in output, output
