@@ -135,6 +135,25 @@ func Flock(f *os.File, how int) error {
 	}
 }
 
+// HasOpen reports whether /proc, which it reads, shows that the process with a number has a file
+// open. So one that does is told from another one: numbers are given again, and a process in
+// another PID namespace, as in a container, has another number here.
+func HasOpen(pid int, path string) bool {
+	file, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	open, _ := os.ReadDir(dir) // none of a process that cannot be seen
+	for _, entry := range open {
+		other, err := os.Stat(filepath.Join(dir, entry.Name()))
+		if err == nil && os.SameFile(file, other) {
+			return true
+		}
+	}
+	return false
+}
+
 // removeIfThere removes a file, if it is there. It keeps nothing.
 func removeIfThere(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

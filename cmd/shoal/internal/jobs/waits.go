@@ -9,6 +9,7 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
@@ -94,7 +95,8 @@ func printWaits(out io.Writer, j api.Job, now time.Time, advice bool) (err error
 		if !advice {
 			continue
 		}
-		for _, line := range adviceLines(j, w, processState(j, w)) {
+		state, here := processState(j, w)
+		for _, line := range adviceLines(j, w, state, here) {
 			_, failed = fmt.Fprintln(out, "  "+line)
 			err = errors.Join(err, failed)
 		}
@@ -133,16 +135,21 @@ func waitedFor(x *api.Wait, now time.Time) string {
 }
 
 // adviceLines returns lines about what a person can do about w, a worker that others wait for.
-// state is that of its process, as processState returns it.
-func adviceLines(j api.Job, w api.Worker, state byte) []string {
-	on := ""
-	if w.Host != j.Head {
-		on = " on " + w.Host
-	}
+// state and here are what processState says of its process.
+func adviceLines(j api.Job, w api.Worker, state byte, here bool) []string {
 	list := []string{fmt.Sprintf("what it has printed: shoal logs %s --rank %d", j.Name, w.Worker)}
+	at, there := "", ""
+	switch {
+	case w.Host != j.Head:
+		at, there = " on "+w.Host, " there"
+	case w.PID != 0 && !here:
+		list = append(list, "its process is not to be seen here under its number, as where its "+
+			"launcher is in a container; these commands are for there")
+		there = " there"
+	}
 	switch {
 	case w.PID == 0:
-		return append(list, "its process has not been started yet"+on)
+		return append(list, "its process has not been started yet"+at)
 	case state == 'T':
 		list = append(list,
 			fmt.Sprintf("its process is stopped, as by SIGSTOP; to let it go on: kill -CONT %d",
@@ -153,9 +160,12 @@ func adviceLines(j api.Job, w api.Worker, state byte) []string {
 		list = append(list, "its process waits in the kernel, as for a disk or a file server "+
 			"that does not answer: see what dmesg says")
 	default:
+		if at != "" {
+			at += ", in the container of its agent if there is one"
+		}
 		list = append(list,
 			fmt.Sprintf(
-				"where it is%s: py-spy dump --pid %d where it runs Python, else gdb -p %[2]d", on,
+				"where it is%s: py-spy dump --pid %d where it runs Python, else gdb -p %[2]d", at,
 				w.PID))
 	}
 	if w.Awaited.OwnCall != "" {
@@ -183,14 +193,15 @@ func adviceLines(j api.Job, w api.Worker, state byte) []string {
 		without += "; if it alone has a part of the state, they go back to a checkpoint, and if " +
 			"there is none the job ends"
 	}
-	return append(list, fmt.Sprintf("to end it%s: kill -9 %d; %s", on, w.PID, without))
+	return append(list, fmt.Sprintf("to end it%s: kill -9 %d; %s", there, w.PID, without))
 }
 
 // processState returns the state of a worker's process as the letter that /proc shows, which it
-// reads; 0 if it is not known, as on another host.
-func processState(j api.Job, w api.Worker) byte {
-	if w.Host != j.Head || w.PID == 0 {
-		return 0
+// reads, 0 if it is not known, as on another host. here says that the number of the process is its
+// number here: in a container it has another one.
+func processState(j api.Job, w api.Worker) (state byte, here bool) {
+	if w.Host != j.Head || w.PID == 0 || !proc.HasOpen(j.PID, launcher.LedgerPath(j.Dir)) {
+		return 0, false
 	}
-	return proc.ProcessState(w.PID)
+	return proc.ProcessState(w.PID), true
 }

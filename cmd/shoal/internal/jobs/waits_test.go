@@ -26,7 +26,7 @@ func TestAdviceLines(t *testing.T) {
 		name  string
 		job   api.Job
 		who   api.Worker
-		state byte
+		state byte     // 0 = the number is not that of the process here
 		want  []string // beside the log
 	}{
 		{"it computes", train, here, 'R',
@@ -37,7 +37,12 @@ func TestAdviceLines(t *testing.T) {
 		{"a debugger has it", train, here, 't', []string{"by a debugger", "kill -9 77"}},
 		{"the disk does not answer", train, here, 'D',
 			[]string{"waits in the kernel", "kill -9 77"}},
-		{"on another host", train, there, 0, []string{"on b: py-spy dump", "on b: kill -9 77"}},
+		{"on another host", train, there, 0,
+			[]string{"on b, in the container of its agent if there is one: py-spy dump",
+				"to end it there: kill -9 77"}},
+		{"in another PID namespace", train, here, 0,
+			[]string{"not to be seen here under its number", "py-spy",
+				"to end it there: kill -9 77"}},
 		{"a spare waits", with(func(j *api.Job) {
 			j.Spares = 1
 		}), here, 'S', []string{"py-spy",
@@ -66,7 +71,7 @@ func TestAdviceLines(t *testing.T) {
 		}), circle, 'S', []string{"py-spy", "made their calls in different orders",
 			"shoal stop train"}},
 	} {
-		got := adviceLines(c.job, c.who, c.state)
+		got := adviceLines(c.job, c.who, c.state, c.state != 0)
 		want := append([]string{"shoal logs train --rank 2"}, c.want...)
 		if len(got) != len(want) {
 			t.Errorf("%s: %q", c.name, got)
