@@ -252,12 +252,21 @@ func (p *part) giveSlots(ctx context.Context) error {
 func resizable(j *control.Job) bool { return j.Elastic && j.Generation > 0 }
 
 // kill asks the launcher or agent to end the job here, if it runs; look asks again. The first
-// signal may only begin what takes until the end of a step.
+// signal may only begin what takes until the end of a step. Another process that has its number by
+// now gets none: the lock of the part tells them apart.
 func (p *part) kill() {
-	if p.saved.PID > 0 && p.held() {
-		p.killing = time.Now()
-		_ = syscall.Kill(p.saved.PID, syscall.SIGTERM)
+	if p.saved.PID == 0 || !p.held() {
+		return
 	}
+	p.killing = time.Now()
+	process, err := os.FindProcess(p.saved.PID)
+	if err != nil {
+		return // it has ended
+	}
+	if proc.HasOpen(p.saved.PID, p.host.path(p.name, lockSuffix)) {
+		_ = process.Signal(syscall.SIGTERM) // one that has ended needs none
+	}
+	_ = process.Release() // it need not be a child
 }
 
 // killAgain is after which time a part that still lives is killed once more.
