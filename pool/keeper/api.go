@@ -125,20 +125,48 @@ func (k *keeper) handler() http.Handler {
 	mux.HandleFunc("POST "+PathForget, about(func(a Ask) error {
 		return k.m.Forget(k.now(), a.Host)
 	}))
-	mux.HandleFunc("POST "+PathEnd, endHandler(k.group))
+	mux.HandleFunc("POST "+PathEnd, endHandler(k.group, k.Waiters))
 	return mux
 }
 
-// held are the connections of tools that wait for the end of this process, which closes them.
-var held sync.Map
+// Waiters are the connections of tools that wait until a keeper has closed all that another one may
+// open then. Who calls Run or Join makes them, and closes them last. Any goroutine may call their
+// methods.
+type Waiters struct {
+	mu     sync.Mutex
+	conns  []net.Conn
+	closed bool // what is added from then on is closed at once
+}
+
+// add takes a connection, which Close closes.
+func (w *Waiters) add(conn net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		conn.Close()
+		return
+	}
+	w.conns = append(w.conns, conn)
+}
+
+// Close ends the wait of all. It can be called again.
+func (w *Waiters) Close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for _, conn := range w.conns {
+		conn.Close() // the tool may have gone
+	}
+	w.conns = nil
+}
 
 // endHandler returns what answers PathEnd: it ends the keeper whose goroutines are those of g. The
-// answer ends with the process.
-func endHandler(g *group.Group) http.HandlerFunc {
+// answer ends when the waiters are closed, one of which the tool is.
+func endHandler(g *group.Group, waiters *Waiters) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxRequest)) // unread it would be lost
 		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-			held.Store(conn, nil)
+			waiters.add(conn)
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"+
 				"Connection: close\r\n\r\n{}\n") // a tool that has gone needs no answer
 		}
@@ -239,7 +267,7 @@ func End(ctx context.Context, name, who string) error {
 		return err
 	}
 	defer reply.Close()
-	_, _ = io.Copy(io.Discard, reply) // however it ends, the process has ended
+	_, _ = io.Copy(io.Discard, reply) // however it ends, the keeper has ended
 	return context.Cause(ctx)
 }
 

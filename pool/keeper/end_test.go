@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// The answer to who ends a keeper is not over when the keeper is, but when its process has ended,
-// which may have more to close.
-func TestEndLastsUntilTheProcess(t *testing.T) {
+// The answer to who ends a keeper is not over when the keeper is, but when who runs it has closed
+// what it has used, too.
+func TestEndLastsUntilAllIsClosed(t *testing.T) {
 	h := newHost1(t)
 	k := h.start(h.record)
 	<-k.up
@@ -53,11 +53,15 @@ func TestEndLastsUntilTheProcess(t *testing.T) {
 		}
 		return true
 	}); readErr != nil || !errors.Is(err, syscall.EAGAIN) {
-		t.Errorf("the process is there, and the answer ends with %v, %v", readErr, err)
+		t.Errorf("not all is closed, and the answer ends with %v, %v", readErr, err)
+	}
+	k.waiters.Close()
+	if b, err := in.ReadByte(); err != io.EOF {
+		t.Errorf("all is closed, and the answer goes on with %q, %v", b, err)
 	}
 }
 
-// Who waits for the end of a keeper's process can be told to end himself.
+// Who waits for the end of a keeper can be told to end himself.
 func TestEndIsInterrupted(t *testing.T) {
 	h := newHost1(t)
 	k := h.start(h.record)

@@ -140,6 +140,8 @@ type running struct {
 	cancel context.CancelFunc
 	ended  chan error // closed behind the error of Run
 	up     chan int   // how many jobs it found
+
+	waiters *Waiters // for its end
 }
 
 // start starts a keeper whose store is s.
@@ -150,16 +152,16 @@ func (h *host1) start(s store.Store) *running {
 		h.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &running{h, cancel, make(chan error, 1), make(chan int, 1)}
+	k := &running{h, cancel, make(chan error, 1), make(chan int, 1), new(Waiters)}
 	c := Config{Name: "lab", Host: "here", Slots: h.slots, Dir: h.dir, Program: program, Store: s,
-		Notes: new(notes)}
+		Notes: new(notes), Waiters: k.waiters}
 	g := group.New(context.Background())
 	g.Go("keep a pool", func(context.Context) error {
 		k.ended <- Run(ctx, c, func(jobs int) { k.up <- jobs })
 		close(k.ended)
 		return nil
 	})
-	h.t.Cleanup(func() { cancel(); _ = g.Wait() })
+	h.t.Cleanup(func() { cancel(); _ = g.Wait(); k.waiters.Close() })
 	return k
 }
 

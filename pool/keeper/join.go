@@ -340,7 +340,7 @@ func (g *guest) handler() http.Handler {
 	for _, path := range forwardable[len(looks):] {
 		mux.HandleFunc("POST "+path, g.forward)
 	}
-	mux.HandleFunc("POST "+PathEnd, endHandler(g.group))
+	mux.HandleFunc("POST "+PathEnd, endHandler(g.group, g.Waiters))
 	return mux
 }
 

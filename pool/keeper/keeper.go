@@ -42,6 +42,7 @@ type Config struct {
 	Program string // the shoal that starts jobs
 	Store   store.Store
 	Notes   io.Writer // where to tell people what happens; one goroutine at a time writes
+	Waiters *Waiters  // tools that wait for the end of the keeper
 	Links
 }
 

@@ -177,6 +177,7 @@ func (f *joinFlags) keep(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
+	defer c.Waiters.Close() // last of all
 	c.Listen, c.Join, c.Link = f.listen, f.join, min(float64(f.bandwidth), keeper.MaxLink)
 	if c.Join == "" {
 		text, err := os.ReadFile(filepath.Join(dir, joinFile))

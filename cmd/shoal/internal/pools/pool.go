@@ -256,9 +256,10 @@ func hostName(dir, pool, given string) (string, error) {
 func keeperConfig(dir, name, host string, slots int, notes io.Writer) (c keeper.Config, err error) {
 	jobs := filepath.Join(dir, "jobs")
 	if err := os.MkdirAll(jobs, 0o700); err != nil {
-		return c, err
+		return c, folderError(err)
 	}
-	c = keeper.Config{Name: name, Slots: slots, Dir: jobs, Notes: notes}
+	c = keeper.Config{Name: name, Slots: slots, Dir: jobs, Notes: notes,
+		Waiters: new(keeper.Waiters)}
 	if c.Host, err = hostName(dir, name, host); err != nil {
 		return c, err
 	}
@@ -281,6 +282,7 @@ func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) err
 		return err
 	}
 	host := c.Host
+	defer c.Waiters.Close() // last of all
 	record, err := nats.Open(filepath.Join(dir, "record"))
 	if err != nil {
 		return err
