@@ -124,7 +124,7 @@ func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out,
 	config := tcp.Config{Job: "tune", Version: version.Version, PlainData: o.plain,
 		Name: fabric.Host(cli.HostName("")), Listen: o.listen}
 	if o.join != "" {
-		token, err := cli.ReadToken(ctx, in, o.tokenFile, "shoal run --listen")
+		token, err := cli.ReadToken(ctx, in, o.tokenFile, "shoal run --listen", tcp.CheckToken)
 		if err != nil {
 			return err
 		}

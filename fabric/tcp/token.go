@@ -67,6 +67,13 @@ func parseToken(text string) (t token, err error) {
 	return t, nil
 }
 
+// CheckToken returns what is wrong with a text that is to be a token; nil = it is one, which need
+// not be good for any job.
+func CheckToken(text string) error {
+	_, err := parseToken(text)
+	return err
+}
+
 // newToken returns the token that expires at a time, of which whole seconds count.
 func (a *authority) newToken(expires time.Time) token {
 	t := token{authority: sha256.Sum256(a.certificate.Raw), expires: time.Unix(expires.Unix(), 0)}

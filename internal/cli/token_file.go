@@ -50,8 +50,10 @@ func WriteToken(path, token string) error {
 const maxToken = 4 << 10
 
 // ReadToken reads a token from a file, or from stdin if path is "-". A signal that ends ctx
-// meanwhile ends the process. listener is the command that writes such a token, for errors.
-func ReadToken(ctx context.Context, stdin io.Reader, path, listener string) (string, error) {
+// meanwhile ends the process. listener is the command that writes such a token, for errors; check
+// returns what is wrong with a text that is to be one.
+func ReadToken(ctx context.Context, stdin io.Reader, path, listener string,
+	check func(token string) error) (string, error) {
 	defer ExitOnSignal(ctx)()
 	from := stdin
 	if path != "-" {
@@ -70,6 +72,9 @@ func ReadToken(ctx context.Context, stdin io.Reader, path, listener string) (str
 	case token == "" || len(text) > maxToken:
 		return "", Usagef("the token: what was read holds none; copy the file that %s wrote",
 			listener)
+	}
+	if err := check(token); err != nil {
+		return "", Usagef("the token: %v", err)
 	}
 	return token, nil
 }

@@ -189,7 +189,7 @@ func (f *joinFlags) keep(cmd *cobra.Command, name string) error {
 	}
 	switch {
 	case f.tokenFile != "":
-		if c.Token, err = cli.ReadToken(ctx, cmd.InOrStdin(), f.tokenFile, listener); err != nil {
+		if c.Token, err = f.token(cmd); err != nil {
 			return err
 		}
 		cli.WarnIfReadable(notes, f.tokenFile)
@@ -214,6 +214,11 @@ func (f *joinFlags) keep(cmd *cobra.Command, name string) error {
 	return context.Cause(ctx)
 }
 
+// token returns the token of --token-file, which it reads.
+func (f *joinFlags) token(cmd *cobra.Command) (string, error) {
+	return cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile, listener, tcp.CheckToken)
+}
+
 // inBackground joins in a session of its own, and returns when the pool has taken this host.
 func (f *joinFlags) inBackground(cmd *cobra.Command, name string) error {
 	args := []string{"pool", "join", name, "--slots", strconv.Itoa(f.slots), "--listen", f.listen}
@@ -226,7 +231,7 @@ func (f *joinFlags) inBackground(cmd *cobra.Command, name string) error {
 	args = append(args, bandwidthArgs(f.bandwidth)...)
 	token := ""
 	if f.tokenFile != "" {
-		text, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile, listener)
+		text, err := f.token(cmd)
 		if err != nil {
 			return err
 		}

@@ -100,7 +100,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	token, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile,
-		"shoal run --listen")
+		"shoal run --listen", tcp.CheckToken)
 	if err != nil {
 		return err
 	}
