@@ -212,6 +212,9 @@ func (m *Machine) checkSubmission(s Submission) error {
 	case s.Min < 1 || s.Max < s.Min || s.Asked < s.Min || s.Asked > s.Max:
 		return usagef("between %d and %d workers, of which it asks for %d: give -n LEAST:MOST, "+
 			"such as -n 1:4", s.Min, s.Max, s.Asked)
+	case s.Max > maxSlots: // which a later head would not read
+		return usagef("max: %d is no number of workers that it can use: give %d or fewer", s.Max,
+			maxSlots)
 	case most == 0:
 		return usagef("the pool has no hosts with slots: start a keeper with shoal pool join")
 	}
@@ -226,6 +229,10 @@ func (m *Machine) checkSubmission(s Submission) error {
 		}
 		if least == 0 {
 			return usagef("sizes: none of %v is from %d to %d", s.Sizes, s.Min, s.Max)
+		}
+		if !slices.Contains(s.Sizes, s.Asked) { // also where the pool has no room for as many
+			return usagef("it asks for %s, which is none of its sizes: choose one of %v",
+				plural.Of(s.Asked, "worker"), s.Sizes)
 		}
 	}
 	if least > most {

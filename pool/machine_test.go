@@ -2,6 +2,7 @@ package pool
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -211,6 +212,26 @@ func TestSubmissionIsTooLarge(t *testing.T) {
 		_, err := m.Submit(1, Submission{Name: "j", Spec: spec, Min: 1, Max: 1, Asked: 1})
 		if fits != (err == nil) || err != nil && !strings.Contains(err.Error(), "at most") {
 			t.Errorf("a spec of %d bytes: %v", len(spec), err)
+		}
+	}
+}
+
+// A job that a later head could not read, or not with the hosts that have come by then, is refused.
+func TestSubmissionsThatCouldNotBeRestored(t *testing.T) {
+	m, err := New(Config{Name: "lab"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.HostUp(1, "a", 4, "")
+	for want, s := range map[string]Submission{
+		"max: 1048577 is no number": {Min: 1, Max: maxSlots + 1, Asked: 2},
+		"which is none of its sizes: choose one of [2 4]": {Min: 1, Max: 6, Asked: 6,
+			Sizes: []int{2, 4}},
+	} {
+		s.Name, s.Spec, s.Preempt = "j", "x", "shrink"
+		_, err := m.Submit(1, s)
+		if no := new(UsageError); !errors.As(err, &no) || !strings.Contains(no.Msg, want) {
+			t.Errorf("%+v: %v", s, err)
 		}
 	}
 }
