@@ -339,7 +339,8 @@ func TestEarlierWords(t *testing.T) {
 	if err := os.Mkdir(part, 0o700); err != nil { // so that it cannot be written, as if killed
 		t.Fatal(err)
 	}
-	if err := p.start(pool.Order{Verb: pool.StartRun}); err == nil || p.runDir() != "" {
+	err := p.start(pool.Order{Verb: pool.StartRun, Dir: h.work})
+	if err == nil || p.runDir() != "" {
 		t.Errorf("start: %v, and its run is %q", err, p.runDir())
 	}
 }

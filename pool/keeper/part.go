@@ -307,6 +307,9 @@ func (p *part) start(o pool.Order) error {
 		return err
 	}
 	defer log.Close()
+	if err := checkFolder(o.Dir); err != nil {
+		return err
+	}
 	if err := p.save(); err != nil {
 		return err
 	}
@@ -342,6 +345,22 @@ func (p *part) start(o pool.Order) error {
 	p.saved.PID, p.lived = cmd.Process.Pid, true
 	_ = cmd.Process.Release() // look reaps it
 	return p.save()
+}
+
+// checkFolder returns why a job cannot run in the folder in which it was submitted; nil = it can.
+func checkFolder(dir string) error {
+	info, err := os.Stat(dir)
+	switch why := new(fs.PathError); {
+	case errors.As(err, &why):
+		err = why.Err
+	case err == nil && !info.IsDir():
+		err = syscall.ENOTDIR
+	}
+	if err != nil {
+		return fmt.Errorf("the folder %s in which it was submitted: %w: submit it in one that "+
+			"all hosts of the pool have", dir, err)
+	}
+	return nil
 }
 
 // tokenPipe returns a pipe from which an agent reads a token, whatever becomes of this keeper.

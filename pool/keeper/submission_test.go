@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,5 +49,22 @@ func TestKeeperInSlurm(t *testing.T) {
 	slices.Sort(got)
 	if d := cmp.Diff([]string{"SLURMS=2\n", "SLURM_CONF=7\n"}, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// A job whose folder is not there fails, and says so, not that there is no shoal.
+func TestFolderIsMissing(t *testing.T) {
+	h := newHost1(t)
+	k := h.start(h.record)
+	<-k.up
+	gone := filepath.Join(h.work, "gone")
+	if err := Call(context.Background(), "lab", PathSubmit, Request{Spec: "name: one\n" +
+		"command: [fake]\n", Dir: gone, Env: []string{}, Who: "ada"}, &pool.Answer{}); err != nil {
+		t.Fatal(err)
+	}
+	h.until("its failure", func() bool { return h.job("one").State == pool.Failed })
+	want := "the folder " + gone + " in which it was submitted: no such file or directory: "
+	if why := h.job("one").Error; !strings.Contains(why, want) {
+		t.Errorf("it failed since %q, want %q", why, want)
 	}
 }
