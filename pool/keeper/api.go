@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -212,10 +213,28 @@ func (k *keeper) submit(w http.ResponseWriter, r *http.Request) {
 // maxRequest bounds the body of a request, in bytes.
 const maxRequest = 1 << 20
 
+// readBody reads the body of a request. One that is too long, or breaks off, is a *pool.UsageError.
+func readBody(r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxRequest+1))
+	switch {
+	case err != nil:
+		return nil, &pool.UsageError{Msg: "the request cannot be read: " + err.Error()}
+	case len(body) > maxRequest:
+		_, _ = io.Copy(io.Discard, r.Body) // who still writes would not hear the answer
+		return nil, &pool.UsageError{Msg: fmt.Sprintf("the request has more than %d bytes with "+
+			"the spec and the environment: put long lists into files", maxRequest)}
+	}
+	return body, nil
+}
+
 // read reads the body of a request as JSON into a value, which is a pointer. A body that is too
 // long, or no such JSON, is a *pool.UsageError.
 func read(r *http.Request, into any) error {
-	d := json.NewDecoder(io.LimitReader(r.Body, maxRequest))
+	body, err := readBody(r)
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
 		return &pool.UsageError{Msg: "the request cannot be read: " + err.Error()}

@@ -349,9 +349,12 @@ func (g *guest) handler() http.Handler {
 func (g *guest) forward(w http.ResponseWriter, r *http.Request) {
 	f := forwarded{Path: r.URL.Path}
 	if r.Method == http.MethodPost {
-		body, err := io.ReadAll(io.LimitReader(r.Body, maxRequest))
-		if err != nil || !json.Valid(body) {
-			answer(w, nil, &pool.UsageError{Msg: "the request cannot be read: it is no JSON"})
+		body, err := readBody(r)
+		if err == nil && !json.Valid(body) {
+			err = &pool.UsageError{Msg: "the request cannot be read: it is no JSON"}
+		}
+		if err != nil {
+			answer(w, nil, err)
 			return
 		}
 		f.Body = body

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,5 +67,16 @@ func TestFolderIsMissing(t *testing.T) {
 	want := "the folder " + gone + " in which it was submitted: no such file or directory: "
 	if why := h.job("one").Error; !strings.Contains(why, want) {
 		t.Errorf("it failed since %q, want %q", why, want)
+	}
+}
+
+// Who asks with more than a keeper reads is told so, also while he still writes.
+func TestRequestIsTooLong(t *testing.T) {
+	h := newHost1(t)
+	k := h.start(h.record)
+	<-k.up
+	_, err := h.submit("one", "ends", "LONG="+strings.Repeat("x", 4*maxRequest))
+	if no := new(pool.UsageError); !errors.As(err, &no) || !strings.Contains(no.Msg, "more than") {
+		t.Errorf("got %v", err)
 	}
 }
