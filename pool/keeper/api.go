@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
@@ -269,7 +270,7 @@ func answer(w http.ResponseWriter, v any, err error) {
 // Call asks the keeper of a pool on this host, and reads its answer into into; a nil body makes it
 // a GET. The error for a request that makes no sense as it was put is a *pool.UsageError.
 func Call(ctx context.Context, name, path string, body, into any) error {
-	reply, err := request(ctx, name, path, body)
+	reply, err := request(ctx, answerTime, name, path, body)
 	if err != nil {
 		return err
 	}
@@ -277,11 +278,11 @@ func Call(ctx context.Context, name, path string, body, into any) error {
 	return json.NewDecoder(reply).Decode(into)
 }
 
-// End ends the keeper of a pool on this host for who asks, and waits until its process has ended:
-// what that has open, another one can have then. The process may be one that cannot be seen from
-// here, as in a container.
+// End ends the keeper of a pool on this host for who asks, and waits until it has closed all that
+// another one may open then. Its process may be one that cannot be seen from here, as in a
+// container.
 func End(ctx context.Context, name, who string) error {
-	reply, err := request(ctx, name, PathEnd, Ask{Who: who})
+	reply, err := request(ctx, answerTime, name, PathEnd, Ask{Who: who})
 	if err != nil {
 		return err
 	}
@@ -290,8 +291,13 @@ func End(ctx context.Context, name, who string) error {
 	return context.Cause(ctx)
 }
 
-// request is Call up to the answer, which the caller reads and closes.
-func request(ctx context.Context, name, path string, body any) (io.ReadCloser, error) {
+// answerTime is how long a keeper may take until it begins to answer. One that takes longer is
+// stopped, or cannot write the record of its pool.
+const answerTime = time.Minute
+
+// request is Call up to the answer, which the caller reads and closes; it begins within some time.
+func request(ctx context.Context, within time.Duration, name, path string, body any) (
+	io.ReadCloser, error) {
 	socket, err := Socket(name)
 	if err != nil {
 		return nil, err
@@ -308,12 +314,13 @@ func request(ctx context.Context, name, path string, body any) (io.ReadCloser, e
 	if err != nil {
 		return nil, err
 	}
-	t := &http.Transport{DisableKeepAlives: true,
+	t := &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: within,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}}
 	reply, err := t.RoundTrip(r)
 	var dial *net.OpError
+	var late net.Error
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
@@ -321,6 +328,10 @@ func request(ctx context.Context, name, path string, body any) (io.ReadCloser, e
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return nil, fmt.Errorf("no pool called %s is kept on this host: start one with shoal pool "+
 			"start", name)
+	case errors.As(err, &late) && late.Timeout():
+		return nil, fmt.Errorf("the keeper of the pool %s has not answered for %v, as where it is "+
+			"stopped, or cannot write its record; what it was asked may be done: see shoal queue "+
+			"when it answers again", name, within)
 	default:
 		return nil, fmt.Errorf("the keeper of the pool %s has ended before it answered; what it "+
 			"was asked may be done: see shoal queue when it is started again", name)

@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
 )
@@ -73,6 +75,24 @@ func TestEndIsInterrupted(t *testing.T) {
 	<-k.ended
 	cancel(enough)
 	if err := g.Wait(); !errors.Is(err, enough) {
-		t.Errorf("the process is there, and End returns %v", err)
+		t.Errorf("not all is closed, and End returns %v", err)
+	}
+}
+
+// A keeper that does not answer, since it is stopped, is not waited for without an end.
+func TestKeeperDoesNotAnswer(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	socket, err := Socket("lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopped.Close()
+	_, err = request(context.Background(), time.Millisecond, "lab", PathQueue, nil)
+	if err == nil || !strings.Contains(err.Error(), "lab has not answered for 1ms") {
+		t.Errorf("got %v", err)
 	}
 }

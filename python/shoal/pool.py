@@ -31,6 +31,8 @@ from .errors import PoolError
 _PREFIX, _SUFFIX = "pool-", ".sock"
 # States in which a job has come to its end.
 _OVER = ("ended", "failed", "stopped")
+# For how many seconds an answer of the keeper is waited for.
+_ANSWER_TIME = 60.0
 
 
 def _folder() -> str:
@@ -47,6 +49,7 @@ def _http_request(path: str, request: str, body: str) -> Tuple[int, bytes]:
     """
     text = body.encode()
     with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(_ANSWER_TIME)
         link.connect(path)
         head = f"{request} HTTP/1.0\r\nHost: pool\r\nContent-Length: {len(text)}\r\n\r\n"
         link.sendall(head.encode() + text)
@@ -215,6 +218,12 @@ class Pool:
         try:
             status, text = _http_request(at, request, "" if body is None else json.dumps(body))
             answer = json.loads(text)
+        except socket.timeout:
+            raise PoolError(
+                f"the keeper of the pool {self.name} has not answered for {_ANSWER_TIME:.0f} s, as "
+                "where it is stopped, or cannot write its record; what it was asked may be done: "
+                "see shoal queue when it answers again"
+            ) from None
         except (OSError, IndexError, ValueError) as error:
             raise PoolError(
                 f"no pool called {self.name} answers on this host ({error}): start it with shoal "

@@ -186,3 +186,15 @@ def test_without_a_pool(tmp_path, monkeypatch):
         shoal.Pool()
     with pytest.raises(shoal.PoolError, match="no pool called lab answers"):
         shoal.Pool("lab")
+
+
+def test_a_keeper_that_does_not_answer(tmp_path, monkeypatch):
+    """It is not waited for without an end."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(shoal.pool, "_ANSWER_TIME", 0.01)
+    (tmp_path / "shoal").mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(tmp_path / "shoal" / "pool-lab.sock"))
+        stopped.listen()
+        with pytest.raises(shoal.PoolError, match="lab has not answered for 0 s, as where it is"):
+            shoal.Pool("lab")
