@@ -20,6 +20,7 @@ import datetime
 import getpass
 import glob
 import json
+import operator
 import os
 import socket
 import time
@@ -175,6 +176,22 @@ def _user_at_host() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+def _least_and_most(workers: Union[int, Tuple[int, int]]) -> Tuple[int, int]:
+    """The least and the largest number of workers that `workers` of `Pool.submit` says."""
+    try:
+        least, most = (workers, workers) if isinstance(workers, int) else workers
+        least, most = operator.index(least), operator.index(most)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"workers={workers!r}: give a number, or the least and the largest, such as (1, 4)"
+        ) from None
+    if least > most:
+        raise ValueError(
+            f"workers={workers!r}: the least number is above the largest; write ({most}, {least})"
+        )
+    return least, most
+
+
 class Pool:
     """A pool that is kept on this host: the one called `name`, or the only one there is. PoolError
     if there is none, or there are several.
@@ -243,7 +260,7 @@ class Pool:
 
     def submit(
         self,
-        command: Sequence[str],
+        command: Sequence[Union[str, "os.PathLike[str]"]],
         workers: Union[int, Tuple[int, int]] = 1,
         name: Optional[str] = None,
         priority: int = 0,
@@ -269,8 +286,17 @@ class Pool:
 
         PoolError if the pool refuses it, with the reason.
         """
-        least, most = (workers, workers) if isinstance(workers, int) else workers
-        spec: Dict[str, Any] = {"command": list(command), "workers": most}
+        if isinstance(command, (str, bytes)):
+            raise TypeError(
+                f"command={command!r}: give a list of its words, such as ['python3', 'train.py']"
+            )
+        if deadline is not None and not isinstance(deadline, datetime.timedelta):
+            raise TypeError(
+                f"deadline={deadline!r}: give a datetime.timedelta, such as timedelta(hours=6)"
+            )
+        least, most = _least_and_most(workers)
+        words = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in command]
+        spec: Dict[str, Any] = {"command": words, "workers": most}
         if least != most:
             spec.update(min=least, max=most)
         if name is not None:

@@ -1,8 +1,10 @@
 """shoal.Pool against a real keeper: jobs are submitted, wait, end, fail and are stopped."""
 
 import collections
+import datetime
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -59,6 +61,29 @@ def test_jobs_through_their_lives(pool, tmp_path):
         pool.submit(["true"], preempt="parc")
     with pytest.raises(shoal.PoolError, match="no job called nobody"):
         shoal.pool.PoolJob(pool, "nobody").stop()
+
+
+def test_what_cannot_be_submitted(pool, tmp_path):
+    """What makes no sense is refused in one line that says what to write, and is not submitted."""
+    for command, options, error, match in (
+        ("true", {}, TypeError, "give a list of its words, such as"),
+        (["true"], {"workers": (4, 1)}, ValueError, r"write \(1, 4\)"),
+        (["true"], {"workers": (1, 2, 3)}, TypeError, r"give a number, or .* such as \(1, 4\)"),
+        (["true"], {"workers": "1:4"}, TypeError, "give a number"),
+        (["true"], {"workers": 2.5}, TypeError, "give a number"),
+        (["true"], {"workers": 0}, shoal.PoolError, "give 1 to 1024"),
+        (["true"], {"deadline": 3600}, TypeError, "give a datetime.timedelta"),
+        (["true"], {"deadline": datetime.timedelta(0)}, shoal.PoolError, "is no time in which"),
+        (["true"], {"name": "a/b"}, shoal.PoolError, "cannot name a job"),
+        (["true"], {"env": {"RANK": 1}}, shoal.PoolError, "is set by shoal"),
+        ([], {}, shoal.PoolError, "nothing to run"),
+    ):
+        with pytest.raises(error, match=match):
+            pool.submit(command, **options)
+    assert pool.jobs(over=True) == []
+    script = tmp_path / "script"
+    script.write_text("")
+    assert pool.submit([sys.executable, script]).wait(60) == "ended"
 
 
 # Each worker writes its samples of each committed step into a file of its own. A file says how many
