@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 )
 
@@ -184,5 +187,22 @@ func TestAgain(t *testing.T) {
 	cancel()
 	if err := g.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A keeper that has the folder of a pool and does not answer here is not said to be kept here.
+func TestFolderOfAnotherKeeper(t *testing.T) {
+	h := newHost1(t)
+	folder, err := os.Open(h.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	if err := proc.Flock(folder, syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	err = Join(context.Background(), Config{Name: "lab", Dir: h.dir}, func() {})
+	if err == nil || !strings.Contains(err.Error(), "another keeper uses the folder "+h.dir) {
+		t.Errorf("got %v", err)
 	}
 }

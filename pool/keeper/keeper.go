@@ -181,10 +181,15 @@ func lockFolder(c Config) (io.Closer, error) {
 		return nil, err
 	}
 	err = proc.Flock(dir, syscall.LOCK_EX|syscall.LOCK_NB)
-	if err == nil {
-		err = CheckFree(c.Name) // one with another folder
-	} else if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = keptError(c.Name)
+	taken := errors.Is(err, syscall.EWOULDBLOCK)
+	if err == nil || taken {
+		err = CheckFree(c.Name) // also of one with another folder
+	}
+	if err == nil && taken {
+		err = fmt.Errorf("another keeper uses the folder %s, and does not answer here: it begins "+
+			"or ends just now, or is on another host that has the same folder, in a container, or "+
+			"has another XDG_RUNTIME_DIR: end it there, or set XDG_STATE_HOME to a folder of this "+
+			"host alone", c.Dir)
 	}
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())

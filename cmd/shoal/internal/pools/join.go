@@ -60,7 +60,7 @@ func keeperLinks(dir, host string) (keeper.Links, error) {
 	}
 	id, err := machineID(dir)
 	if err != nil {
-		return keeper.Links{}, err
+		return keeper.Links{}, folderError(err)
 	}
 	path := filepath.Join(dir, authorityFile)
 	authority, err := os.ReadFile(path)

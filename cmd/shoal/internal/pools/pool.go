@@ -221,6 +221,12 @@ func checkName(name string) error {
 	return nil
 }
 
+// folderError returns the error of a folder or a file of a pool that cannot be used.
+func folderError(err error) error {
+	return fmt.Errorf("the files of the pool: %w; set XDG_STATE_HOME to a folder of yours that "+
+		"has room", err)
+}
+
 // makePoolFolder returns the folder of the files of a pool, which it makes.
 func makePoolFolder(name string) (string, error) {
 	runs, err := launcher.RunsDir()
@@ -228,7 +234,10 @@ func makePoolFolder(name string) (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(filepath.Dir(runs), "pools", name)
-	return dir, os.MkdirAll(dir, 0o700)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", folderError(err)
+	}
+	return dir, nil
 }
 
 // hostFile is the file in the folder of a pool that has the name of this host there.
@@ -350,7 +359,7 @@ func inSession(about *cobra.Command, name, input string, args []string) (s keepe
 	path = filepath.Join(dir, "log")
 	log, err := os.CreateTemp(dir, "log-*") // another one may be starting the same pool
 	if err != nil {
-		return s, "", err
+		return s, "", folderError(err)
 	}
 	defer os.Remove(log.Name())
 	defer log.Close()
