@@ -94,7 +94,7 @@ func (s *Schedule) DeadlineAfter() (time.Duration, error) {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(s.Deadline)
-	if err != nil || d <= 0 {
+	if err != nil || d < time.Millisecond {
 		return 0, &Error{"schedule", fmt.Sprintf("deadline: %q is no time in which a job can "+
 			"end; give hours, minutes or seconds, such as 6h or 1h30m", s.Deadline)}
 	}

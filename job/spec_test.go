@@ -187,6 +187,7 @@ func TestValidate(t *testing.T) {
 		"odd priority":  {withSchedule(job.Schedule{Priority: 1001}), "schedule"},
 		"odd deadline":  {withSchedule(job.Schedule{Deadline: "soon"}), "schedule"},
 		"past deadline": {withSchedule(job.Schedule{Deadline: "-1h"}), "schedule"},
+		"no time":       {withSchedule(job.Schedule{Deadline: "999us"}), "schedule"},
 		"odd value":     {withSchedule(job.Schedule{Value: -1}), "schedule"},
 		"odd preempt":   {withSchedule(job.Schedule{Preempt: "prak"}), "schedule"},
 		"odd steps":     {withSchedule(job.Schedule{Steps: 1 << 53}), "schedule"},
