@@ -48,8 +48,10 @@ same command have ended before.
 				q.path += "?all"
 			}
 			err := q.show(cmd.Context(), cmd.OutOrStdout())
-			for err == nil && watch && q.wait(cmd.Context()) {
-				err = q.show(cmd.Context(), cmd.OutOrStdout())
+			for err == nil && watch {
+				if err = q.wait(cmd.Context()); err == nil {
+					err = q.show(cmd.Context(), cmd.OutOrStdout())
+				}
 			}
 			return err
 		},
@@ -68,15 +70,15 @@ type queueView struct {
 	last       []byte // what was printed last; nil = nothing
 }
 
-// wait waits a moment; false = ctx has ended.
-func (q *queueView) wait(ctx context.Context) bool {
+// wait waits a moment; the error is the cause of the end of ctx.
+func (q *queueView) wait(ctx context.Context) error {
 	timer := time.NewTimer(500 * time.Millisecond)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
+		return nil
 	case <-ctx.Done():
-		return false
+		return context.Cause(ctx)
 	}
 }
 
