@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/meshes"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/stall"
@@ -171,10 +172,10 @@ func (d *driver) carryOutAction(action head.Action) {
 // that is too long, such as one that repeats all that was not answered, is cut between payloads,
 // and a message that cannot be cut goes in parts. One that is too long for that ends the link: the
 // other side would wait in vain.
-func (d *driver) send(to fabric.Host, m head.Message) {
-	d.encoded = head.Append(d.encoded[:0], m)
+func (d *driver) send(to fabric.Host, m wire.Message) {
+	d.encoded = wire.Append(d.encoded[:0], m)
 	b := d.encoded
-	f, frame := m.(*head.Frame)
+	f, frame := m.(*wire.Frame)
 	switch {
 	case len(b) <= fabric.MaxMessage:
 		d.network.Send(to, b)

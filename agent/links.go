@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/shoal-ml/shoal/fabric"
-	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 )
 
 // links is this agent's end of the links to others, as a fabric.Handler. Its methods are called on
@@ -15,7 +15,7 @@ import (
 type links struct {
 	*transfers // the methods of fabric.Handler for pieces
 	engine     *engine
-	reader     head.Reader // touched on the engine's thread only
+	reader     wire.Reader // touched on the engine's thread only
 	spare      sync.Pool   // of *received
 	parts      parts
 }
@@ -65,11 +65,11 @@ func (l *links) Message(from fabric.Host, b []byte) {
 		})
 		return
 	}
-	if head.IsBinary(b) {
+	if wire.IsBinary(b) {
 		l.deliverBinary(from, b)
 		return
 	}
-	m, err := head.Decode(b) // here, since it can be long
+	m, err := wire.Decode(b) // here, since it can be long
 	l.inputLater(func(d *driver) {
 		if err != nil {
 			l.refuse(d, from, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
-	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
@@ -28,10 +28,10 @@ type monitored struct {
 // Send sends a message, and records of which batch it tells.
 func (m *monitored) Send(to fabric.Host, b []byte) {
 	m.mu.Lock()
-	if said, err := head.Decode(b); err == nil {
-		if f, is := said.(*head.Frame); is {
+	if said, err := wire.Decode(b); err == nil {
+		if f, is := said.(*wire.Frame); is {
 			for _, b := range f.Payloads {
-				if e, is := b.(*head.Exec); is {
+				if e, is := b.(*wire.Exec); is {
 					m.told[to] = uint64(e.Batch)
 				}
 			}

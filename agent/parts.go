@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
-	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 )
 
 // Agents send each other texts that are longer than a message of a link may be: what is known of a
@@ -57,7 +57,7 @@ const patiencePerByte = 100 * time.Nanosecond
 
 // isRepeatedTooSoon reports whether a frame of so many bytes is one that was just sent to a host;
 // else it records the frame as sent now.
-func (r *repeats) isRepeatedTooSoon(to fabric.Host, f *head.Frame, bytes int, now time.Time) bool {
+func (r *repeats) isRepeatedTooSoon(to fabric.Host, f *wire.Frame, bytes int, now time.Time) bool {
 	if *r == nil {
 		*r = repeats{}
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -74,7 +74,7 @@ func (d *driver) acceptStatement(m *worker, s *reshape.Statement,
 		}
 		d.runInput(func() {
 			d.head.ReportLayout(
-				head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks,
+				wire.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks,
 					Layout: text, Redundant: d.planner.Redundant})
 		})
 	}

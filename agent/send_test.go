@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
-	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 )
 
 // sent is a network that keeps what is sent. Only the test's goroutine uses it.
 type sent struct {
-	frames  []*head.Frame
+	frames  []*wire.Frame
 	parts   parts
 	inParts int   // parts that were sent
 	dropped error // why a link was dropped last; nil = none was
@@ -37,11 +37,11 @@ func (s *sent) Send(from fabric.Host, b []byte) {
 			return
 		}
 	}
-	m, err := head.Decode(b)
+	m, err := wire.Decode(b)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.frames = append(s.frames, m.(*head.Frame))
+	s.frames = append(s.frames, m.(*wire.Frame))
 }
 
 // The other methods of a network do what the test needs, or nothing.
@@ -59,13 +59,13 @@ func (s *sent) Close() error                                       { return nil 
 func TestLongFramesAreCut(t *testing.T) {
 	network := &sent{t: t}
 	c := &driver{network: network}
-	var bodies []head.Payload
+	var bodies []wire.Payload
 	for i := range 9 {
 		bodies = append(bodies,
-			head.Ended{Worker: 1, How: strings.Repeat(string(rune('a'+i)), 1<<20)})
+			wire.Ended{Worker: 1, How: strings.Repeat(string(rune('a'+i)), 1<<20)})
 	}
-	c.send("b", &head.Frame{Term: 3, Up: true, First: 7, Ack: 2, Payloads: bodies})
-	var got []head.Payload
+	c.send("b", &wire.Frame{Term: 3, Up: true, First: 7, Ack: 2, Payloads: bodies})
+	var got []wire.Payload
 	next := uint64(7)
 	for _, f := range network.frames {
 		if f.First != next || f.Term != 3 || !f.Up || f.Ack != 2 {
@@ -85,23 +85,23 @@ func TestLongFramesAreCut(t *testing.T) {
 func TestLongWordsGoInParts(t *testing.T) {
 	network := &sent{t: t}
 	c := &driver{network: network}
-	said := head.Ended{Worker: 1, How: strings.Repeat("x", fabric.MaxMessage+partBytes)}
+	said := wire.Ended{Worker: 1, How: strings.Repeat("x", fabric.MaxMessage+partBytes)}
 	for _, first := range []uint64{2, 3} {
-		c.send("b", &head.Frame{Term: 3, Up: true, First: first, Payloads: []head.Payload{said}})
+		c.send("b", &wire.Frame{Term: 3, Up: true, First: first, Payloads: []wire.Payload{said}})
 	}
-	c.send("c", &head.Frame{Term: 3, Up: true, First: 2, Payloads: []head.Payload{said}})
+	c.send("c", &wire.Frame{Term: 3, Up: true, First: 2, Payloads: []wire.Payload{said}})
 	if len(network.frames) != 3 || network.inParts != 3*6 || network.dropped != nil {
 		t.Fatalf("%d frames in %d parts, dropped %v", len(network.frames), network.inParts,
 			network.dropped)
 	}
 	for i, want := range []uint64{2, 3, 2} {
 		if f := network.frames[i]; f.First != want || len(f.Payloads) != 1 ||
-			f.Payloads[0] != head.Payload(said) {
+			f.Payloads[0] != wire.Payload(said) {
 			t.Errorf("frame %d begins at %d and is not what was sent", i, f.First)
 		}
 	}
-	c.send("b", &head.Frame{Term: 3, Up: true, First: 3,
-		Payloads: []head.Payload{head.Ended{How: strings.Repeat("x", maxSaid)}}})
+	c.send("b", &wire.Frame{Term: 3, Up: true, First: 3,
+		Payloads: []wire.Payload{wire.Ended{How: strings.Repeat("x", maxSaid)}}})
 	if network.dropped == nil || !strings.Contains(network.dropped.Error(), "it must be told "+
 		"something of 48 MiB, and can be told 48 MiB at once: make fewer collectives a step") {
 		t.Errorf("dropped with %v", network.dropped)
@@ -111,7 +111,7 @@ func TestLongWordsGoInParts(t *testing.T) {
 // A long frame is said again when there was time to answer it.
 func TestLongFramesAreRepeated(t *testing.T) {
 	var r repeats
-	f := &head.Frame{Term: 3, First: 1}
+	f := &wire.Frame{Term: 3, First: 1}
 	now := time.Now()
 	for i, c := range []struct {
 		after time.Duration

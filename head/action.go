@@ -2,7 +2,7 @@ package head
 
 import (
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
@@ -21,8 +21,8 @@ type Action interface{ action() }
 // next call of Ready.
 type Send struct {
 	To      string // the host of the other agent
-	Message Message
-	frame   Frame // the memory of Message where that is a frame
+	Message wire.Message
+	frame   wire.Frame // the memory of Message where that is a frame
 }
 
 // Part is one collective of a batch.
@@ -101,51 +101,12 @@ type Apply struct {
 	room   room    // the memory of Parts where they are Here
 }
 
-// State is what a job is after an entry of the log.
-type State struct {
-	// Steps counts the committed steps.
-	Steps uint64
-	// View has the members that the workers know of; generation 0 = those that the job begins with.
-	View topo.View
-	// Joined is how many members are new in View.
-	Joined int
-	// Data is the place in the data that the next step trains on; nil = no worker has stated it.
-	Data *cursor.Cursor
-	// Elastic says that the job takes steps, so members may come and go.
-	Elastic bool
-	// AllReleased says why all members were let go; "" = they were not.
-	AllReleased string
-	// Shape says where the parts of the state are; nil = every member has all of it.
-	Shape *Shape
-	// First is the batch that the program states; 0 = no worker has stated data. The batch that
-	// counts is that of Data.
-	First uint64
-	// Setting is how the job trains from the next step on. Its Batch is 0 where the batch is First.
-	// Its Size is how many members the job is asked to have, whoever has asked; 0 = the job takes
-	// no steps yet, or its members cannot come and go one by one.
-	Setting setting.Setting
-	// Sized counts the changes of the setting that have brought another size, and those that may
-	// have.
-	Sized uint64
-	// Levers are what the program has opened.
-	Levers setting.Levers
-	// Trial is the change that is measured; nil = none is.
-	Trial *setting.Change
-}
-
 // Start orders new workers on this host; First and those after it are their numbers. WorkerStarted
 // or WorkerLost answers for each.
-type Start struct {
-	Count int           // how many workers, at least 1
-	First topo.WorkerID // the number of the first
-	member.Because
-}
+type Start struct{ wire.Starts }
 
 // Stop orders the end of a worker of this host that is no member, and will be none.
-type Stop struct {
-	Worker topo.WorkerID
-	member.Because
-}
+type Stop struct{ wire.Stops }
 
 // Grouped answers RequestGroup.
 type Grouped struct {
@@ -157,10 +118,7 @@ type Grouped struct {
 
 // Refuse tells that what a worker said contradicts the others: it has broken the rules, and the
 // shell ends it.
-type Refuse struct {
-	Worker topo.WorkerID
-	Why    string // what the worker said and what the others say, for a person
-}
+type Refuse struct{ wire.Refuses }
 
 // Decided tells that a generation was decided, and who leads it.
 type Decided struct{ Record member.Record }
@@ -182,16 +140,10 @@ type Layout struct{ Text string }
 
 // Leave tells this agent that it is not part of the job any more, and why: it was drained, or the
 // others went on without it. Workers that still run here must end.
-type Leave struct {
-	Drained bool // whether its workers have been let go
-	member.Because
-}
+type Leave struct{ wire.Leaves }
 
 // Finish tells that the job is over.
-type Finish struct {
-	OK bool // whether the members have finished their work
-	member.Because
-}
+type Finish struct{ wire.Ends }
 
 // The methods action mark the types that are actions; they do nothing.
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -14,7 +15,7 @@ import (
 
 // adoptWorkers takes over the workers of a host: it sets r.home, r.asked and r.aborted, and tells
 // the membership of them, and of what the host hears with the entries of the log that it is sent.
-func (r *leader) adoptWorkers(host string, rep Report) {
+func (r *leader) adoptWorkers(host string, rep wire.Report) {
 	entered, released := map[topo.WorkerID]bool{}, map[topo.WorkerID]bool{}
 	aborted, heard := false, r.peers[host].index
 	for _, c := range r.log {
@@ -68,12 +69,14 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 }
 
 // adoptGroups gives the matcher the groups that workers have, and answers those who wait for one.
-func (r *leader) adoptGroups(reports map[string]Report) {
-	var groups []GroupReport
+func (r *leader) adoptGroups(reports map[string]wire.Report) {
+	var groups []wire.GroupReport
 	for _, host := range sortedKeys(reports) {
 		groups = append(groups, reports[host].Groups...)
 	}
-	slices.SortStableFunc(groups, func(a, b GroupReport) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortStableFunc(groups, func(a, b wire.GroupReport) int {
+		return cmp.Compare(a.ID, b.ID)
+	})
 	for _, g := range groups {
 		for _, w := range g.Here {
 			r.matcher.AdoptGroup(g.ID, g.Members, w, slices.Contains(g.Free, w))
@@ -82,7 +85,7 @@ func (r *leader) adoptGroups(reports map[string]Report) {
 	for _, host := range sortedKeys(reports) {
 		for _, w := range reports[host].Workers {
 			for _, list := range w.Groups {
-				r.onWantsGroup(WantsGroup{w.Worker, list}, host)
+				r.onWantsGroup(wire.WantsGroup{Worker: w.Worker, Members: list}, host)
 			}
 		}
 	}
@@ -90,7 +93,7 @@ func (r *leader) adoptGroups(reports map[string]Report) {
 
 // adoptCalls posts again the calls that are open and in no batch that goes on or is committed. It
 // also accepts a place in the data that a worker has stated.
-func (r *leader) adoptCalls(reports map[string]Report) {
+func (r *leader) adoptCalls(reports map[string]wire.Report) {
 	taken := map[ticket]bool{}
 	for _, f := range r.batches {
 		for _, s := range f.sets {
@@ -102,7 +105,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 	for _, host := range sortedKeys(reports) {
 		rep := reports[host]
 		for _, s := range rep.Batches {
-			if slices.ContainsFunc(r.log, func(c Commit) bool { return c.Batch == s.Batch }) {
+			if slices.ContainsFunc(r.log, func(c wire.Commit) bool { return c.Batch == s.Batch }) {
 				for _, set := range s.Sets {
 					for _, c := range set.Calls {
 						taken[ticket{c.Worker, c.Ticket}] = true
@@ -116,7 +119,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 				case taken[ticket{c.Worker, c.Ticket}]:
 				case r.aborted[c.Worker]:
 					r.addBatches([]collective.Ready{
-						{Calls: []*collective.Posted{r.agent.pool.newCall(c)},
+						{Calls: []*collective.Posted{r.agent.pool.NewCall(c)},
 							Err: &collective.LostError{Why: "has dropped the step",
 								Call: c.String()}}})
 				default:
@@ -131,7 +134,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 }
 
 // adoptLosses tells the matcher and the membership who is gone.
-func (r *leader) adoptLosses(reports map[string]Report) {
+func (r *leader) adoptLosses(reports map[string]wire.Report) {
 	lives := map[topo.WorkerID]bool{}
 	for _, host := range sortedKeys(reports) {
 		for _, w := range reports[host].Workers {

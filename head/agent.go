@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -14,8 +15,8 @@ import (
 
 // delivery is a payload between the head and the follower of one agent.
 type delivery struct {
-	up      bool    // whether the payload goes from the follower to the head
-	payload Payload // retained; finishInput releases it
+	up      bool         // whether the payload goes from the follower to the head
+	payload wire.Payload // retained; finishInput releases it
 }
 
 // beginJob makes a new agent the head of a job that begins. New calls it.
@@ -38,8 +39,8 @@ func (a *Agent) beginJob(job member.Config) {
 
 // queueInner has a payload delivered inside this agent, from its follower up to its head or the
 // other way, after those before it. It copies the payload.
-func (a *Agent) queueInner(up bool, b Payload) {
-	a.inner = append(a.inner, delivery{up, a.pool.retain(b)})
+func (a *Agent) queueInner(up bool, b wire.Payload) {
+	a.inner = append(a.inner, delivery{up, a.pool.Retain(b)})
 }
 
 // canCallDirectly reports whether this agent is the head, past its recovery, and what its head and
@@ -50,12 +51,12 @@ func (a *Agent) canCallDirectly() bool {
 
 // sendToHead sends a payload of this agent's follower to the head, if there is one, and copies it.
 // A head that comes later gets what it says with the report.
-func (a *Agent) sendToHead(b Payload) {
+func (a *Agent) sendToHead(b wire.Payload) {
 	switch {
 	case a.leader != nil:
 		a.queueInner(true, b)
 	case a.uplink != nil:
-		a.uplink.push(b)
+		a.uplink.Push(b)
 	}
 }
 
@@ -63,16 +64,16 @@ func (a *Agent) sendToHead(b Payload) {
 func (a *Agent) emit(action Action) { a.out = append(a.out, action) }
 
 // send emits a Send of a message to the agent of another host.
-func (a *Agent) send(to string, m Message) {
-	s := popOrNew(&a.pool.sends)
+func (a *Agent) send(to string, m wire.Message) {
+	s := wire.PopOrNew(&a.pool.sends)
 	s.To, s.Message = to, m
 	a.emit(s)
 }
 
 // sendFrame emits a Send of a frame to the agent of another host. What the frame points to is used
 // until the Ready after the next.
-func (a *Agent) sendFrame(to string, f Frame) {
-	s := popOrNew(&a.pool.sends)
+func (a *Agent) sendFrame(to string, f wire.Frame) {
+	s := wire.PopOrNew(&a.pool.sends)
 	s.To, s.frame = to, f
 	s.Message = &s.frame
 	a.emit(s)
@@ -96,14 +97,14 @@ func (a *Agent) finishInput() {
 		} else if a.leader != nil {
 			a.leader.receive(a.cfg.Self, d.payload)
 		}
-		a.pool.release(d.payload)
+		a.pool.Release(d.payload)
 	}
 }
 
 // flushStreams emits a frame for each stream that has something to send.
 func (a *Agent) flushStreams() {
-	a.forEachStream(func(to string, s *stream) {
-		if f, ok := s.flush(); ok {
+	a.forEachStream(func(to string, s *wire.Stream) {
+		if f, ok := s.Flush(); ok {
 			a.sendFrame(to, f)
 		}
 	})
@@ -111,7 +112,7 @@ func (a *Agent) flushStreams() {
 
 // forEachStream calls do with every stream of this agent to another, and its host: that to the
 // head, or those to the followers in the order of their names.
-func (a *Agent) forEachStream(do func(to string, s *stream)) {
+func (a *Agent) forEachStream(do func(to string, s *wire.Stream)) {
 	if a.uplink != nil {
 		do(a.Head(), a.uplink)
 	}
@@ -134,28 +135,28 @@ func (a *Agent) announceHead() {
 		a.hosts = sortedKeysInto(a.hosts, a.up)
 		for _, host := range a.hosts {
 			if a.leader.peers[host] == nil && !a.leader.lostHosts[host] {
-				a.send(host, Answer{member.Decision{Record: a.Record()}})
+				a.send(host, wire.Answer{Answer: member.Decision{Record: a.Record()}})
 			}
 		}
 	case !a.reaches(a.Head()):
 		a.sendDecision(a.Record())
-	case a.uplink != nil && a.uplink.heard == 0:
-		a.send(a.Head(), Answer{member.Decision{Record: a.Record()}})
+	case a.uplink != nil && !a.uplink.HasHeard():
+		a.send(a.Head(), wire.Answer{Answer: member.Decision{Record: a.Record()}})
 	}
 }
 
 // onFrame handles a frame from another agent. An agent that still speaks with an earlier head is
 // told who leads now.
-func (a *Agent) onFrame(from string, f *Frame) {
+func (a *Agent) onFrame(from string, f *wire.Frame) {
 	record, known := a.acceptor.Record()
 	switch {
 	case !known || f.Term > record.Since:
 	case f.Term < record.Since:
-		a.send(from, Answer{member.Decision{Record: record}})
+		a.send(from, wire.Answer{Answer: member.Decision{Record: record}})
 	case f.Up && a.leader != nil:
 		a.leader.onFrame(from, f)
 	case !f.Up && a.uplink != nil && from == record.Head:
-		for _, b := range a.uplink.receive(f, nil) {
+		for _, b := range a.uplink.Receive(f, nil) {
 			a.queueInner(false, b)
 		}
 	}
@@ -163,26 +164,26 @@ func (a *Agent) onFrame(from string, f *Frame) {
 
 // onFrame handles a frame of a follower. The first frame opens the stream. A host that counts as
 // lost is told the decision, from which it learns that.
-func (r *leader) onFrame(from string, f *Frame) {
+func (r *leader) onFrame(from string, f *wire.Frame) {
 	p := r.peers[from]
 	switch {
 	case r.lostHosts[from]:
-		r.agent.send(from, Answer{member.Decision{Record: r.agent.Record()}})
+		r.agent.send(from, wire.Answer{Answer: member.Decision{Record: r.agent.Record()}})
 		return
 	case p == nil && f.First != 1:
 		return
 	case p == nil:
-		p = &peer{stream: newStream(r.term, false, &r.agent.pool)}
+		p = &peer{stream: wire.NewStream(r.term, false, &r.agent.pool.Memory)}
 		r.peers[from] = p
 	}
 	left := false
-	news := p.stream.receive(f, func(arrived Payload) {
+	news := p.stream.Receive(f, func(arrived wire.Payload) {
 		switch b := arrived.(type) {
-		case *Commit:
+		case *wire.Commit:
 			p.index = b.Index
-		case Snapshot:
+		case wire.Snapshot:
 			p.index = b.Index
-		case Leaves:
+		case wire.Leaves:
 			left = true
 		}
 	})

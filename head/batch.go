@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -27,14 +28,8 @@ type batch struct {
 	proof    digest.Proof         // the sum of what hosts have proved; zero unless a reshape
 }
 
-// batchID returns the number of the batch that is number count, from 1, of the head of a term: no
-// two heads give the same one, and later ones are higher.
-func batchID(term topo.Generation, count uint64) BatchID {
-	return BatchID(uint64(term)<<32 | count)
-}
-
 // receiveCall handles a call of this host that need not wait for other payloads.
-func (r *leader) receiveCall(c Call) {
+func (r *leader) receiveCall(c wire.Call) {
 	r.postCall(c)
 	r.carryOutOrders()
 	r.advanceLog()
@@ -42,7 +37,7 @@ func (r *leader) receiveCall(c Call) {
 
 // postCall gives a copy of a call to the matcher, and makes batches of what is ready with it. A
 // call of a worker that is gone is ignored; one that comes when its worker was let go fails.
-func (r *leader) postCall(c Call) {
+func (r *leader) postCall(c wire.Call) {
 	self, size, ok := r.matcher.IndexInGroup(c.Group, c.Worker)
 	var err error
 	switch {
@@ -55,11 +50,11 @@ func (r *leader) postCall(c Call) {
 	}
 	if err != nil {
 		r.addBatches([]collective.Ready{
-			{Calls: []*collective.Posted{r.agent.pool.newCall(c)}, Err: err}})
+			{Calls: []*collective.Posted{r.agent.pool.NewCall(c)}, Err: err}})
 		return
 	}
 	r.applyFlags(&c.Call)
-	r.sets = r.matcher.Post(r.agent.pool.newCall(c), r.sets[:0])
+	r.sets = r.matcher.Post(r.agent.pool.NewCall(c), r.sets[:0])
 	r.addBatches(r.sets)
 	clear(r.sets)
 }
@@ -85,7 +80,7 @@ func (r *leader) addBatches(sets []collective.Ready) {
 			s.Err = errPartial
 		}
 		if f == nil {
-			f = popOrNew(&r.agent.pool.batches)
+			f = wire.PopOrNew(&r.agent.pool.batches)
 			r.batches = append(r.batches, f)
 		}
 		from := len(f.calls)
@@ -141,7 +136,7 @@ func (r *leader) dispatch(f *batch) {
 	r.findHosts(f)
 	for _, h := range before { // that have no part in what is left of it
 		if !slices.Contains(f.hosts, h) {
-			r.send(h, Drops{f.replaces})
+			r.send(h, wire.Drops{Batch: f.replaces})
 		}
 	}
 	told := 0
@@ -166,7 +161,7 @@ func (r *leader) dispatch(f *batch) {
 // nextBatchID counts a batch and returns its number.
 func (r *leader) nextBatchID() BatchID {
 	r.count++
-	return batchID(r.term, r.count)
+	return wire.NewBatchID(r.term, r.count)
 }
 
 // requestExecution has the hosts of a batch execute some of its sets; more says that others follow.
@@ -174,7 +169,7 @@ func (r *leader) nextBatchID() BatchID {
 func (r *leader) requestExecution(f *batch, sets []collective.Ready, more bool) {
 	e := &r.agent.scratch.exec
 	e.Batch, e.Replaces, e.Without, e.More = f.number, f.replaces, r.undecidedLosses(), more
-	e.Hosts, e.Sets = copyInto(e.Hosts, f.hosts), withLength(e.Sets, len(sets))
+	e.Hosts, e.Sets = wire.CopyInto(e.Hosts, f.hosts), wire.WithLength(e.Sets, len(sets))
 	for i, s := range sets {
 		r.fillSet(&e.Sets[i], f.hosts, s)
 	}
@@ -194,15 +189,16 @@ func (r *leader) undecidedLosses() (hosts []string) {
 }
 
 // fillSet fills set in with a set of a batch as its hosts get it, and chooses its route.
-func (r *leader) fillSet(set *Set, hosts []string, s collective.Ready) {
+func (r *leader) fillSet(set *wire.Set, hosts []string, s collective.Ready) {
 	set.Err, set.Lost, set.Route = "", false, collective.Route{}
-	set.Calls, set.Of = withLength(set.Calls, len(s.Calls)), withLength(set.Of, len(s.Calls))
-	r.hasCalls = withLength(r.hasCalls, len(hosts))
+	set.Calls = wire.WithLength(set.Calls, len(s.Calls))
+	set.Of = wire.WithLength(set.Of, len(s.Calls))
+	r.hasCalls = wire.WithLength(r.hasCalls, len(hosts))
 	clear(r.hasCalls)
 	hostCount := 0
 	for i, p := range s.Calls {
 		host := slices.Index(hosts, r.home[p.Worker])
-		set.Calls[i].fillFrom(p)
+		set.Calls[i].FillFrom(p)
 		set.Of[i] = host
 		if host >= 0 && !r.hasCalls[host] {
 			r.hasCalls[host] = true
@@ -288,7 +284,7 @@ func (f *batch) isDone() bool { return f.number != 0 && len(f.waiting) == 0 }
 
 // onExecuted records that a host has executed a batch. A reshape of which the parts do not add up
 // to the state as it was is revoked.
-func (r *leader) onExecuted(e *Executed, host string) {
+func (r *leader) onExecuted(e *wire.Executed, host string) {
 	i := slices.IndexFunc(r.batches, func(f *batch) bool {
 		return f.number == e.Batch && slices.Contains(f.waiting, host)
 	})

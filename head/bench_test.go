@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -92,7 +93,7 @@ func TestCollectivesOfTwoHostsAllocateNothing(t *testing.T) {
 func (p *pair) newExchange(t *testing.T, posts []collective.Call) (once func()) {
 	var said []byte
 	names := []string{"A", "B"}
-	readers := map[string]*head.Reader{"A": {}, "B": {}}
+	readers := map[string]*wire.Reader{"A": {}, "B": {}}
 	run := func() {
 		for busy := true; busy; {
 			busy = false
@@ -101,7 +102,7 @@ func (p *pair) newExchange(t *testing.T, posts []collective.Call) (once func()) 
 					busy = true
 					switch x := x.(type) {
 					case *head.Send:
-						said = head.Append(said[:0], x.Message)
+						said = wire.Append(said[:0], x.Message)
 						m, err := readers[x.To].Read(said)
 						if err != nil {
 							t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
@@ -14,28 +15,28 @@ import (
 // reportCall keeps a copy of a call of this host as open, and tells the head of it.
 func (f *follower) reportCall(p *collective.Posted) {
 	l := f.ensureWorker(p.Worker)
-	mine := Call{p.Worker, p.Ticket, p.Call}
-	l.open = append(l.open, f.agent.pool.newCall(mine))
+	mine := wire.Call{Worker: p.Worker, Ticket: p.Ticket, Call: p.Call}
+	l.open = append(l.open, f.agent.pool.NewCall(mine))
 	if f.agent.canCallDirectly() {
 		f.agent.leader.receiveCall(mine)
 	} else {
-		f.agent.scratch.posted.fillFrom(p)
+		f.agent.scratch.posted.FillFrom(p)
 		f.agent.sendToHead(&f.agent.scratch.posted)
 	}
 }
 
 // onExec stages a batch, or further sets of one, and emits an Execute of it. What e replaces is
 // dropped.
-func (f *follower) onExec(e *Exec) {
+func (f *follower) onExec(e *wire.Exec) {
 	f.dropBatch(e.Replaces)
 	s := f.staged[e.Batch]
 	if s == nil {
-		s = popOrNew(&f.agent.pool.staged)
-		s.exec.copyFrom(e)
+		s = wire.PopOrNew(&f.agent.pool.staged)
+		s.exec.CopyFrom(e)
 		f.staged[e.Batch] = s
 	} else { // what was told before stays
-		s.exec.appendSets(e)
-		s.exec.Without, s.exec.More = copyInto(s.exec.Without, e.Without), e.More
+		s.exec.AppendSets(e)
+		s.exec.Without, s.exec.More = wire.CopyInto(s.exec.Without, e.Without), e.More
 	}
 	told := len(s.parts)
 	for _, set := range s.exec.Sets[told:] {
@@ -45,9 +46,9 @@ func (f *follower) onExec(e *Exec) {
 		}
 		s.parts = append(s.parts,
 			Part{Calls: s.calls[from:len(s.calls):len(s.calls)], Of: set.Of, Route: set.Route,
-				Err: set.failure()})
+				Err: failureOf(&set)})
 	}
-	x := popOrNew(&f.agent.pool.executes)
+	x := wire.PopOrNew(&f.agent.pool.executes)
 	*x = Execute{e.Batch, s.exec.Hosts, slices.Clip(s.parts[told:]), e.More}
 	f.agent.emit(x)
 }
@@ -57,7 +58,7 @@ func (f *follower) onExec(e *Exec) {
 func (f *follower) reportExecuted(n BatchID, proof digest.Proof) {
 	if s := f.staged[n]; s != nil && !s.executed && !s.exec.More {
 		s.executed, s.proof = true, proof
-		f.agent.scratch.executed = Executed{n, proof}
+		f.agent.scratch.executed = wire.Executed{Batch: n, Proof: proof}
 		f.agent.sendToHead(&f.agent.scratch.executed)
 	}
 }
@@ -65,16 +66,16 @@ func (f *follower) reportExecuted(n BatchID, proof digest.Proof) {
 // bindMemory returns a copy of a call, from the pool, with its memory when a worker of this host
 // has posted it. What the head has found out about it counts: who its root is now, and whether it
 // has taken the root's part.
-func (f *follower) bindMemory(c Call) *collective.Posted {
+func (f *follower) bindMemory(c wire.Call) *collective.Posted {
 	l := f.workers[c.Worker]
 	if l == nil {
-		return f.agent.pool.newCall(c)
+		return f.agent.pool.NewCall(c)
 	}
 	i := l.openIndex(c.Ticket)
 	if i < 0 {
-		return f.agent.pool.newCall(c)
+		return f.agent.pool.NewCall(c)
 	}
-	p := f.agent.pool.newCall(Call{c.Worker, c.Ticket, l.open[i].Call})
+	p := f.agent.pool.NewCall(wire.Call{Worker: c.Worker, Ticket: c.Ticket, Call: l.open[i].Call})
 	p.Call.Peer = c.Peer
 	if c.Promoted && !p.Call.Promoted {
 		p.Call.Promote()
@@ -94,7 +95,8 @@ func (f *follower) bindLocalBatch(a *Apply, here *batch) {
 	for _, s := range here.sets {
 		from := len(with.calls)
 		for _, p := range s.Calls {
-			with.calls = append(with.calls, f.bindMemory(Call{p.Worker, p.Ticket, p.Call}))
+			call := wire.Call{Worker: p.Worker, Ticket: p.Ticket, Call: p.Call}
+			with.calls = append(with.calls, f.bindMemory(call))
 		}
 		with.parts = append(with.parts,
 			Part{Calls: with.calls[from:len(with.calls):len(with.calls)], Err: s.Err})
@@ -113,15 +115,15 @@ func (f *follower) removeOpenCalls(parts []Part) {
 				continue
 			}
 			if i := l.openIndex(p.Ticket); i >= 0 {
-				f.agent.pool.putCall(l.open[i])
+				f.agent.pool.PutCall(l.open[i])
 				l.open = slices.Delete(l.open, i, i+1)
 			}
 		}
 	}
 }
 
-// failure is the error of a set, as the workers get it.
-func (s Set) failure() error {
+// failureOf returns the error of a set, as the workers get it; nil = it has none.
+func failureOf(s *wire.Set) error {
 	switch {
 	case s.Err == "":
 		return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -65,74 +66,10 @@ type requestedChange struct {
 	change setting.Change  // Entered, Reverted, or Kept if it IsAtOnce
 }
 
-// CheckData returns why no worker can state data where the job has this state; nil where one can.
-// Where the program has opened the batch, the place of a checkpoint may have another one.
-func (s *State) CheckData(data cursor.Cursor) error {
-	have := s.Data
-	if have == nil || have.SameSamples(data) && (data.Batch == s.First ||
-		data.Step > 0 && s.Levers.Batch.Contains(data.Batch)) {
-		return nil
-	}
-	return fmt.Errorf("the job trains on %s; this worker stated %s; every worker must state the "+
-		"same", have.WithBatch(cmp.Or(s.First, have.Batch)).Describe(), data.Describe())
-}
-
-// OptimizerSteps returns how many optimizer steps the training has made, where they are not as many
-// as the commits of the job: it trains in rounds, or goes on from a checkpoint; 0 = as many.
-func (s *State) OptimizerSteps() uint64 {
-	if s.Data == nil || s.Data.Step == s.Steps {
-		return 0
-	}
-	return s.Data.Step
-}
-
-// checkLevers returns why no worker can open these levers; nil where one can. Who states none
-// leaves them to the others.
-func (s *State) checkLevers(levers setting.Levers) error {
-	if have := s.Levers.Batch; have.IsOpen() && levers.Batch.IsOpen() && levers.Batch != have {
-		return fmt.Errorf("the batch may be %v, this worker stated %v (batch_range); every "+
-			"worker must state the same", have, levers.Batch)
-	}
-	if s.Shape != nil && levers.Sync != "" {
-		return fmt.Errorf("sync=%s: this job has a mesh, whose ranks average in every step",
-			levers.Sync)
-	}
-	return s.Levers.CheckSync(levers, s.Steps > 0)
-}
-
-// hasStated reports whether the state has what a worker has stated.
-func (s *State) hasStated(stated *Stated) bool {
-	return s.Data != nil && stated.Data.Step <= s.Data.Step &&
-		!s.opensClosedLevers(stated.Levers) && !s.Shape.NeedsCheckpoint()
-}
-
-// opensClosedLevers reports whether a worker states levers that the job has closed.
-func (s *State) opensClosedLevers(levers setting.Levers) bool {
-	return levers.Batch.IsOpen() && !s.Levers.Batch.IsOpen() || levers.Save && !s.Levers.Save ||
-		levers.Sync != "" && s.Levers.Sync == ""
-}
-
-// openLevers opens what a worker states as open. Before the first step, rounds become those that it
-// states.
-func (s *State) openLevers(levers setting.Levers) {
-	if levers.Batch.IsOpen() {
-		s.Levers.Batch = levers.Batch
-	}
-	s.Levers.Save = s.Levers.Save || levers.Save
-	if s.Levers.Sync == "" {
-		s.Levers.Sync, s.Levers.Round = levers.Sync, levers.Round
-		s.Levers.Auto = levers.Auto
-	}
-	if round := s.Setting.WithStated(0, s.Levers).Round; s.Data != nil && s.Data.Round != round {
-		data := s.Data.WithRound(round)
-		s.Data = &data
-	}
-}
-
 // setPlace makes what a worker has stated the place of the job, and has the next entry of the log
 // tell it. That may have the setting of a checkpoint, and then a change that waits is dropped: it
 // is one of another setting.
-func (r *leader) setPlace(stated Stated) {
+func (r *leader) setPlace(stated wire.Stated) {
 	r.entering = nil
 	r.state.First = cmp.Or(r.state.First, stated.First, stated.Data.Batch)
 	now, data := &r.state.Setting, stated.Data
@@ -290,11 +227,11 @@ func (r *leader) endTrial(by *requestedChange) {
 // writeVerdict writes an entry of the log that ends the trial without another setting.
 func (r *leader) writeVerdict(c *setting.Change) {
 	r.state.Trial = nil
-	r.writeEntry(Commit{Change: c}, nil)
+	r.writeEntry(wire.Commit{Change: c}, nil)
 }
 
 // enterChange makes a change part of the state, and of the entry of the log that is written next.
-func (r *leader) enterChange(e *requestedChange, c *Commit) {
+func (r *leader) enterChange(e *requestedChange, c *wire.Commit) {
 	if e.next.Size == 0 {
 		e.next.Size = r.wantedSize()
 	} else {
@@ -346,30 +283,6 @@ func sharesAfter(shares []uint16, before, next topo.View) []uint16 {
 	return setting.MoveShares(shares, next.RanksIn(before))
 }
 
-// apply makes the state what an entry of the log says of the setting.
-func (s *State) apply(c *Commit) {
-	if c.Setting != nil {
-		s.Setting, s.Sized = *c.Setting, c.Sized
-	}
-	if c.Changed { // the workers are told a view, in which nobody is new unless c.View says so
-		s.Joined = 0
-	}
-	if c.Levers != nil {
-		s.Levers = *c.Levers
-	}
-	s.First = cmp.Or(c.First, s.First)
-	switch {
-	case c.Change == nil:
-	case c.Change.Phase.IsEnd():
-		s.Trial = nil
-	default:
-		s.Trial = c.Change
-	}
-}
-
-// MaxNote is how many bytes a note to the head has at most.
-const MaxNote = 2 << 10
-
 // Note is what the shell of an agent has told with SendNote, on the head.
 type Note struct {
 	Host string // the host of that agent
@@ -380,11 +293,8 @@ type Note struct {
 // the state: a note is lost where no head is known, and may be lost with a head. One that is longer
 // than MaxNote is not sent. The agent keeps nothing of note.
 func (a *Agent) SendNote(note []byte) {
-	if len(note) <= MaxNote {
-		a.sendToHead(Noted{append(opaque(nil), note...)})
+	if len(note) <= wire.MaxNote {
+		a.sendToHead(wire.Noted{Data: append(wire.Opaque(nil), note...)})
 	}
 	a.finishInput()
 }
-
-// opaque is bytes that mean nothing to package head, and in messages are base64.
-type opaque []byte

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -23,11 +24,11 @@ var openBatch = setting.Levers{Batch: setting.Range{From: 8, To: 64}, Save: true
 // messages go through bytes.
 func newOpenPair(t testing.TB) *pair {
 	p := newPair(t)
-	p.spy = func(m head.Message) {
-		if again, err := head.Decode(head.Encode(m)); err != nil {
-			t.Fatalf("%s: %v", head.Encode(m), err)
-		} else if f, is := again.(*head.Frame); is {
-			*m.(*head.Frame) = *f
+	p.spy = func(m wire.Message) {
+		if again, err := wire.Decode(wire.Append(nil, m)); err != nil {
+			t.Fatalf("%+v: %v", m, err)
+		} else if f, is := again.(*wire.Frame); is {
+			*m.(*wire.Frame) = *f
 		}
 	}
 	p.agents["A"].ReportData(0, openData(), openBatch)
@@ -203,12 +204,6 @@ func TestChangesAreRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "between checkpoints are closed") {
 		t.Error(err)
 	}
-}
-
-// withRate returns a change with another measured rate.
-func withRate(c setting.Change, rate float64) setting.Change {
-	c.Rate = rate
-	return c
 }
 
 // endingPair returns the head of a pair that was asked to let its members go.
@@ -487,7 +482,7 @@ func TestNotesToTheHead(t *testing.T) {
 		note := []byte{0, 1, host[0], 0xff}
 		p.agents[host].SendNote(note)
 		note[1] = 9
-		p.agents[host].SendNote(make([]byte, head.MaxNote+1))
+		p.agents[host].SendNote(make([]byte, wire.MaxNote+1))
 		p.runAll()
 		got := newestAction[head.Note](p, "A")
 		if got.Host != host || !slices.Equal(got.Data, []byte{0, 1, host[0], 0xff}) {

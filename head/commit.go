@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -31,7 +32,7 @@ func (r *leader) advanceLog() {
 		if f.step {
 			r.commitStep(f)
 		} else {
-			r.writeEntry(Commit{Batch: f.number}, f)
+			r.writeEntry(wire.Commit{Batch: f.number}, f)
 		}
 		r.dispatchFree()
 		r.carryOutOrders()
@@ -50,7 +51,7 @@ func (r *leader) commitWithoutBatch() {
 	}
 	if rejected := r.rejected; r.news || len(rejected) > 0 {
 		r.news, r.rejected = false, nil
-		r.writeEntry(Commit{Released: rejected}, nil)
+		r.writeEntry(wire.Commit{Released: rejected}, nil)
 	}
 }
 
@@ -107,7 +108,7 @@ func (r *leader) isQuietExcept(f *batch) bool {
 // commitStep commits a batch that ends a step, which readyToCommit has accepted: the job moves on
 // in its data, its members learn who they are now, and a change that waits for that is entered.
 func (r *leader) commitStep(f *batch) {
-	c := Commit{Batch: f.number}
+	c := wire.Commit{Batch: f.number}
 	if !f.isReshape() {
 		r.countStep(f, &c)
 		r.parking = ""
@@ -133,7 +134,7 @@ func (r *leader) commitStep(f *batch) {
 
 // releaseAll releases all members, with the entry c of the log, for the reason r.releasing. f is
 // the batch of that entry; nil = none.
-func (r *leader) releaseAll(c Commit, f *batch) {
+func (r *leader) releaseAll(c wire.Commit, f *batch) {
 	r.state.AllReleased = r.releasing
 	c.Changed, c.Released = true, r.memberIDs()
 	r.writeEntry(c, f)
@@ -142,7 +143,7 @@ func (r *leader) releaseAll(c Commit, f *batch) {
 // countStep counts the step that ends with a batch, and moves on in the data by what the workers
 // with calls in that batch have trained on. A change that waits for it is entered, with the entry c
 // of the log that is written next.
-func (r *leader) countStep(f *batch, c *Commit) {
+func (r *leader) countStep(f *batch, c *wire.Commit) {
 	data := r.placeAfter(f)
 	change := r.popRequestedChange(f, data)
 	if change != nil {
@@ -158,7 +159,7 @@ func (r *leader) countStep(f *batch, c *Commit) {
 // tellPlaceAfterLoss has the members told where they go on behind a step with a loss, which they
 // cannot compute, where that step is not the time to tell them who they are now. f is the batch of
 // the step, and c its entry of the log.
-func (r *leader) tellPlaceAfterLoss(f *batch, c *Commit) {
+func (r *leader) tellPlaceAfterLoss(f *batch, c *wire.Commit) {
 	if r.state.Data != nil && !f.isReshape() && slices.Contains(r.done, false) {
 		c.Changed, r.state.Joined = true, 0
 	}
@@ -197,7 +198,7 @@ func (r *leader) memberIDs() []topo.WorkerID {
 // commitView makes a generation, which is a topo.View, the one that the data plane and the workers
 // know, with the entry c of the log. f is the batch of that entry; nil = none. Nothing of the world
 // is under way but f, or the step is aborted.
-func (r *leader) commitView(next topo.View, c Commit, f *batch) {
+func (r *leader) commitView(next topo.View, c wire.Commit, f *batch) {
 	r.moveShares(next, c.Change)
 	c.Changed, c.View, c.Entered = true, &next, r.admitAsked(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
@@ -224,7 +225,7 @@ func (r *leader) admitAsked(next topo.View) (entered []topo.WorkerID) {
 
 // writeEntry writes an entry of the log, with the newest state, and sends it to all followers. f is
 // its batch, which goes back to the pool; nil = none.
-func (r *leader) writeEntry(c Commit, f *batch) {
+func (r *leader) writeEntry(c wire.Commit, f *batch) {
 	r.recordWantedSize()
 	r.index++
 	c.Index, c.Steps, c.Data, c.Elastic, c.AllReleased = r.index, r.state.Steps, r.state.Data,
@@ -251,8 +252,16 @@ func (r *leader) writeEntry(c Commit, f *batch) {
 	if r.agent.canCallDirectly() {
 		r.agent.follower.applyEntry(c, f)
 	} else {
-		r.agent.queueInner(false, localCommit{c, f})
+		kept := c // c itself stays off the heap
+		r.agent.queueInner(false, localCommit{&kept, f})
 	}
+}
+
+// localCommit is an entry of the log on its way to the head's own follower, with its batch where
+// that is of this host alone.
+type localCommit struct {
+	*wire.Commit
+	batch *batch
 }
 
 // trimLog forgets the entries that have arrived everywhere; it returns the number of the last of
@@ -269,7 +278,7 @@ func (r *leader) trimLog() uint64 {
 			stable = 0
 		}
 	}
-	r.log = slices.DeleteFunc(r.log, func(c Commit) bool { return c.Index <= stable })
+	r.log = slices.DeleteFunc(r.log, func(c wire.Commit) bool { return c.Index <= stable })
 	return stable
 }
 
@@ -282,13 +291,14 @@ func (r *leader) dismissDrained() {
 			!slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool {
 				return m.Host == host
 			}) {
-			r.sendLeave(host, Leave{true, "it was drained, and is not needed any more"})
+			r.sendLeave(host, wire.Leaves{Drained: true,
+				Because: "it was drained, and is not needed any more"})
 		}
 	}
 }
 
 // sendLeave tells a host to leave. It counts as lost when it has heard that.
-func (r *leader) sendLeave(host string, l Leave) {
-	r.send(host, Leaves{l})
+func (r *leader) sendLeave(host string, l wire.Leaves) {
+	r.send(host, l)
 	r.peers[host].left = true
 }

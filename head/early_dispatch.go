@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -62,7 +63,7 @@ func (r *leader) dispatchEarly() {
 	}
 	if r.early == nil {
 		r.earlyRoom = earlyDispatch{number: r.nextBatchID(),
-			hosts: copyInto(r.earlyRoom.hosts, f.hosts),
+			hosts: wire.CopyInto(r.earlyRoom.hosts, f.hosts),
 			calls: r.earlyRoom.calls[:0]}
 		r.early = &r.earlyRoom
 	}
@@ -81,7 +82,7 @@ func (r *leader) dispatchEarly() {
 func (r *leader) withdrawEarly() {
 	if a := r.early; a != nil {
 		for _, h := range a.hosts {
-			r.send(h, Drops{a.number})
+			r.send(h, wire.Drops{Batch: a.number})
 		}
 		r.early = nil
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 )
 
@@ -27,7 +28,7 @@ func (a *Agent) askVoters() bool {
 	asks := a.proposer.Ready()
 	for _, e := range asks {
 		if e.To != a.cfg.Self {
-			a.send(e.To, Ask{e.Ask})
+			a.send(e.To, wire.Ask{Ask: e.Ask})
 		} else if answer := a.acceptor.Answer(e.Ask); answer != nil {
 			a.onAnswer(a.cfg.Self, answer)
 		}
@@ -52,7 +53,7 @@ func (a *Agent) onAnswer(from string, m member.Answer) {
 		a.sendDecision(*r)
 	} else if from != r.Head &&
 		a.up[r.Head] { // the new head may not know, when those that decided cannot reach it
-		a.send(r.Head, Answer{member.Decision{Record: *r}})
+		a.send(r.Head, wire.Answer{Answer: member.Decision{Record: *r}})
 	}
 	a.applyDecision(*r)
 }
@@ -60,7 +61,7 @@ func (a *Agent) onAnswer(from string, m member.Answer) {
 // sendDecision emits a message with a decision for every agent that can be reached.
 func (a *Agent) sendDecision(r member.Record) {
 	for _, host := range sortedKeys(a.up) {
-		a.send(host, Answer{member.Decision{Record: r}})
+		a.send(host, wire.Answer{Answer: member.Decision{Record: r}})
 	}
 }
 
@@ -85,7 +86,7 @@ func (a *Agent) onAsk(from string, m member.Ask) {
 		return
 	}
 	if answer := a.acceptor.Answer(m); answer != nil {
-		a.send(from, Answer{answer})
+		a.send(from, wire.Answer{Answer: answer})
 	}
 }
 
@@ -112,7 +113,7 @@ func (a *Agent) applyDecision(r member.Record) {
 	candidate := a.candidate
 	a.candidate = nil
 	if known && old.Belongs(a.cfg.Self) && !r.Belongs(a.cfg.Self) {
-		a.leaveJob(Leave{Because: "the others went on without it"})
+		a.leaveJob(wire.Leaves{Because: "the others went on without it"})
 		return
 	}
 	if known && old.Head == r.Head && old.Since == r.Since {
@@ -137,8 +138,8 @@ func (a *Agent) applyDecision(r member.Record) {
 		// taken for the job's.
 		f.index, f.state, f.recent = 0, State{}, nil
 	}
-	a.uplink = newStream(r.Since, true, &a.pool)
-	a.uplink.push(a.newReport())
+	a.uplink = wire.NewStream(r.Since, true, &a.pool.Memory)
+	a.uplink.Push(a.newReport())
 	a.tryTakeover()
 }
 
@@ -175,10 +176,10 @@ func (a *Agent) startLeading(r member.Record, m *member.Machine) {
 }
 
 // newReport returns what this host tells a new head, in memory of its own.
-func (a *Agent) newReport() Report {
+func (a *Agent) newReport() wire.Report {
 	r := a.follower.newReport()
 	for _, host := range sortedKeys(a.down) {
-		r.LinksLost = append(r.LinksLost, LinkLost{host, a.down[host]})
+		r.LinksLost = append(r.LinksLost, wire.LinkLost{Host: host, How: a.down[host]})
 	}
 	return r
 }
@@ -233,12 +234,12 @@ func (a *Agent) proposeSelf(record member.Record) (proposed *member.Record) {
 }
 
 // leaveJob ends this agent's part in the job, and emits l, once.
-func (a *Agent) leaveJob(l Leave) {
+func (a *Agent) leaveJob(l wire.Leaves) {
 	if a.uplink != nil { // the head waits for it
-		a.sendFrame(a.Head(), a.uplink.newFrame(len(a.uplink.queue)))
+		a.sendFrame(a.Head(), a.uplink.Acknowledgement())
 	}
 	if !a.left {
 		a.left, a.leader, a.uplink, a.inner = true, nil, nil, nil
-		a.emit(l)
+		a.emit(Leave{l})
 	}
 }

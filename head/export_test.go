@@ -2,6 +2,7 @@ package head
 
 import (
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -41,7 +42,7 @@ func (a *Agent) Groups() (n int) {
 func (a *Agent) KnownGroups() int { return len(a.follower.groups) }
 
 // Encode returns a message as bytes, as Append appends it, for tests.
-func Encode(m Message) []byte { return Append(nil, m) }
+func Encode(m wire.Message) []byte { return wire.Append(nil, m) }
 
 // KnownLostLinks counts the lost links of which this agent knows anything, for tests, on the thread
 // of the Agent.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
@@ -29,13 +30,13 @@ type follower struct {
 	index uint64
 	state State
 	// recent are the applied entries that may not be applied everywhere.
-	recent []Commit
+	recent []wire.Commit
 	// ended counts the workers that have ended.
 	ended int
 	// stated is what a worker of this host has stated and the log may not have; nil = nothing.
-	stated *Stated
+	stated *wire.Stated
 	// shaped is the layout that a worker of this host has stated and the log has not; nil = none.
-	shaped *Shaped
+	shaped *wire.Shaped
 }
 
 // localWorker is a worker of this host.
@@ -48,7 +49,7 @@ type localWorker struct {
 	// released says that the worker was told that it is no member.
 	released bool
 	// ended says how the worker ended; nil = it lives.
-	ended *Ended
+	ended *wire.Ended
 	// open are the calls of the worker that are not complete, in the order in which they were
 	// posted.
 	open []*collective.Posted
@@ -58,7 +59,7 @@ type localWorker struct {
 
 // staged is a batch that this host executes or has executed.
 type staged struct {
-	exec     Exec                 // the order of the head, with all sets so far
+	exec     wire.Exec            // the order of the head, with all sets so far
 	parts    []Part               // the sets of exec, as the shell executes them
 	calls    []*collective.Posted // the memory of the calls of parts
 	executed bool                 // whether the shell has executed all parts
@@ -96,7 +97,7 @@ func (f *follower) ensureWorker(w topo.WorkerID) *localWorker {
 func (f *follower) reportBegan(w topo.WorkerID) {
 	f.ensureWorker(w)
 	f.ordered = max(f.ordered-1, 0)
-	f.agent.sendToHead(Began{w})
+	f.agent.sendToHead(wire.Began{Worker: w})
 }
 
 // reportAsked records that a worker asks to take part, and tells the head.
@@ -104,12 +105,12 @@ func (f *follower) reportAsked(w topo.WorkerID) {
 	l := f.ensureWorker(w)
 	l.again = l.asked
 	l.asked, l.released = true, false
-	f.agent.sendToHead(Asked{w})
+	f.agent.sendToHead(wire.Asked{Worker: w})
 }
 
 // reportEnded records that a worker has ended, and tells the head; what comes after the first end
 // is ignored.
-func (f *follower) reportEnded(e Ended) {
+func (f *follower) reportEnded(e wire.Ended) {
 	l := f.ensureWorker(e.Worker)
 	if l.ended == nil {
 		l.ended = &e
@@ -121,7 +122,7 @@ func (f *follower) reportEnded(e Ended) {
 // reportData tells the head what a worker states of the data, and keeps the statement for a later
 // head as long as the log may not have it, with what others have opened. A range of batches that is
 // none opens nothing, and programs do not open the size.
-func (f *follower) reportData(s Stated) {
+func (f *follower) reportData(s wire.Stated) {
 	s.Levers.Size = setting.Range{}
 	if b := s.Levers.Batch; !b.IsOpen() || b.To > cursor.MaxSamples {
 		s.Levers.Batch = setting.Range{}
@@ -129,17 +130,17 @@ func (f *follower) reportData(s Stated) {
 	have, first, known := f.state.Data, f.state.First, f.state
 	if f.stated != nil {
 		have, first = &f.stated.Data, cmp.Or(first, f.stated.First)
-		known.openLevers(f.stated.Levers)
+		known.OpenLevers(f.stated.Levers)
 	}
 	s.First = cmp.Or(first, s.Data.Batch) // what a worker states before it looks for a checkpoint
 	place := have == nil || f.state.Steps == 0 && s.Data.Step > have.Step ||
 		f.state.Shape.Reloads(s.Worker)
-	if place || known.opensClosedLevers(s.Levers) {
+	if place || known.OpensClosedLevers(s.Levers) {
 		kept := s
 		if !place && f.stated != nil {
 			kept = *f.stated
 		}
-		known.openLevers(s.Levers)
+		known.OpenLevers(s.Levers)
 		kept.Levers = known.Levers
 		f.stated = &kept
 	}
@@ -150,7 +151,7 @@ func (f *follower) reportData(s Stated) {
 func (f *follower) requestGroup(w topo.WorkerID, list []topo.WorkerID) {
 	l := f.ensureWorker(w)
 	l.wants = append(l.wants, list)
-	f.agent.sendToHead(WantsGroup{w, list})
+	f.agent.sendToHead(wire.WantsGroup{Worker: w, Members: list})
 }
 
 // reportUngroup tells the head that a worker needs a group no more. A worker that has an open call
@@ -160,42 +161,42 @@ func (f *follower) reportUngroup(w topo.WorkerID, id topo.GroupID) {
 	if _, _, has := f.indexIn(id, w); has && id != topo.World &&
 		!slices.ContainsFunc(f.ensureWorker(w).open, inUse) {
 		f.groups[id].free = append(f.groups[id].free, w)
-		f.agent.sendToHead(Ungroups{w, id})
+		f.agent.sendToHead(wire.Ungroups{Worker: w, ID: id})
 	}
 }
 
 // receive handles a payload of the head, in the order of the stream.
-func (f *follower) receive(b Payload) {
+func (f *follower) receive(b wire.Payload) {
 	switch b := b.(type) {
-	case Snapshot:
+	case wire.Snapshot:
 		f.index, f.state, f.recent = b.Index, b.State, slices.Clone(b.Recent)
-	case Begin:
+	case wire.Begin:
 		f.onBegin(b.Keep)
-	case *Exec:
+	case *wire.Exec:
 		f.onExec(b)
-	case Drops:
+	case wire.Drops:
 		f.dropBatch(b.Batch)
-	case *Commit:
+	case *wire.Commit:
 		f.applyEntry(*b, nil)
 	case localCommit:
-		f.applyEntry(b.Commit, b.batch)
-	case Groups:
+		f.applyEntry(*b.Commit, b.batch)
+	case wire.Groups:
 		f.onGroups(b)
-	case Disbands:
+	case wire.Disbands:
 		f.disband(b.ID)
-	case Starts:
+	case wire.Starts:
 		f.next, f.ordered = max(f.next, b.First+topo.WorkerID(b.Count)), f.ordered+b.Count
-		f.agent.emit(b.Start)
-	case Stops:
-		f.agent.emit(b.Stop)
-	case Refuses:
-		f.agent.emit(b.Refuse)
-	case Decides:
+		f.agent.emit(Start{b})
+	case wire.Stops:
+		f.agent.emit(Stop{b})
+	case wire.Refuses:
+		f.agent.emit(Refuse{b})
+	case wire.Decides:
 		f.agent.applyDecision(b.Record)
-	case Leaves:
-		f.agent.leaveJob(b.Leave)
-	case Ends:
-		f.agent.emit(b.Finish)
+	case wire.Leaves:
+		f.agent.leaveJob(b)
+	case wire.Ends:
+		f.agent.emit(Finish{b})
 	}
 }
 
@@ -219,10 +220,10 @@ func (f *follower) dropBatch(n BatchID) {
 // applyEntry applies an entry of the log: it changes the state of the job and emits an Apply. here
 // is the batch of the entry where this host alone executes it; nil = it is staged, or there is
 // none.
-func (f *follower) applyEntry(c Commit, here *batch) {
+func (f *follower) applyEntry(c wire.Commit, here *batch) {
 	old := f.state.View
 	f.index = c.Index
-	f.recent = slices.DeleteFunc(f.recent, func(e Commit) bool { return e.Index <= c.Stable })
+	f.recent = slices.DeleteFunc(f.recent, func(e wire.Commit) bool { return e.Index <= c.Stable })
 	if c.Index > c.Stable {
 		f.recent = append(f.recent, c)
 	}
@@ -230,17 +231,17 @@ func (f *follower) applyEntry(c Commit, here *batch) {
 	if c.Shape != nil {
 		f.state.Shape, f.shaped = c.Shape, nil
 	}
-	f.state.apply(&c)
+	f.state.Apply(&c)
 	if c.Data != nil {
 		f.state.Data = c.Data
-		if f.stated != nil && f.state.hasStated(f.stated) {
+		if f.stated != nil && f.state.HasStated(f.stated) {
 			f.stated = nil
 		}
 	}
 	if c.View != nil {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)
 	}
-	a := popOrNew(&f.agent.pool.applies)
+	a := wire.PopOrNew(&f.agent.pool.applies)
 	a.Index, a.Batch, a.State, a.Changed, a.Aborted, a.Change, a.Park = c.Index, c.Batch, f.state,
 		c.Changed, c.Aborted, c.Change, c.Park
 	if here != nil {
@@ -257,7 +258,7 @@ func (f *follower) applyEntry(c Commit, here *batch) {
 
 // answerWorkers fills a in with the workers of this host that an entry makes members, or tells that
 // they are none. old is the view before the entry.
-func (f *follower) answerWorkers(a *Apply, c Commit, old topo.View) {
+func (f *follower) answerWorkers(a *Apply, c wire.Commit, old topo.View) {
 	for _, w := range c.Entered {
 		if l := f.workers[w]; l != nil && f.isMember(*c.View, w) && !l.again {
 			l.asked, l.again = false, false
@@ -315,12 +316,13 @@ func (f *follower) forgetEnded() {
 }
 
 // onGroups gives a worker the head's answer to its request for a group.
-func (f *follower) onGroups(g Groups) {
+func (f *follower) onGroups(g wire.Groups) {
 	if l := f.workers[g.Worker]; l != nil && len(l.wants) > 0 {
 		l.wants = l.wants[1:]
 	}
+	answer := Grouped{Worker: g.Worker, ID: g.ID, Self: g.Self, Size: g.Size}
 	if g.Reason != "" {
-		g.Err = errors.New(g.Reason)
+		answer.Err = errors.New(g.Reason)
 	} else {
 		k := f.groups[g.ID]
 		if k == nil {
@@ -329,7 +331,7 @@ func (f *follower) onGroups(g Groups) {
 		}
 		k.here = append(k.here, g.Worker)
 	}
-	f.agent.emit(g.Grouped)
+	f.agent.emit(answer)
 }
 
 // disband has nobody need a group any more. A host that a lost head has not told so would have the
@@ -362,8 +364,8 @@ func (f *follower) indexIn(id topo.GroupID, w topo.WorkerID) (self, size int, ok
 
 // newReport returns all that a head must know of this host, but for lost links. It copies what can
 // change.
-func (f *follower) newReport() Report {
-	r := Report{Slots: f.agent.cfg.Slots, Kind: f.agent.cfg.Kind, Next: f.next,
+func (f *follower) newReport() wire.Report {
+	r := wire.Report{Slots: f.agent.cfg.Slots, Kind: f.agent.cfg.Kind, Next: f.next,
 		Ordered: f.ordered, Index: f.index, State: f.state, Recent: slices.Clone(f.recent),
 		Stated: f.stated, Shaped: f.shaped}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
@@ -372,28 +374,28 @@ func (f *follower) newReport() Report {
 	}
 	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
 		s := f.staged[n]
-		told := Staged{Executed: s.executed, Proof: s.proof}
-		told.Exec.copyFrom(&s.exec)
+		told := wire.Staged{Executed: s.executed, Proof: s.proof}
+		told.Exec.CopyFrom(&s.exec)
 		r.Batches = append(r.Batches, told)
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.groups)) {
-		r.Groups = append(r.Groups,
-			GroupReport{id, f.groups[id].members, slices.Clone(f.groups[id].here),
-				slices.Clone(f.groups[id].free)})
+		g := f.groups[id]
+		r.Groups = append(r.Groups, wire.GroupReport{ID: id, Members: g.members,
+			Here: slices.Clone(g.here), Free: slices.Clone(g.free)})
 	}
 	return r
 }
 
 // newReport returns what a head must know of this worker; member says whether it is one.
-func (l *localWorker) newReport(w topo.WorkerID, member bool) WorkerReport {
-	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked &&
+func (l *localWorker) newReport(w topo.WorkerID, member bool) wire.WorkerReport {
+	r := wire.WorkerReport{Worker: w, Asked: l.asked, Again: l.asked &&
 		(member || l.again), Released: l.released, Groups: slices.Clone(l.wants)}
 	if l.ended != nil {
 		r.Ended, r.Done = cmp.Or(l.ended.How, "is gone"), l.ended.Done
 	}
-	r.Open = withLength(r.Open, len(l.open))
+	r.Open = wire.WithLength(r.Open, len(l.open))
 	for i, p := range l.open {
-		r.Open[i].fillFrom(p)
+		r.Open[i].FillFrom(p)
 	}
 	return r
 }

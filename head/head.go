@@ -17,16 +17,18 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head/meshes"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// BatchID names what the data plane executes as one, and commits as one: collectives that became
-// ready together. A step is never split over batches. Batches are numbered by the head; the number
-// of a later head is higher, and no two heads share one.
-type BatchID uint64
+// State is what a job is after an entry of the log.
+type State = wire.State
+
+// BatchID names what the data plane executes as one, and commits as one.
+type BatchID = wire.BatchID
 
 // Config says what an agent begins with.
 type Config struct {
@@ -69,7 +71,7 @@ type Agent struct {
 	// follower is the part of this agent that every agent has, the head too.
 	follower *follower
 	// uplink is the stream to the head; nil = no head is known, or this agent is the head.
-	uplink *stream
+	uplink *wire.Stream
 	// leader is nil unless this agent is the head.
 	leader *leader
 	// inner are the payloads on their way between leader and follower of this agent, oldest first.
@@ -122,7 +124,7 @@ func (a *Agent) Ready() []Action {
 func (a *Agent) LinkUp(host string) {
 	a.up[host] = true
 	if record, known := a.acceptor.Record(); known && a.leader != nil {
-		a.send(host, Answer{member.Decision{Record: record}})
+		a.send(host, wire.Answer{Answer: member.Decision{Record: record}})
 	}
 	a.finishInput()
 }
@@ -139,8 +141,8 @@ func (a *Agent) LinkDown(host, how string) {
 	record, known := a.acceptor.Record()
 	switch {
 	case !known && len(a.up) == 0:
-		a.leaveJob(Leave{Because: member.Because("the host that it joined, " + host + ", " + how +
-			" before it told of the job")})
+		a.leaveJob(wire.Leaves{Because: member.Because("the host that it joined, " + host + ", " +
+			how + " before it told of the job")})
 	case a.leader != nil:
 		a.leader.loseHost(host, how)
 	case a.candidate != nil:
@@ -148,7 +150,7 @@ func (a *Agent) LinkDown(host, how string) {
 	case host == record.Head:
 		a.patience = 0
 	default:
-		a.sendToHead(LinkLost{host, how})
+		a.sendToHead(wire.LinkLost{Host: host, How: how})
 	}
 	a.tryTakeover()
 	a.finishInput()
@@ -156,16 +158,16 @@ func (a *Agent) LinkDown(host, how string) {
 
 // Receive hands over a message. Messages may be lost, repeated, late and out of order. The payloads
 // of a Frame that are pointers are the caller's again when it returns.
-func (a *Agent) Receive(from string, m Message) {
+func (a *Agent) Receive(from string, m wire.Message) {
 	if !a.up[from] || a.left {
 		return
 	}
 	switch m := m.(type) {
-	case Ask:
+	case wire.Ask:
 		a.onAsk(from, m.Ask)
-	case Answer:
+	case wire.Answer:
 		a.onAnswer(from, m.Answer)
-	case *Frame:
+	case *wire.Frame:
 		a.onFrame(from, m)
 	}
 	a.finishInput()
@@ -177,7 +179,7 @@ func (a *Agent) Receive(from string, m Message) {
 func (a *Agent) HostSeen(host string, linked []string) {
 	if a.Stuck() && !slices.Contains(linked, a.cfg.Self) &&
 		a.Record().IsQuorum(append([]string{host}, linked...)) {
-		a.leaveJob(Leave{Because: member.Because("the others go on without it, as " + host +
+		a.leaveJob(wire.Leaves{Because: member.Because("the others go on without it, as " + host +
 			" says")})
 	}
 	a.finishInput()
@@ -190,8 +192,8 @@ func (a *Agent) Tick() {
 		return
 	}
 	if a.patience++; a.isAbandoned() {
-		a.leaveJob(Leave{Because: member.Because("the host that began the job, " + a.Head() + ", " +
-			a.howLost(a.Head()) + " before all workers had joined; start the job again")})
+		a.leaveJob(wire.Leaves{Because: member.Because("the host that began the job, " + a.Head() +
+			", " + a.howLost(a.Head()) + " before all workers had joined; start the job again")})
 		return
 	}
 	a.proposer.Tick()
@@ -202,7 +204,7 @@ func (a *Agent) Tick() {
 	}
 	a.tryTakeover()
 	a.finishInput()
-	a.forEachStream(func(_ string, s *stream) { s.tick() })
+	a.forEachStream(func(_ string, s *wire.Stream) { s.Tick() })
 	a.announceHead()
 }
 
@@ -232,13 +234,13 @@ func (a *Agent) PostCall(p *collective.Posted) {
 // WorkerLost tells that a worker is gone, and how ("was killed by SIGKILL"). What it has posted in
 // full still counts.
 func (a *Agent) WorkerLost(w topo.WorkerID, how string) {
-	a.follower.reportEnded(Ended{w, how, false})
+	a.follower.reportEnded(wire.Ended{Worker: w, How: how, Done: false})
 	a.finishInput()
 }
 
 // WorkerFinished tells that a worker has done its work and left, and how ("exited with code 0").
 func (a *Agent) WorkerFinished(w topo.WorkerID, how string) {
-	a.follower.reportEnded(Ended{w, how, true})
+	a.follower.reportEnded(wire.Ended{Worker: w, How: how, Done: true})
 	a.finishInput()
 }
 
@@ -256,8 +258,8 @@ func (a *Agent) BatchExecuted(f BatchID, proof digest.Proof) {
 // Sync count, and what is zero is not known.
 func (a *Agent) ReportPlace(w topo.WorkerID, data cursor.Cursor, s setting.Setting,
 	levers setting.Levers) {
-	a.follower.reportData(Stated{Worker: w, Data: data, Levers: levers, Rate: s.Rate, Save: s.Save,
-		Sync: s.Sync})
+	a.follower.reportData(wire.Stated{Worker: w, Data: data, Levers: levers, Rate: s.Rate,
+		Save: s.Save, Sync: s.Sync})
 	a.finishInput()
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -25,7 +26,7 @@ type pair struct {
 	t      testing.TB               // the test that its helpers fail
 	agents map[string]*head.Agent   // by host
 	seen   map[string][]head.Action // by host, the actions that runAll has kept
-	spy    func(head.Message)       // is called for each message before it is received; nil = none
+	spy    func(wire.Message)       // is called for each message before it is received; nil = none
 	asked  []asked                  // what the head has wanted a route for
 }
 

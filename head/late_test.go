@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -42,13 +43,13 @@ func TestCallsInTheViewBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.runAll()
-	p.spy = func(m head.Message) {
-		f, is := m.(*head.Frame)
+	p.spy = func(m wire.Message) {
+		f, is := m.(*wire.Frame)
 		if !is || f.Up {
 			return
 		}
 		for _, payload := range f.Payloads {
-			if c, is := payload.(*head.Commit); is && c.View != nil && c.View.Size() == 2 {
+			if c, is := payload.(*wire.Commit); is && c.View != nil && c.View.Size() == 2 {
 				late := collective.Call{Kind: collective.Broadcast, DType: tensor.F32, Peer: 2,
 					In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
 				post(3, late)

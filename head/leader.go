@@ -3,6 +3,7 @@ package head
 import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
@@ -34,7 +35,7 @@ type leader struct {
 	// index is the number of the last entry of the log.
 	index uint64
 	// log has the entries that are not applied everywhere yet, in the order of their numbers.
-	log []Commit
+	log []wire.Commit
 	// batches are the batches that are not committed, in the order in which they became ready.
 	batches []*batch
 	// early is what the hosts were told of the step under way; nil = nothing yet.
@@ -90,9 +91,9 @@ type rooms struct {
 
 // peer is a host that has reported.
 type peer struct {
-	stream *stream // stream to the follower of the host; nil = this host
-	index  uint64  // number of the last entry of the log that has arrived at the host
-	left   bool    // whether the host was let go: it is told nothing more
+	stream *wire.Stream // stream to the follower of the host; nil = this host
+	index  uint64       // number of the last entry of the log that has arrived at the host
+	left   bool         // whether the host was let go: it is told nothing more
 }
 
 // newLeader returns the leader of an agent, in a recovery that waits for reports. It keeps m.
@@ -101,47 +102,47 @@ func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 		lostHosts: map[string]bool{}, home: map[topo.WorkerID]string{},
 		asked: map[topo.WorkerID]bool{}, dead: map[topo.WorkerID]string{},
 		linksDown: map[[2]string]*linkDown{}, aborted: map[topo.WorkerID]bool{},
-		recovery: recovery{reports: map[string]Report{}},
+		recovery: recovery{reports: map[string]wire.Report{}},
 		rooms:    rooms{busy: map[topo.WorkerID]bool{}}}
 }
 
 // receive handles a payload of a follower; in a recovery it keeps a copy for later.
-func (r *leader) receive(host string, b Payload) {
-	if b, ok := b.(Report); ok {
+func (r *leader) receive(host string, b wire.Payload) {
+	if b, ok := b.(wire.Report); ok {
 		r.onReport(host, b)
 		return
 	}
 	if r.reports != nil { // a report is the first that comes, and has all that was before it
-		r.late = append(r.late, received{host, r.agent.pool.retain(b)})
+		r.late = append(r.late, received{host, r.agent.pool.Retain(b)})
 		return
 	}
 	if w, is := workerOfPayload(b); is && !r.runsOn(w, host) {
-		_, ended := b.(Ended)
+		_, ended := b.(wire.Ended)
 		r.stopDuplicate(w, host, ended)
 		return
 	}
 	switch b := b.(type) {
-	case *Posted:
+	case *wire.Posted:
 		r.postCall(b.Call)
-	case Began:
+	case wire.Began:
 		r.onBegan(b.Worker, host)
-	case Asked:
+	case wire.Asked:
 		r.onAsked(b.Worker)
-	case Ended:
+	case wire.Ended:
 		r.onEnded(b)
-	case *Executed:
+	case *wire.Executed:
 		r.onExecuted(b, host)
-	case Stated:
+	case wire.Stated:
 		r.onStated(b, host)
-	case Shaped:
+	case wire.Shaped:
 		r.onShaped(b, host)
-	case WantsGroup:
+	case wire.WantsGroup:
 		r.onWantsGroup(b, host)
-	case Ungroups:
+	case wire.Ungroups:
 		r.matcher.LeaveGroup(b.Worker, b.ID)
-	case LinkLost:
+	case wire.LinkLost:
 		r.onLinkLost(host, b)
-	case Noted:
+	case wire.Noted:
 		r.agent.emit(Note{host, b.Data})
 	}
 	r.carryOutOrders()
@@ -151,35 +152,35 @@ func (r *leader) receive(host string, b Payload) {
 // received is a payload of the follower of a host.
 type received struct {
 	host    string
-	payload Payload // retained; whoever takes it releases it
+	payload wire.Payload // retained; whoever takes it releases it
 }
 
 // stopDuplicate ends a worker, unless it has ended, of whose number this head knows another one: an
 // earlier head ordered it, and nobody told this head in time.
 func (r *leader) stopDuplicate(w topo.WorkerID, host string, ended bool) {
 	if r.machine.StrayRuns(w, host, !ended); !ended {
-		r.send(host, Stops{Stop{w, "another worker has its number"}})
+		r.send(host, wire.Stops{Worker: w, Because: "another worker has its number"})
 	}
 }
 
 // workerOfPayload returns the worker that a payload is about; false if it is about none.
-func workerOfPayload(b Payload) (w topo.WorkerID, is bool) {
+func workerOfPayload(b wire.Payload) (w topo.WorkerID, is bool) {
 	switch b := b.(type) {
-	case *Posted:
+	case *wire.Posted:
 		return b.Call.Worker, true
-	case Began:
+	case wire.Began:
 		return b.Worker, true
-	case Asked:
+	case wire.Asked:
 		return b.Worker, true
-	case Ended:
+	case wire.Ended:
 		return b.Worker, true
-	case Stated:
+	case wire.Stated:
 		return b.Worker, true
-	case Shaped:
+	case wire.Shaped:
 		return b.Worker, true
-	case WantsGroup:
+	case wire.WantsGroup:
 		return b.Worker, true
-	case Ungroups:
+	case wire.Ungroups:
 		return b.Worker, true
 	}
 	return 0, false
@@ -193,27 +194,27 @@ func (r *leader) runsOn(w topo.WorkerID, host string) bool {
 }
 
 // send sends a payload to one follower, and copies it; to a host that is no peer it sends nothing.
-func (r *leader) send(host string, b Payload) {
+func (r *leader) send(host string, b wire.Payload) {
 	if p := r.peers[host]; p != nil {
 		if p.stream == nil {
 			r.agent.queueInner(false, b)
 		} else {
-			p.stream.push(b)
+			p.stream.Push(b)
 		}
 	}
 }
 
 // broadcast sends a payload to every follower, this host's too.
-func (r *leader) broadcast(b Payload) {
+func (r *leader) broadcast(b wire.Payload) {
 	r.send(r.agent.cfg.Self, b)
 	r.sendToPeers(b)
 }
 
 // sendToPeers sends a payload to the followers on other hosts that were not let go, and copies it.
-func (r *leader) sendToPeers(b Payload) {
+func (r *leader) sendToPeers(b wire.Payload) {
 	for _, p := range r.peers {
 		if p.stream != nil && !p.left {
-			p.stream.push(b)
+			p.stream.Push(b)
 		}
 	}
 }
@@ -247,7 +248,7 @@ func (r *leader) onAsked(w topo.WorkerID) {
 
 // onEnded handles the end of a worker. The membership hears it first: the step that the loss
 // completes ends with the news. One that was let go has done its work.
-func (r *leader) onEnded(e Ended) {
+func (r *leader) onEnded(e wire.Ended) {
 	delete(r.asked, e.Worker)
 	r.dead[e.Worker] = e.How
 	if e.Done || r.state.AllReleased != "" {
@@ -278,9 +279,9 @@ func (r *leader) forgetEnded() {
 
 // onStated handles what a worker states of the data. A worker that contradicts the others is
 // refused.
-func (r *leader) onStated(s Stated, host string) {
+func (r *leader) onStated(s wire.Stated, host string) {
 	if err := r.acceptPlace(s); err != nil {
-		r.send(host, Refuses{Refuse{s.Worker, err.Error()}})
+		r.send(host, wire.Refuses{Worker: s.Worker, Why: err.Error()})
 	}
 }
 
@@ -292,9 +293,9 @@ func (r *leader) isResumePlace(place cursor.Cursor) bool {
 
 // onWantsGroup makes a group of workers, or finds it, and answers the one that wants it, whose host
 // is given.
-func (r *leader) onWantsGroup(g WantsGroup, host string) {
+func (r *leader) onWantsGroup(g wire.WantsGroup, host string) {
 	id, self, err := r.matcher.JoinGroup(g.Worker, g.Members)
-	answer := Groups{Grouped: Grouped{Worker: g.Worker, ID: id, Self: self, Size: len(g.Members)},
+	answer := wire.Groups{Worker: g.Worker, ID: id, Self: self, Size: len(g.Members),
 		Members: g.Members}
 	if err != nil {
 		answer.Reason = err.Error()
@@ -306,7 +307,7 @@ func (r *leader) onWantsGroup(g WantsGroup, host string) {
 func (r *leader) disbandUnused() {
 	for _, id := range r.matcher.RemoveUnusedGroups() {
 		for _, h := range r.agent.Record().Hosts {
-			r.send(h.Name, Disbands{id})
+			r.send(h.Name, wire.Disbands{ID: id})
 		}
 	}
 }
@@ -332,7 +333,7 @@ func (r *leader) carryOutOrder(order member.Action) {
 		for i := range o.Count {
 			r.home[o.First+topo.WorkerID(i)] = o.Host
 		}
-		r.send(o.Host, Starts{Start{o.Count, o.First, o.Because}})
+		r.send(o.Host, wire.Starts{Count: o.Count, First: o.First, Because: o.Because})
 	case member.Stop:
 		r.stopWorker(o)
 	case member.Propose:
@@ -340,7 +341,7 @@ func (r *leader) carryOutOrder(order member.Action) {
 	case member.Activate, member.Pause, member.Resume:
 		r.agent.emit(News{o})
 	case member.Finish:
-		r.broadcast(Ends{Finish{o.OK, o.Because}})
+		r.broadcast(wire.Ends{OK: o.OK, Because: o.Because})
 	}
 }
 
@@ -354,7 +355,7 @@ func (r *leader) stopWorker(o member.Stop) {
 		r.rejectWorker(o.Worker)
 	case !member || !begun:
 		delete(r.asked, o.Worker)
-		r.send(r.home[o.Worker], Stops{Stop{o.Worker, o.Because}})
+		r.send(r.home[o.Worker], wire.Stops{Worker: o.Worker, Because: o.Because})
 	}
 }
 
@@ -379,13 +380,13 @@ func (r *leader) commitFirstView(v topo.View) {
 		next.Members = append(next.Members, topo.Member{Worker: m.Worker, Host: r.home[m.Worker]})
 	}
 	r.state.View = next
-	r.writeEntry(Commit{View: &next, Entered: r.admitAsked(stay)}, nil)
+	r.writeEntry(wire.Commit{View: &next, Entered: r.admitAsked(stay)}, nil)
 }
 
 // onDecided handles the decision on a generation that has this host as its head.
 func (r *leader) onDecided(record member.Record) {
 	r.machine.GenerationDecided(record.View.Generation)
-	r.broadcast(Decides{record})
+	r.broadcast(wire.Decides{Record: record})
 	r.carryOutOrders()
 	r.advanceLog()
 }

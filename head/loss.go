@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -15,7 +16,7 @@ import (
 // thread of the Agent and do no I/O.
 
 // onLinkLost records that a host says it has lost its link to another one, which is not lost.
-func (r *leader) onLinkLost(from string, c LinkLost) {
+func (r *leader) onLinkLost(from string, c wire.LinkLost) {
 	if !r.lostHosts[c.Host] {
 		r.linksDown[[2]string{from, c.Host}] = &linkDown{how: c.How}
 	}
@@ -64,7 +65,7 @@ func (r *leader) resolveLostLinks() {
 		why := fmt.Sprintf("has no link to %s: %s", stays, r.linksDown[pair].how)
 		// no generation tells it that the others go on without it
 		if !r.agent.Record().Belongs(goes) {
-			r.sendLeave(goes, Leave{
+			r.sendLeave(goes, wire.Leaves{
 				Because: member.Because("this host " + why +
 					"; have it reach all hosts of the job, and let it join again")})
 			r.machine.HostLost(goes, why) // and none will
@@ -92,7 +93,7 @@ func (r *leader) loseHost(host, how string) {
 		// Payloads of this host in late follow its report, which does not count any more.
 		r.late = slices.DeleteFunc(r.late, func(w received) bool {
 			if w.host == host {
-				r.agent.pool.release(w.payload)
+				r.agent.pool.Release(w.payload)
 			}
 			return w.host == host
 		})
@@ -161,6 +162,6 @@ func (r *leader) withdrawBatch(f *batch, vanished []topo.WorkerID) (nothing bool
 // sendDrops has the hosts of f drop the batch that f replaces.
 func (r *leader) sendDrops(f *batch) {
 	for _, h := range f.hosts {
-		r.send(h, Drops{f.replaces})
+		r.send(h, wire.Drops{Batch: f.replaces})
 	}
 }

@@ -4,25 +4,26 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head/wire"
 )
 
 // pool holds memory that an agent uses again, so that a collective allocates nothing. One goroutine
-// uses it at a time, that of its Agent or Reader; its methods do no I/O. Each list has what is
-// free.
+// uses it at a time, that of its Agent; its methods do no I/O. Each list has what is free.
 type pool struct {
-	calls    []*collective.Posted
-	lists    [][]int           // memory for shapes and splits
-	lengths  []*collective.Far // memory for the lengths of calls without memory here
+	wire.Memory
 	batches  []*batch
 	staged   []*staged
 	applies  []*Apply
 	executes []*Execute
 	sends    []*Send
+}
 
-	posted   []*Posted
-	executed []*Executed
-	execs    []*Exec
-	commits  []*Commit
+// scratch is the memory in which an agent makes payloads before they are retained.
+type scratch struct {
+	posted   wire.Posted
+	executed wire.Executed
+	exec     wire.Exec
+	commit   wire.Commit
 }
 
 // room is the memory of the Parts of an Apply that are Here.
@@ -31,61 +32,11 @@ type room struct {
 	calls []*collective.Posted
 }
 
-// popOrNew removes a value from a free list and returns it, as it was put there; if the list is
-// empty, it makes one.
-func popOrNew[T any](from *[]*T) *T {
-	n := len(*from)
-	if n == 0 {
-		return new(T)
-	}
-	x := (*from)[n-1]
-	*from = (*from)[:n-1]
-	return x
-}
-
-// newCall returns a copy of a call that shares only the memory of its elements, until putCall.
-func (s *pool) newCall(c Call) *collective.Posted {
-	p := popOrNew(&s.calls)
-	p.Worker, p.Ticket, p.Call = c.Worker, c.Ticket, c.Call
-	p.Call.Shape, p.Call.Splits = s.copyList(c.Shape), s.copyList(c.Splits)
-	if c.Far != nil {
-		p.Call.Far = popOrNew(&s.lengths)
-		*p.Call.Far = *c.Far
-	}
-	return p
-}
-
-// copyList returns a copy of a list in the pool's memory.
-func (s *pool) copyList(from []int) []int {
-	if len(from) == 0 {
-		return from[:0:0] // nil stays nil
-	}
-	var to []int
-	if n := len(s.lists); n > 0 {
-		to, s.lists = s.lists[n-1], s.lists[:n-1]
-	}
-	return append(to, from...)
-}
-
-// putCall takes back a call that nothing refers to any more.
-func (s *pool) putCall(p *collective.Posted) {
-	for _, list := range [][]int{p.Call.Shape, p.Call.Splits} {
-		if cap(list) > 0 {
-			s.lists = append(s.lists, list[:0])
-		}
-	}
-	if p.Call.Far != nil {
-		s.lengths = append(s.lengths, p.Call.Far)
-	}
-	*p = collective.Posted{}
-	s.calls = append(s.calls, p)
-}
-
 // putBatch takes back a batch to which nothing refers any more, with its calls.
 func (s *pool) putBatch(f *batch) {
 	for _, set := range f.sets {
 		for _, p := range set.Calls {
-			s.putCall(p)
+			s.PutCall(p)
 		}
 	}
 	clear(f.sets)
@@ -112,7 +63,7 @@ func (s *pool) putAction(action Action) {
 func (s *pool) putApply(a *Apply) {
 	for _, part := range a.Parts {
 		for _, p := range part.Calls {
-			s.putCall(p)
+			s.PutCall(p)
 		}
 	}
 	if f := a.staged; f != nil {

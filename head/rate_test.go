@@ -39,3 +39,9 @@ func TestRateIsKeptAtOnce(t *testing.T) {
 		t.Errorf("beside a trial: %v", err)
 	}
 }
+
+// withRate returns a change with another measured rate.
+func withRate(c setting.Change, rate float64) setting.Change {
+	c.Rate = rate
+	return c
+}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head/meshes"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 )
 
@@ -15,15 +16,15 @@ import (
 // takes all hosts of the generation, so what those that are left have not all executed was never
 // committed, and what they have may be: it is carried on.
 type recovery struct {
-	reports map[string]Report // by host; nil = the recovery is over
-	late    []received        // payloads that came after a report
-	held    []member.Action   // orders that wait for the end of the recovery
-	resized bool              // whether the log has another size than the newest generation
+	reports map[string]wire.Report // by host; nil = the recovery is over
+	late    []received             // payloads that came after a report
+	held    []member.Action        // orders that wait for the end of the recovery
+	resized bool                   // whether the log has another size than the newest generation
 }
 
 // onReport handles the first payload of a host: in a recovery it is kept, later the host is taken
 // in.
-func (r *leader) onReport(host string, rep Report) {
+func (r *leader) onReport(host string, rep wire.Report) {
 	for _, c := range rep.LinksLost {
 		r.onLinkLost(host, c)
 	}
@@ -70,7 +71,7 @@ func (r *leader) tryRecover() {
 	for _, host := range sortedKeys(reports) {
 		rep := reports[host]
 		r.sendMissingEntries(host, rep.Index)
-		r.send(host, Begin{keep})
+		r.send(host, wire.Begin{Keep: keep})
 		r.adoptWorkers(host, rep)
 	}
 	for _, host := range sortedKeys(rejoining) {
@@ -99,15 +100,15 @@ func (r *leader) tryRecover() {
 	r.advanceLog()
 	for _, w := range late {
 		r.receive(w.host, w.payload)
-		r.agent.pool.release(w.payload)
+		r.agent.pool.Release(w.payload)
 	}
 }
 
 // readLog sets the state and the log to those of the host that has applied most, and what all hosts
 // remember of the log up to there. Hosts that do not belong to the job yet were not needed for
 // anything that was decided, so they may follow a log that nobody else knows.
-func (r *leader) readLog(reports map[string]Report) {
-	entries := map[uint64]Commit{}
+func (r *leader) readLog(reports map[string]wire.Report) {
+	entries := map[uint64]wire.Commit{}
 	for _, host := range sortedKeys(reports) {
 		rep := reports[host]
 		if !r.agent.Record().Belongs(host) {
@@ -129,8 +130,9 @@ func (r *leader) readLog(reports map[string]Report) {
 
 // removeRejoining removes from the reports those of hosts that must begin anew, and returns them:
 // they do not belong to the job yet, or have not heard that they do.
-func (r *leader) removeRejoining(reports map[string]Report) (rejoining map[string]Report) {
-	rejoining = map[string]Report{}
+func (r *leader) removeRejoining(
+	reports map[string]wire.Report) (rejoining map[string]wire.Report) {
+	rejoining = map[string]wire.Report{}
 	for host, rep := range reports {
 		if !r.agent.Record().Belongs(host) || rep.Index+uint64(len(r.log)) < r.index {
 			rejoining[host] = rep
@@ -143,8 +145,8 @@ func (r *leader) removeRejoining(reports map[string]Report) (rejoining map[strin
 // continueBatches adds to r.batches those of the reports, by host, that every host of theirs that
 // is left has executed, and returns their numbers. Left out are those that the log has, and those
 // without a host that belongs to the job: its loss was not decided, so that they did not count.
-func (r *leader) continueBatches(reports map[string]Report) (keep []BatchID) {
-	batches, executed := map[BatchID]Exec{}, map[BatchID]map[string]bool{}
+func (r *leader) continueBatches(reports map[string]wire.Report) (keep []BatchID) {
+	batches, executed := map[BatchID]wire.Exec{}, map[BatchID]map[string]bool{}
 	for host, rep := range reports {
 		for _, s := range rep.Batches {
 			if batches[s.Batch] = s.Exec; executed[s.Batch] == nil {
@@ -161,14 +163,14 @@ func (r *leader) continueBatches(reports map[string]Report) (keep []BatchID) {
 		})
 		missing := slices.ContainsFunc(left, func(h string) bool { return !executed[n][h] })
 		missing = missing || slices.ContainsFunc(e.Without, r.agent.Record().Belongs)
-		if missing || slices.ContainsFunc(r.log, func(c Commit) bool { return c.Batch == n }) {
+		if missing || slices.ContainsFunc(r.log, func(c wire.Commit) bool { return c.Batch == n }) {
 			continue
 		}
 		f := &batch{number: n, hosts: left}
 		for _, s := range e.Sets {
-			set := collective.Ready{Err: s.failure()}
+			set := collective.Ready{Err: failureOf(&s)}
 			for _, c := range s.Calls {
-				set.Calls = append(set.Calls, r.agent.pool.newCall(c))
+				set.Calls = append(set.Calls, r.agent.pool.NewCall(c))
 			}
 			f.sets = append(f.sets, set)
 		}
@@ -195,16 +197,16 @@ func (r *leader) sendMissingEntries(host string, index uint64) {
 // takeInHost takes in a host that comes while the job runs. One that reports members is too late,
 // for the others went on without it, and is told to leave. So is one with a worker that has made a
 // call (w.Open): the job was to begin with it, and it may be in its first step.
-func (r *leader) takeInHost(host string, rep Report) {
+func (r *leader) takeInHost(host string, rep wire.Report) {
 	for _, w := range rep.Workers {
 		if _, member := rep.State.View.Rank(w.Worker); member || len(w.Open) > 0 {
-			r.sendLeave(host, Leave{Because: "the others went on without it"})
+			r.sendLeave(host, wire.Leaves{Because: "the others went on without it"})
 			return
 		}
 	}
 	r.peers[host].index = r.index
-	r.send(host, Snapshot{r.index, r.state, slices.Clone(r.log)})
-	r.send(host, Begin{})
+	r.send(host, wire.Snapshot{Index: r.index, State: r.state, Recent: slices.Clone(r.log)})
+	r.send(host, wire.Begin{})
 	r.machine.ReserveNumbers(rep.Next)
 	r.adoptWorkers(host, rep)
 	if rep.Stated != nil {

@@ -3,6 +3,7 @@ package head
 import (
 	"errors"
 
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 )
 
@@ -79,7 +80,7 @@ func (r *leader) checkPark() error {
 
 // enterPark has the members parked behind the step that ends with the entry c of the log, if
 // somebody wants that. They stay who they are, and nothing is under way.
-func (r *leader) enterPark(c *Commit) {
+func (r *leader) enterPark(c *wire.Commit) {
 	if r.parkBy != "" {
 		c.Park, c.Changed, r.parking, r.state.Joined = r.parkBy, true, r.parkBy, 0
 		r.parkBy = ""

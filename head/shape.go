@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head/meshes"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -33,7 +34,7 @@ type requestedMesh struct {
 
 // ReportLayout tells what a worker states of the layout of the job's state. Every worker must state
 // the same; one that does not is told with Refuse.
-func (a *Agent) ReportLayout(s Shaped) {
+func (a *Agent) ReportLayout(s wire.Shaped) {
 	a.follower.shaped = &s
 	a.sendToHead(s)
 	a.finishInput()
@@ -112,7 +113,7 @@ func (r *leader) requestReshape(w requestedMesh) error {
 
 // onShaped handles what a worker states of the layout: the first statement gives the job its shape,
 // and a worker that contradicts it is refused.
-func (r *leader) onShaped(s Shaped, host string) {
+func (r *leader) onShaped(s wire.Shaped, host string) {
 	why := ""
 	switch have := r.state.Shape; {
 	case have == nil && r.state.Elastic:
@@ -135,7 +136,7 @@ func (r *leader) onShaped(s Shaped, host string) {
 		why = fmt.Sprintf("it states mesh %s, the workers before it %s", s.Mesh, have.Mesh)
 	}
 	if why != "" {
-		r.send(host, Refuses{Refuse{s.Worker, why}})
+		r.send(host, wire.Refuses{Worker: s.Worker, Why: why})
 	}
 }
 
@@ -152,14 +153,14 @@ func (r *leader) setElastic() {
 // acceptPlace makes a place in the data that a worker states the one of the job, if the job begins
 // there, or goes back to it; else the job knows better. It opens what the worker says is open. An
 // error says how the worker contradicts the others; then nothing has changed.
-func (r *leader) acceptPlace(stated Stated) error {
+func (r *leader) acceptPlace(stated wire.Stated) error {
 	have, place := r.state.Data, stated.Data
-	err := cmp.Or(r.state.CheckData(place), r.state.checkLevers(stated.Levers))
+	err := cmp.Or(r.state.CheckData(place), r.state.CheckLevers(stated.Levers))
 	if err != nil {
 		return err
 	}
-	if r.state.opensClosedLevers(stated.Levers) {
-		r.state.openLevers(stated.Levers)
+	if r.state.OpensClosedLevers(stated.Levers) {
+		r.state.OpenLevers(stated.Levers)
 		r.tellSetting, r.news = true, true
 	}
 	switch {
@@ -274,7 +275,7 @@ func (r *leader) abortReshape() {
 // commitReshape commits a reshape: it makes the new mesh the mesh of the job, and the generation
 // that goes with it its members. From there the job goes to a further mesh at once where one of
 // them is lost.
-func (r *leader) commitReshape(next topo.View, c Commit, f *batch) {
+func (r *leader) commitReshape(next topo.View, c wire.Commit, f *batch) {
 	s := r.state.Shape.AfterReshape()
 	r.state.Shape, r.placed = &s, true
 	r.machine.PreferKinds(meshes.Parse(s.Mesh).Kinds())
@@ -306,7 +307,7 @@ func (r *leader) abortStep() {
 	}
 	if r.releasing != "" {
 		clear(r.aborted)
-		r.releaseAll(Commit{}, nil)
+		r.releaseAll(wire.Commit{}, nil)
 		return
 	}
 	r.machine.Disarrange() // by a reshape that has failed
@@ -321,6 +322,6 @@ func (r *leader) abortStep() {
 	r.dropUnfitRequest(next)
 	r.startReshape(next, r.settleLeavingHosts(next), "the step is aborted, since a worker is lost")
 	clear(r.aborted)
-	r.commitView(next, Commit{Aborted: true}, nil)
+	r.commitView(next, wire.Commit{Aborted: true}, nil)
 	r.machine.BeginStep()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/meshes"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -46,7 +47,7 @@ func newMeshJob(t *testing.T, workers int) *meshJob {
 	}
 	for w := range topo.WorkerID(workers) {
 		c.agent.WorkerStarted(w)
-		c.agent.ReportLayout(head.Shaped{Worker: w, State: "state", Mesh: "whole", Ranks: workers})
+		c.agent.ReportLayout(wire.Shaped{Worker: w, State: "state", Mesh: "whole", Ranks: workers})
 		c.agent.ReportData(w, place, setting.Levers{})
 		c.agent.WorkerAsks(w)
 		c.runActions()

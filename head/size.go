@@ -19,7 +19,7 @@ import (
 // head alone knows.
 func (a *Agent) Levers() setting.Levers {
 	levers, record := a.follower.state.Levers, a.Record()
-	if record.Max == 0 || record.FollowsHosts() || !a.follower.state.hasSize() ||
+	if record.Max == 0 || record.FollowsHosts() || !a.follower.state.HasSize() ||
 		a.leader != nil && a.leader.machine.FollowsHosts() { // no generation says so yet
 		return levers
 	}
@@ -38,10 +38,6 @@ func (a *Agent) slots() int {
 	}
 	return a.leader.machine.TotalSlots()
 }
-
-// hasSize reports whether the setting says how many members the job is to have: they may come and
-// go, one by one.
-func (s *State) hasSize() bool { return s.Elastic && s.Shape == nil && s.View.Generation > 0 }
 
 // resize asks the membership for another number of workers, and carries out what it orders. What
 // was asked for before counts no more: the trial of another size ends.
@@ -132,7 +128,7 @@ func (r *leader) recordWantedSize() {
 
 // wantedSize returns how many members the membership wants; 0 = the setting of the job has no size.
 func (r *leader) wantedSize() uint32 {
-	if !r.state.hasSize() {
+	if !r.state.HasSize() {
 		return 0
 	}
 	return uint32(min(r.machine.Want(), setting.MaxSize))
@@ -157,7 +153,7 @@ func (r *leader) settingInForce() setting.Setting {
 // that is left has the entry. Else the record is newer: who is lost is wanted no more.
 func (r *leader) adoptSize() {
 	s := &r.state
-	if s.hasSize() && s.Setting.Size > 0 && s.Sized != r.machine.Record().Sized {
+	if s.HasSize() && s.Setting.Size > 0 && s.Sized != r.machine.Record().Sized {
 		r.machine.RestoreWant(int(s.Setting.Size), s.Sized)
 		r.resized = true
 	}

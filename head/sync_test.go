@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -136,14 +137,14 @@ func TestNextHeadKnowsTheRound(t *testing.T) {
 func TestRoundsThatCannotBe(t *testing.T) {
 	data := openData()
 	data.Round = cursor.MaxRound + 1
-	for _, b := range []head.Payload{
-		head.Stated{Data: data},
-		head.Stated{Data: openData(), Levers: setting.Levers{Sync: "diloco"}},
-		head.Stated{Data: openData(), Levers: setting.Levers{Sync: "lokal", Round: 2}},
-		head.Stated{Data: openData(), Sync: "diloco:speed=9"},
+	for _, b := range []wire.Payload{
+		wire.Stated{Data: data},
+		wire.Stated{Data: openData(), Levers: setting.Levers{Sync: "diloco"}},
+		wire.Stated{Data: openData(), Levers: setting.Levers{Sync: "lokal", Round: 2}},
+		wire.Stated{Data: openData(), Sync: "diloco:speed=9"},
 	} {
-		m := &head.Frame{Up: true, First: 1, Payloads: []head.Payload{head.Report{}, b}}
-		if _, err := head.Decode(head.Encode(m)); err == nil {
+		m := &wire.Frame{Up: true, First: 1, Payloads: []wire.Payload{wire.Report{}, b}}
+		if _, err := wire.Decode(wire.Append(nil, m)); err == nil {
 			t.Errorf("%+v is read", b)
 		}
 	}

@@ -5,11 +5,13 @@ package signals
 
 import (
 	"cmp"
+
 	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/agent/loop"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/kernel"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/cables"
@@ -114,7 +116,7 @@ const (
 )
 
 // A note to the head has room for those of package steps.
-const _ = uint(head.MaxNote - steps.MaxNote)
+const _ = uint(wire.MaxNote - steps.MaxNote)
 
 // New returns the Signals of an agent that has seen nothing yet.
 func New(a Agent) *Signals {

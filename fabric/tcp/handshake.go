@@ -20,7 +20,7 @@ import (
 
 // Protocol is the version of the link protocol, and of the messages that links carry. Agents of
 // different versions do not talk. In version 2 the messages of every step became bytes in place of
-// JSON; in version 3 the names in the messages of package head changed; in version 4 the log of a
+// JSON; in version 3 the names in the messages of package wire changed; in version 4 the log of a
 // job has its setting, in version 5 the size in it, and in version 6 rounds and how workers
 // synchronise; in version 7 generations say how many workers a job may have on each host, and in
 // version 8 a host tells a new head how many workers it is to start.

@@ -1,8 +1,7 @@
 // Package form writes the values of Go types as JSON, and reads them strictly, where the types need
 // not know of JSON: interfaces are objects whose one key names the kind, what is embedded is in
-// place, keys are in lower case, and what is zero is left out. It
-// also has numbers, texts and lists as bytes, read as strictly. package head writes messages so. It
-// does no I/O.
+// place, keys are in lower case, and what is zero is left out. It also has numbers, texts and lists
+// as bytes, read as strictly. Package wire writes messages so. It does no I/O.
 package form
 
 import (

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
@@ -19,7 +20,7 @@ func (h *host) receive(from string, m any) {
 		return
 	}
 	switch m := m.(type) {
-	case head.Message:
+	case wire.Message:
 		h.agent.Receive(from, m)
 	case []byte:
 		said, err := h.reader.Read(m)
@@ -44,14 +45,14 @@ func (h *host) receive(from string, m any) {
 // encode returns what travels of a message, which its sender will not keep as it is: what Carry
 // says, if that is set; else bytes for a frame that can be in bytes, as the receiver reads it into
 // memory that is used again; else a copy, since JSON would take ten times as long as all else.
-func (c *Cluster) encode(m head.Message) any {
+func (c *Cluster) encode(m wire.Message) any {
 	if c.Carry != nil {
 		return c.Carry(m)
 	}
-	if b, is := head.AppendBinary(nil, m); is {
+	if b, is := wire.AppendBinary(nil, m); is {
 		return b
 	}
-	if f, is := m.(*head.Frame); is {
+	if f, is := m.(*wire.Frame); is {
 		return f.Clone()
 	}
 	return m

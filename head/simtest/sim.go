@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/store/record"
@@ -27,7 +28,7 @@ import (
 // that is in it; nothing does I/O, and no method waits.
 type Cluster struct {
 	Trace func(host string, a head.Action)  // is told of every action of an agent, when not nil
-	Carry func(m head.Message) head.Message // what arrives of a message, when not nil
+	Carry func(m wire.Message) wire.Message // what arrives of a message, when not nil
 
 	hosts        []*host // in the order in which they came
 	net          network // the links between hosts
@@ -57,7 +58,7 @@ type host struct {
 	kind    string // "" = not known
 	slots   int    // of its own; 0 = any number
 	agent   *head.Agent
-	reader  head.Reader // reads messages that arrive as bytes
+	reader  wire.Reader // reads messages that arrive as bytes
 	alive   bool        // it runs, and its agent takes part
 	ended   bool        // its agent was told that the job is over
 

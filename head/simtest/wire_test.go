@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/simtest"
+	"github.com/shoal-ml/shoal/head/wire"
 )
 
 // Whatever agents say in random schedules comes back from bytes as it was, and a job whose messages
@@ -25,10 +25,10 @@ func TestMessagesAsBytes(t *testing.T) {
 		if err != nil {
 			t.Fatalf("SEED=%d: %v", s, err)
 		}
-		bytes, err := playCarried(script, func(m head.Message) head.Message {
+		bytes, err := playCarried(script, func(m wire.Message) wire.Message {
 			messages++
-			text := head.Append(nil, m)
-			got, err := head.Decode(text)
+			text := wire.Append(nil, m)
+			got, err := wire.Decode(text)
 			if diff := cmp.Diff(m, got); diff != "" || err != nil {
 				t.Fatalf("SEED=%d: %s is read with error %v and differs:\n%s", s, text, err, diff)
 			}
@@ -43,7 +43,7 @@ func TestMessagesAsBytes(t *testing.T) {
 
 // playCarried plays a schedule in which carry returns what arrives of each message (nil: they
 // arrive as they are); it returns what was printed, and the first invariant that is broken.
-func playCarried(script string, carry func(head.Message) head.Message) (string, error) {
+func playCarried(script string, carry func(wire.Message) wire.Message) (string, error) {
 	c := simtest.New()
 	c.Carry = carry
 	for line := range strings.SplitSeq(script, "\n") {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -32,7 +33,7 @@ func (w *worker) stateLayout() {
 	w.stated = true
 	if m, ok := c.parseMesh(c.mesh); ok && w.host.agent.State().Shape == nil {
 		w.host.agent.ReportLayout(
-			head.Shaped{Worker: w.id, State: "state", Mesh: c.mesh, Ranks: m.rankCount(),
+			wire.Shaped{Worker: w.id, State: "state", Mesh: c.mesh, Ranks: m.rankCount(),
 				Redundant: c.redundant})
 	}
 	if c.data.Samples > 0 {

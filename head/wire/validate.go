@@ -1,4 +1,4 @@
-package head
+package wire
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head/form"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -63,7 +64,7 @@ func validate(v any) error {
 		return v.validate()
 	case State:
 		return v.validate()
-	case Shape:
+	case meshes.Shape:
 		return validateShape(v)
 	case Shaped:
 		return checkBounds("length of a mesh", len(v.Mesh), maxMesh, "ranks", v.Ranks-1,
@@ -72,7 +73,7 @@ func validate(v any) error {
 		if !v.Valid() {
 			return fmt.Errorf("%v is no fingerprint", v)
 		}
-	case Start:
+	case Starts:
 		return checkBounds("workers to start", v.Count-1, collective.MaxMembers)
 	case member.Record:
 		return v.Check()
@@ -253,7 +254,7 @@ func validateView(v topo.View) error {
 }
 
 // validateShape returns what is wrong with a shape.
-func validateShape(s Shape) error {
+func validateShape(s meshes.Shape) error {
 	if s.State == "" || s.Next == "" && len(s.Order)+len(s.Leaving)+len(s.Kinds) > 0 {
 		return fmt.Errorf("a shape without a state, or with an order and no mesh")
 	}

@@ -1,4 +1,4 @@
-package head_test
+package wire_test
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
-	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -18,12 +18,12 @@ import (
 
 // steadyFrames returns frames of the steady state: what a step of two hosts takes. They are new,
 // and the caller may change them. It fails t only if their data cannot be.
-func steadyFrames(t testing.TB) []*head.Frame {
+func steadyFrames(t testing.TB) []*wire.Frame {
 	data, err := cursor.New(100, 10, 7, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	call := head.Call{Worker: 3, Ticket: 300,
+	call := wire.Call{Worker: 3, Ticket: 300,
 		Call: collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
 			Reduction: collective.Mean, Group: 2, Weight: 0.5,
 			Shape: []int{2, 3}, Far: &collective.Far{In: 6, Out: 6},
@@ -32,19 +32,19 @@ func steadyFrames(t testing.TB) []*head.Frame {
 	other.Splits, other.Shape, other.Far, other.Weight = []int{}, nil, nil, 0
 	other.Kind, other.Peer, other.Promoted, other.Shared = collective.Barrier, -1, true,
 		collective.Shared{Group: 2, Name: "total", Off: 8}
-	sets := []head.Set{
-		{Calls: []head.Call{call, other}, Of: []int{0, 1}, Route: collective.DefaultRoute(1 << 20)},
-		{Calls: []head.Call{other}, Of: []int{-1}, Err: "why", Lost: true}}
-	return []*head.Frame{
+	sets := []wire.Set{
+		{Calls: []wire.Call{call, other}, Of: []int{0, 1}, Route: collective.DefaultRoute(1 << 20)},
+		{Calls: []wire.Call{other}, Of: []int{-1}, Err: "why", Lost: true}}
+	return []*wire.Frame{
 		{Term: 1, Up: true, First: 2, Ack: 3,
-			Payloads: []head.Payload{&head.Posted{Call: call}, &head.Posted{Call: other},
-				&head.Executed{Batch: 1<<32 | 7}}},
-		{Term: 1, First: 300, Ack: 2, Payloads: []head.Payload{
-			&head.Exec{Batch: 1<<32 | 7, Replaces: 1<<32 | 6, Hosts: []string{"A", "B"},
+			Payloads: []wire.Payload{&wire.Posted{Call: call}, &wire.Posted{Call: other},
+				&wire.Executed{Batch: 1<<32 | 7}}},
+		{Term: 1, First: 300, Ack: 2, Payloads: []wire.Payload{
+			&wire.Exec{Batch: 1<<32 | 7, Replaces: 1<<32 | 6, Hosts: []string{"A", "B"},
 				Without: []string{"C"}, Sets: sets, More: true},
-			&head.Commit{Index: 9, Batch: 1<<32 | 7, Steps: 4, Data: &data, Elastic: true,
+			&wire.Commit{Index: 9, Batch: 1<<32 | 7, Steps: 4, Data: &data, Elastic: true,
 				Stable: 8},
-			&head.Commit{Index: 10}}},
+			&wire.Commit{Index: 10}}},
 		{Term: 1, First: 1, Ack: 2},
 	}
 }
@@ -58,17 +58,17 @@ func TestBinaryFrames(t *testing.T) {
 			1, 3, 0xac, 2, 11, 2, 2, 0xa2, 1, 2, 1, 0, 1, 0, 2, 5, 't', 'o', 't', 'a', 'l', 16,
 			2, 0x87, 0x80, 0x80, 0x80, 0x10},
 	} {
-		if got := head.Encode(steadyFrames(t)[i]); !bytes.Equal(got, want) {
+		if got := wire.Append(nil, steadyFrames(t)[i]); !bytes.Equal(got, want) {
 			t.Errorf("frame %d is written as\n% x, want\n% x", i, got, want)
 		}
 	}
-	var reader head.Reader
+	var reader wire.Reader
 	for range 2 { // into memory of its own, and again into that of others
 		for i, f := range steadyFrames(t) {
-			b := head.Encode(f)
-			if got, err := reader.Read(b); !head.IsBinary(b) || err != nil ||
-				cmp.Diff(head.Message(f), got) != "" {
-				t.Errorf("frame %d comes back with %v:\n%s", i, err, cmp.Diff(head.Message(f), got))
+			b := wire.Append(nil, f)
+			if got, err := reader.Read(b); !wire.IsBinary(b) || err != nil ||
+				cmp.Diff(wire.Message(f), got) != "" {
+				t.Errorf("frame %d comes back with %v:\n%s", i, err, cmp.Diff(wire.Message(f), got))
 			}
 		}
 	}
@@ -76,17 +76,17 @@ func TestBinaryFrames(t *testing.T) {
 
 // Payloads that say more than they do in a steady state are JSON, with all that is in their frame.
 func TestFramesThatSayMoreAreJSON(t *testing.T) {
-	for _, b := range []head.Payload{
-		&head.Executed{Batch: 1, Proof: digest.Proof{New: digest.Sum{Bytes: 1}}},
-		head.Drops{Batch: 1},
-		&head.Commit{Index: 1, View: &topo.View{}},
-		&head.Commit{Index: 1, Released: []topo.WorkerID{}},
-		&head.Commit{Index: 1, AllReleased: "why"},
-		&head.Commit{Index: 1, Changed: true},
-		&head.Commit{Index: 1, Aborted: true},
+	for _, b := range []wire.Payload{
+		&wire.Executed{Batch: 1, Proof: digest.Proof{New: digest.Sum{Bytes: 1}}},
+		wire.Drops{Batch: 1},
+		&wire.Commit{Index: 1, View: &topo.View{}},
+		&wire.Commit{Index: 1, Released: []topo.WorkerID{}},
+		&wire.Commit{Index: 1, AllReleased: "why"},
+		&wire.Commit{Index: 1, Changed: true},
+		&wire.Commit{Index: 1, Aborted: true},
 	} {
-		f := &head.Frame{First: 2, Payloads: []head.Payload{&head.Commit{Index: 1}, b}}
-		if got := head.Encode(f); head.IsBinary(got) {
+		f := &wire.Frame{First: 2, Payloads: []wire.Payload{&wire.Commit{Index: 1}, b}}
+		if got := wire.Append(nil, f); wire.IsBinary(got) {
 			t.Errorf("%q", got)
 		}
 	}
@@ -94,9 +94,9 @@ func TestFramesThatSayMoreAreJSON(t *testing.T) {
 
 // A frame in bytes that is cut short, goes on, or says what no agent says is refused.
 func TestReadRefusesBrokenFrames(t *testing.T) {
-	var reader head.Reader
+	var reader wire.Reader
 	for _, f := range steadyFrames(t) {
-		b := head.Encode(f)
+		b := wire.Append(nil, f)
 		for n := range len(b) {
 			if _, err := reader.Read(b[:n]); err == nil {
 				t.Errorf("% x is read, and % x follows", b[:n], b[n:])
@@ -106,46 +106,46 @@ func TestReadRefusesBrokenFrames(t *testing.T) {
 			t.Errorf("a zero behind % x is read", b)
 		}
 	}
-	call := steadyFrames(t)[0].Payloads[0].(*head.Posted).Call
-	far := func(in int) head.Call {
+	call := steadyFrames(t)[0].Payloads[0].(*wire.Posted).Call
+	far := func(in int) wire.Call {
 		c := call
 		c.Far = &collective.Far{In: in}
 		return c
 	}
-	for what, f := range map[string]*head.Frame{
+	for what, f := range map[string]*wire.Frame{
 		"a stream without a number": {},
 		"a payload the wrong way": {First: 2, Up: true,
-			Payloads: []head.Payload{&head.Commit{Index: 1}}},
+			Payloads: []wire.Payload{&wire.Commit{Index: 1}}},
 		"a follower without report": {First: 1, Up: true,
-			Payloads: []head.Payload{&head.Executed{Batch: 1}}},
-		"an entry without a number": {First: 2, Payloads: []head.Payload{&head.Commit{}}},
+			Payloads: []wire.Payload{&wire.Executed{Batch: 1}}},
+		"an entry without a number": {First: 2, Payloads: []wire.Payload{&wire.Commit{}}},
 		"a call of -1 elements": {First: 2, Up: true,
-			Payloads: []head.Payload{&head.Posted{Call: far(-1)}}},
+			Payloads: []wire.Payload{&wire.Posted{Call: far(-1)}}},
 		"a batch without hosts": {First: 2,
-			Payloads: []head.Payload{
-				&head.Exec{Batch: 1,
-					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Err: "why"}}}}},
+			Payloads: []wire.Payload{
+				&wire.Exec{Batch: 1,
+					Sets: []wire.Set{{Calls: []wire.Call{call}, Of: []int{0}, Err: "why"}}}}},
 		"a set without calls": {First: 2,
-			Payloads: []head.Payload{
-				&head.Exec{Batch: 1, Hosts: []string{"A"}, Sets: []head.Set{{Err: "why"}}}}},
+			Payloads: []wire.Payload{
+				&wire.Exec{Batch: 1, Hosts: []string{"A"}, Sets: []wire.Set{{Err: "why"}}}}},
 		"a set of calls like that": {First: 2,
-			Payloads: []head.Payload{
-				&head.Exec{Batch: 1, Hosts: []string{"A"},
-					Sets: []head.Set{{Calls: []head.Call{far(-1)}, Of: []int{0}, Err: "why"}}}}},
+			Payloads: []wire.Payload{
+				&wire.Exec{Batch: 1, Hosts: []string{"A"},
+					Sets: []wire.Set{{Calls: []wire.Call{far(-1)}, Of: []int{0}, Err: "why"}}}}},
 		"a set without a route": {First: 2,
-			Payloads: []head.Payload{
-				&head.Exec{Batch: 1, Hosts: []string{"A"},
-					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}}}}}},
+			Payloads: []wire.Payload{
+				&wire.Exec{Batch: 1, Hosts: []string{"A"},
+					Sets: []wire.Set{{Calls: []wire.Call{call}, Of: []int{0}}}}}},
 	} {
-		b := head.Encode(f)
-		if m, err := reader.Read(b); !head.IsBinary(b) || err == nil {
+		b := wire.Append(nil, f)
+		if m, err := reader.Read(b); !wire.IsBinary(b) || err == nil {
 			t.Errorf("%s is read as %+v", what, m)
 		}
 	}
 	f := steadyFrames(t)[0]
-	f.Payloads[0].(*head.Posted).Weight = math.NaN()
-	if m, err := reader.Read(head.Encode(f)); err != nil ||
-		m.(*head.Frame).Payloads[0].(*head.Posted).Weight != -1 {
+	f.Payloads[0].(*wire.Posted).Weight = math.NaN()
+	if m, err := reader.Read(wire.Append(nil, f)); err != nil ||
+		m.(*wire.Frame).Payloads[0].(*wire.Posted).Weight != -1 {
 		t.Errorf("a weight that is no number: %v", err)
 	}
 }
@@ -154,17 +154,17 @@ func TestReadRefusesBrokenFrames(t *testing.T) {
 // others may hold, is new.
 func TestBinaryFramesAllocateNothing(t *testing.T) {
 	frames := steadyFrames(t)
-	frames[1].Payloads[1].(*head.Commit).Data = nil
+	frames[1].Payloads[1].(*wire.Commit).Data = nil
 	for _, b := range frames[1].Payloads {
-		if e, is := b.(*head.Exec); is {
+		if e, is := b.(*wire.Exec); is {
 			e.Sets = e.Sets[:1] // an error is new each time
 		}
 	}
 	var b []byte
-	readers := make([]head.Reader, len(frames))
+	readers := make([]wire.Reader, len(frames))
 	if n := testing.AllocsPerRun(100, func() {
 		for i, f := range frames {
-			b = head.Append(b[:0], f)
+			b = wire.Append(b[:0], f)
 			if _, err := readers[i].Read(b); err != nil {
 				t.Fatal(err)
 			}
@@ -179,7 +179,7 @@ func TestBinaryFramesAllocateNothing(t *testing.T) {
 func TestBinaryFramesLoseNothing(t *testing.T) {
 	said := 0
 	for i := range steadyFrames(t) {
-		var frame *head.Frame
+		var frame *wire.Frame
 		// fresh sets frame to a new one, and lists the parts of its payloads.
 		fresh := func() []reflect.Value {
 			frame = steadyFrames(t)[i]
@@ -192,10 +192,10 @@ func TestBinaryFramesLoseNothing(t *testing.T) {
 		for k := range fresh() {
 			changeValue(fresh()[k])
 			// else it is nothing that an agent says
-			if got, err := head.Decode(head.Encode(frame)); err == nil {
-				if said++; !reflect.DeepEqual(head.Message(frame), got) {
+			if got, err := wire.Decode(wire.Append(nil, frame)); err == nil {
+				if said++; !reflect.DeepEqual(wire.Message(frame), got) {
 					t.Errorf("frame %d comes back without all it has:\n%s", i,
-						cmp.Diff(head.Message(frame), got))
+						cmp.Diff(wire.Message(frame), got))
 				}
 			}
 		}

@@ -1,10 +1,15 @@
-package head
+// Package wire has what the agents of a job say to each other: the messages, with what each of them
+// may say; their bytes, in docs/formats/hosts.md; and the streams on which a head and its followers
+// get payloads once and in order, whatever becomes of the links. It acts on nothing: package head
+// does. It does no I/O.
+package wire
 
 import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -34,10 +39,10 @@ type Frame struct {
 // Clone copies a frame with its payloads, for who keeps it longer than until the next Ready of the
 // agent that sends it.
 func (f *Frame) Clone() *Frame {
-	kept, room := *f, &pool{}
+	kept, room := *f, &Memory{}
 	kept.Payloads = slices.Clone(f.Payloads)
 	for i, b := range kept.Payloads {
-		kept.Payloads[i] = room.retain(b)
+		kept.Payloads[i] = room.Retain(b)
 	}
 	return &kept
 }
@@ -59,7 +64,7 @@ func (Answer) message() {}
 func (*Frame) message() {}
 
 // Payload is what a frame carries. Payloads of a stream arrive once and in order. Those of every
-// step are pointers, to memory that is used again (pool_payloads.go).
+// step are pointers, to memory that is used again (Memory).
 type Payload interface{ payload() }
 
 // Payloads of followers to the head.
@@ -171,7 +176,7 @@ type (
 	// LinkLost tells of a host of the job to which the link is lost.
 	LinkLost struct{ Host, How string }
 	// Noted tells what the host's shell has to say to that of the head.
-	Noted struct{ Data opaque }
+	Noted struct{ Data Opaque }
 )
 
 // Payloads of the head to its followers.
@@ -240,7 +245,7 @@ type (
 		// AllReleased says why all members were let go; "" = they were not.
 		AllReleased string
 		// Shape has the parts of the state from here on; nil = they are as before.
-		Shape *Shape
+		Shape *meshes.Shape
 		// First is the batch that the program states; 0 = as before.
 		First uint64
 		// Setting is how the job trains from here on; nil = as before.
@@ -260,30 +265,42 @@ type (
 		// Stable is the number of an entry: that one and those before it are applied everywhere.
 		Stable uint64
 	}
-	// localCommit is a Commit on its way to the head's own follower, with its batch where that is
-	// of this host alone.
-	localCommit struct {
-		Commit
-		batch *batch
+	// Starts orders new workers on the follower's host, numbered from First on.
+	Starts struct {
+		Count int           // how many workers, at least 1
+		First topo.WorkerID // the number of the first
+		member.Because
 	}
-	// Starts orders workers to be started.
-	Starts struct{ Start }
-	// Stops orders a worker to be ended.
-	Stops struct{ Stop }
+	// Stops orders the end of a worker of the follower's host that is no member, and will be none.
+	Stops struct {
+		Worker topo.WorkerID
+		member.Because
+	}
 	// Groups answers WantsGroup.
 	Groups struct {
-		Grouped
-		Members []topo.WorkerID
-		Reason  string // why there is no such group; "" = there is
+		Worker     topo.WorkerID // the worker that asked
+		ID         topo.GroupID
+		Self, Size int // the worker's index in the group, and the number of members
+		Members    []topo.WorkerID
+		Reason     string // why there is no such group; "" = there is
 	}
 	// Disbands tells that nobody needs a group any more.
 	Disbands struct{ ID topo.GroupID }
-	// Refuses tells of a worker that contradicts the others.
-	Refuses struct{ Refuse }
-	// Leaves lets a host go.
-	Leaves struct{ Leave }
+	// Refuses tells that what a worker said contradicts the others.
+	Refuses struct {
+		Worker topo.WorkerID
+		Why    string // what the worker said and what the others say, for a person
+	}
+	// Leaves lets a host go, and says why.
+	Leaves struct {
+		Drained bool // whether its workers have been let go
+		member.Because
+	}
 	// Ends ends the job.
-	Ends struct{ Finish }
+	Ends struct {
+		OK bool // whether the members have finished their work
+		member.Because
+	}
 	// Decides tells of a decided generation.
 	Decides struct{ Record member.Record }
 )
@@ -297,29 +314,34 @@ type Call struct {
 
 // The methods payload mark the types that are payloads; they do nothing.
 
-func (Report) payload()      {}
-func (*Posted) payload()     {}
-func (Began) payload()       {}
-func (Asked) payload()       {}
-func (Ended) payload()       {}
-func (*Executed) payload()   {}
-func (Stated) payload()      {}
-func (Shaped) payload()      {}
-func (WantsGroup) payload()  {}
-func (Ungroups) payload()    {}
-func (LinkLost) payload()    {}
-func (Noted) payload()       {}
-func (Snapshot) payload()    {}
-func (Begin) payload()       {}
-func (*Exec) payload()       {}
-func (Drops) payload()       {}
-func (*Commit) payload()     {}
-func (localCommit) payload() {}
-func (Starts) payload()      {}
-func (Stops) payload()       {}
-func (Groups) payload()      {}
-func (Disbands) payload()    {}
-func (Refuses) payload()     {}
-func (Leaves) payload()      {}
-func (Ends) payload()        {}
-func (Decides) payload()     {}
+func (Report) payload()     {}
+func (*Posted) payload()    {}
+func (Began) payload()      {}
+func (Asked) payload()      {}
+func (Ended) payload()      {}
+func (*Executed) payload()  {}
+func (Stated) payload()     {}
+func (Shaped) payload()     {}
+func (WantsGroup) payload() {}
+func (Ungroups) payload()   {}
+func (LinkLost) payload()   {}
+func (Noted) payload()      {}
+func (Snapshot) payload()   {}
+func (Begin) payload()      {}
+func (*Exec) payload()      {}
+func (Drops) payload()      {}
+func (*Commit) payload()    {}
+func (Starts) payload()     {}
+func (Stops) payload()      {}
+func (Groups) payload()     {}
+func (Disbands) payload()   {}
+func (Refuses) payload()    {}
+func (Leaves) payload()     {}
+func (Ends) payload()       {}
+func (Decides) payload()    {}
+
+// MaxNote is how many bytes a note to the head has at most.
+const MaxNote = 2 << 10
+
+// Opaque is bytes that mean nothing to the agents, and in messages are base64.
+type Opaque []byte

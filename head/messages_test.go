@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -26,7 +27,7 @@ import (
 // FuzzDecode: whatever is read is written the same, and no agent that it is sent to falls over.
 func FuzzDecode(f *testing.F) {
 	for _, m := range messagesOfPair(f) {
-		f.Add(head.Encode(m))
+		f.Add(wire.Append(nil, m))
 	}
 	for _, text := range []string{
 		// a new head is told of a step that no member took
@@ -48,8 +49,8 @@ func TestDamagedMessages(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	said := messagesOfPair(t)
 	for range 1000 {
-		text := head.Encode(randomMessage(r, said))
-		if head.IsBinary(text) {
+		text := wire.Append(nil, randomMessage(r, said))
+		if wire.IsBinary(text) {
 			receiveEverywhere(t, damageBytes(r, text))
 			continue
 		}
@@ -72,19 +73,19 @@ func TestDamagedMessages(t *testing.T) {
 
 // randomMessage returns one of the messages, or in place of a frame one that begins a stream, with
 // six payloads of frames in the same direction.
-func randomMessage(r *rand.Rand, said []head.Message) head.Message {
-	f, ok := said[r.IntN(len(said))].(*head.Frame)
+func randomMessage(r *rand.Rand, said []wire.Message) wire.Message {
+	f, ok := said[r.IntN(len(said))].(*wire.Frame)
 	if !ok {
 		return said[r.IntN(len(said))]
 	}
-	first := &head.Frame{Up: f.Up, First: 1}
+	first := &wire.Frame{Up: f.Up, First: 1}
 	for len(first.Payloads) < 6 {
-		g, ok := said[r.IntN(len(said))].(*head.Frame)
+		g, ok := said[r.IntN(len(said))].(*wire.Frame)
 		if !ok || g.Up != f.Up || len(g.Payloads) == 0 {
 			continue
 		}
 		b := g.Payloads[r.IntN(len(g.Payloads))]
-		if _, report := b.(head.Report); !f.Up || report == (len(first.Payloads) == 0) {
+		if _, report := b.(wire.Report); !f.Up || report == (len(first.Payloads) == 0) {
 			first.Payloads = append(first.Payloads, b)
 		}
 	}
@@ -148,7 +149,7 @@ func damageJSON(r *rand.Rand, tree any) any {
 // one panics, or if the message is not the same when it is written and read again. What cannot be
 // read is no failure.
 func receiveEverywhere(t *testing.T, b []byte) {
-	m, err := head.Decode(b)
+	m, err := wire.Decode(b)
 	if err != nil {
 		return
 	}
@@ -157,11 +158,11 @@ func receiveEverywhere(t *testing.T, b []byte) {
 			t.Fatalf("%s makes an agent panic: %v\n%s", b, p, debug.Stack())
 		}
 	}()
-	if again, err := head.Decode(head.Encode(m)); err != nil || !reflect.DeepEqual(m, again) {
-		t.Fatalf("%s comes back with %v:\n%s", head.Encode(m), err, cmp.Diff(m, again))
+	if again, err := wire.Decode(wire.Append(nil, m)); err != nil || !reflect.DeepEqual(m, again) {
+		t.Fatalf("%s comes back with %v:\n%s", wire.Append(nil, m), err, cmp.Diff(m, again))
 	}
 	for _, a := range []*head.Agent{newLeading(t), newRecovering(), newFollowing(t)} {
-		if frame, ok := m.(*head.Frame); ok { // another head's would not be heard
+		if frame, ok := m.(*wire.Frame); ok { // another head's would not be heard
 			frame.Term = a.Record().Since
 		}
 		from := "C"
@@ -182,10 +183,10 @@ func receiveEverywhere(t *testing.T, b []byte) {
 
 // messagesOfPair lists what a pair says to each other in a job with data, groups, transfers, a lost
 // worker and a second term, as copies. A message that does not come back from bytes fails f.
-func messagesOfPair(f testing.TB) (said []head.Message) {
+func messagesOfPair(f testing.TB) (said []wire.Message) {
 	p := newPair(f)
-	p.spy = func(m head.Message) { // a copy: the agent uses its memory again
-		kept, err := head.Decode(head.Encode(m))
+	p.spy = func(m wire.Message) { // a copy: the agent uses its memory again
+		kept, err := wire.Decode(wire.Append(nil, m))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -237,7 +238,7 @@ func messagesOfPair(f testing.TB) (said []head.Message) {
 	next := p.agents["B"].Record()
 	next.View = next.View.Without()
 	next.Since = next.View.Generation
-	p.agents["B"].Receive("A", head.Answer{Answer: member.Decision{Record: next}})
+	p.agents["B"].Receive("A", wire.Answer{Answer: member.Decision{Record: next}})
 	p.runAll()
 	return said
 }
@@ -259,7 +260,7 @@ func newLeading(t testing.TB) *head.Agent {
 func newFollowing(t testing.TB) *head.Agent {
 	a := head.New(head.Config{Self: "C", Slots: 2})
 	a.LinkUp("A")
-	a.Receive("A", head.Answer{Answer: member.Decision{Record: newPair(t).agents["A"].Record()}})
+	a.Receive("A", wire.Answer{Answer: member.Decision{Record: newPair(t).agents["A"].Record()}})
 	a.WorkerStarted(9)
 	a.WorkerAsks(9)
 	a.PostCall(&collective.Posted{Worker: 0, Ticket: 1, Call: sumCall(topo.World)})
@@ -274,7 +275,7 @@ func newRecovering() *head.Agent {
 	a.WorkerAsks(2)
 	view := topo.View{Generation: 5,
 		Members: []topo.Member{{Worker: 2, Host: "B"}, {Worker: 3, Host: "C"}}}
-	a.Receive("C", head.Answer{
+	a.Receive("C", wire.Answer{
 		Answer: member.Decision{
 			Record: member.Record{View: view, Head: "B", Since: 5,
 				Hosts: []member.Host{{Name: "B"}, {Name: "C", Kind: "a100"}},
@@ -299,17 +300,14 @@ func TestReadersForget(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	said := messagesOfPair(t)
-	for _, f := range steadyFrames(t) {
-		said = append(said, f)
-	}
-	var reader head.Reader
+	var reader wire.Reader
 	refused, read := 0, 0
 	for range 20000 {
-		b := head.Encode(said[r.IntN(len(said))])
-		if r.IntN(2) == 0 && head.IsBinary(b) {
+		b := wire.Append(nil, said[r.IntN(len(said))])
+		if r.IntN(2) == 0 && wire.IsBinary(b) {
 			b = damageBytes(r, b)
 		}
-		want, fails := head.Decode(b)
+		want, fails := wire.Decode(b)
 		got, err := reader.Read(b)
 		if read++; err != nil {
 			refused++

@@ -1,4 +1,4 @@
-package head
+package wire
 
 import (
 	"slices"
@@ -9,14 +9,14 @@ import (
 
 // What is pushed between two ticks is sent, also when the tick says what has come.
 func TestStreamTickSendsWhatIsFresh(t *testing.T) {
-	s := newStream(3, false, &pool{})
-	s.receive(&Frame{Term: 3, Up: true, First: 1, Payloads: []Payload{&Executed{Batch: 1}}}, nil)
-	s.push(&Executed{Batch: 2})
-	s.tick()
-	if f, ok := s.flush(); !ok || f.Ack != 1 || len(f.Payloads) != 1 {
+	s := NewStream(3, false, &Memory{})
+	s.Receive(&Frame{Term: 3, Up: true, First: 1, Payloads: []Payload{&Executed{Batch: 1}}}, nil)
+	s.Push(&Executed{Batch: 2})
+	s.Tick()
+	if f, ok := s.Flush(); !ok || f.Ack != 1 || len(f.Payloads) != 1 {
 		t.Errorf("after the tick %+v is sent", f)
 	}
-	if f, ok := s.flush(); ok {
+	if f, ok := s.Flush(); ok {
 		t.Errorf("%+v is sent twice", f)
 	}
 }
@@ -25,7 +25,7 @@ func TestStreamTickSendsWhatIsFresh(t *testing.T) {
 // and is acknowledged.
 func TestStreamOverALossyNet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ends := []*stream{newStream(3, true, &pool{}), newStream(3, false, &pool{})}
+		ends := []*Stream{NewStream(3, true, &Memory{}), NewStream(3, false, &Memory{})}
 		var (
 			net         [2][]Frame // to each end
 			sent, heard [2][]BatchID
@@ -45,7 +45,7 @@ func TestStreamOverALossyNet(t *testing.T) {
 		}
 		// take has end i receive frame k of those on the net to it, which stays there.
 		take := func(i, k int) {
-			for _, b := range ends[i].receive(&net[i][k], func(Payload) { acked[i]++ }) {
+			for _, b := range ends[i].Receive(&net[i][k], func(Payload) { acked[i]++ }) {
 				heard[i] = append(heard[i], b.(*Executed).Batch)
 			}
 		}
@@ -54,13 +54,13 @@ func TestStreamOverALossyNet(t *testing.T) {
 			switch what := rapid.IntRange(0, 5).Draw(t, "what"); {
 			case what == 0:
 				sent[i] = append(sent[i], BatchID(len(sent[i])))
-				ends[i].push(&Executed{Batch: sent[i][len(sent[i])-1]})
+				ends[i].Push(&Executed{Batch: sent[i][len(sent[i])-1]})
 			case what == 1:
-				f, ok := ends[i].flush()
+				f, ok := ends[i].Flush()
 				send(i, f, ok)
 			case what == 2:
-				ends[i].tick()
-				f, ok := ends[i].flush()
+				ends[i].Tick()
+				f, ok := ends[i].Flush()
 				send(i, f, ok)
 			case len(net[i]) > 0:
 				k := rapid.IntRange(0, len(net[i])-1).Draw(t, "frame")
@@ -74,8 +74,8 @@ func TestStreamOverALossyNet(t *testing.T) {
 		}
 		for range 4 * resendAfter { // the net is good again
 			for i, s := range ends {
-				s.tick()
-				f, ok := s.flush()
+				s.Tick()
+				f, ok := s.Flush()
 				send(i, f, ok)
 				for k := range net[1-i] {
 					take(1-i, k)

@@ -1,4 +1,4 @@
-package head_test
+package wire_test
 
 import (
 	"math"
@@ -9,15 +9,16 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
-	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // Each message is written as docs/formats/hosts.md says, and reads as what was written.
 func TestEncode(t *testing.T) {
 	data, _ := cursor.New(100, 10, 7, true)
-	call := head.Call{Worker: 3, Ticket: 1 << 63, Call: sumCall(2)}
+	call := wire.Call{Worker: 3, Ticket: 1 << 63, Call: sumCall(2)}
 	call.In, call.Out, call.Far = nil, nil, &collective.Far{In: 2, Out: 2}
 	shared := call
 	shared.Far, shared.Shared = &collective.Far{In: 2, Out: 2},
@@ -25,47 +26,47 @@ func TestEncode(t *testing.T) {
 	vote := member.Vote{Ballot: member.Ballot{Round: 2, Host: "B"},
 		Record: member.Record{Head: "A", Hosts: []member.Host{{Name: "A"}}}}
 	for _, c := range []struct {
-		m    head.Message
+		m    wire.Message
 		want string
 	}{
-		{head.Ask{Ask: member.Accept{Vote: vote, After: vote.Record}},
+		{wire.Ask{Ask: member.Accept{Vote: vote, After: vote.Record}},
 			`{"accept":{"ballot":{"round":2,"host":"B"},"record":{"view":{},"head":"A","hosts":[{"name":"A"}]},"after":{"view":{},"head":"A","hosts":[{"name":"A"}]}}}`},
-		{head.Answer{Answer: member.Promise{Generation: 2, Accepted: nil}},
+		{wire.Answer{Answer: member.Promise{Generation: 2, Accepted: nil}},
 			`{"promise":{"generation":2}}`},
-		{&head.Frame{Term: 1, Up: true, First: 2, Ack: 3,
-			Payloads: []head.Payload{&head.Posted{Call: call}, head.Stated{Worker: 1, Data: data}}},
+		{&wire.Frame{Term: 1, Up: true, First: 2, Ack: 3,
+			Payloads: []wire.Payload{&wire.Posted{Call: call}, wire.Stated{Worker: 1, Data: data}}},
 			`{"frame":{"term":1,"up":true,"first":2,"ack":3,"payloads":[` +
 				`{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}},` +
 				`{"stated":{"worker":1,"data":{"samples":100,"batch":10,"seed":7}}}]}}`},
-		{&head.Frame{First: 2, Up: true,
-			Payloads: []head.Payload{&head.Posted{Call: shared}, head.Began{}}},
+		{&wire.Frame{First: 2, Up: true,
+			Payloads: []wire.Payload{&wire.Posted{Call: shared}, wire.Began{}}},
 			`{"frame":{"up":true,"first":2,"payloads":[{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],` +
 				`"shared":{"group":2,"name":"total","off":8},"far":{"in":2,"out":2}}},{"began":{}}]}}`},
-		{&head.Frame{First: 1,
-			Payloads: []head.Payload{head.Groups{Grouped: head.Grouped{Worker: 1}, Reason: "why"},
-				head.Begin{}}},
+		{&wire.Frame{First: 1,
+			Payloads: []wire.Payload{wire.Groups{Worker: 1, Reason: "why"},
+				wire.Begin{}}},
 			`{"frame":{"first":1,"payloads":[{"groups":{"worker":1,"reason":"why"}},{"begin":{}}]}}`},
-		{&head.Frame{First: 1,
-			Payloads: []head.Payload{
-				&head.Commit{Index: 1, View: &topo.View{}, Data: &data,
+		{&wire.Frame{First: 1,
+			Payloads: []wire.Payload{
+				&wire.Commit{Index: 1, View: &topo.View{}, Data: &data,
 					Entered: []topo.WorkerID{}}}},
 			`{"frame":{"first":1,"payloads":[{"commit":{"index":1,"data":{"samples":100,"batch":10,"seed":7},"view":{},"entered":[]}}]}}`},
-		{&head.Frame{First: 1,
-			Payloads: []head.Payload{
-				&head.Exec{Batch: 1, Hosts: []string{"A"},
-					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0},
-						Route: collective.DefaultRoute(1 << 20)}}}, head.Begin{}}},
+		{&wire.Frame{First: 1,
+			Payloads: []wire.Payload{
+				&wire.Exec{Batch: 1, Hosts: []string{"A"},
+					Sets: []wire.Set{{Calls: []wire.Call{call}, Of: []int{0},
+						Route: collective.DefaultRoute(1 << 20)}}}, wire.Begin{}}},
 			`{"frame":{"first":1,"payloads":[{"exec":{"batch":1,"hosts":["A"],"sets":[{"calls":[` +
 				`{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}],"of":[0],"route":"ring/256"}]}},{"begin":{}}]}}`},
 	} {
-		b := head.Encode(c.m)
+		b := wire.Append(nil, c.m)
 		// The record's own view is a struct of zeros, which is left out.
 		want := strings.ReplaceAll(c.want, `"record":{"view":{},`, `"record":{`)
 		want = strings.ReplaceAll(want, `"after":{"view":{},`, `"after":{`)
 		if string(b) != want {
 			t.Errorf("encoded as\n%s, want\n%s", b, want)
 		}
-		if got, err := head.Decode(b); err != nil || cmp.Diff(c.m, got) != "" {
+		if got, err := wire.Decode(b); err != nil || cmp.Diff(c.m, got) != "" {
 			t.Errorf("%s comes back with %v:\n%s", b, err, cmp.Diff(c.m, got))
 		}
 	}
@@ -76,9 +77,9 @@ func TestEncode(t *testing.T) {
 func TestEncodeLeavesMemoryBehind(t *testing.T) {
 	c := sumCall(0)
 	c.Weight, c.Far = math.Inf(1), &collective.Far{In: 2, Out: 2}
-	b := string(head.Encode(
-		&head.Frame{First: 2, Up: true,
-			Payloads: []head.Payload{&head.Posted{Call: head.Call{Call: c}}, head.Began{}}}))
+	b := string(wire.Append(nil,
+		&wire.Frame{First: 2, Up: true,
+			Payloads: []wire.Payload{&wire.Posted{Call: wire.Call{Call: c}}, wire.Began{}}}))
 	if want := `{"frame":{"up":true,"first":2,"payloads":[{"posted":{"kind":1,"dtype":2,"reduction":1,"weight":-1,"shape":[2],"far":{"in":2,"out":2}}},{"began":{}}]}}`; b != want {
 		t.Errorf("encoded as\n%s, want\n%s", b, want)
 	}
@@ -164,8 +165,14 @@ func TestDecodeRefuses(t *testing.T) {
 		`{"decision":{"record":{"head":"A","hosts":[{"name":"A"},{"name":"A"}]}}}`: "twice",
 		`{"decision":{"record":{"head":"A","since":1}}}`:                           "since 1",
 	} {
-		if m, err := head.Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if m, err := wire.Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is read as %+v, %v; want an error about %q", text, m, err, want)
 		}
 	}
+}
+
+// sumCall returns an all-reduce of two f32 on a group, with memory.
+func sumCall(group topo.GroupID) collective.Call {
+	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum,
+		Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
 }

@@ -1,4 +1,4 @@
-package head
+package wire
 
 import (
 	"errors"
@@ -28,7 +28,7 @@ const (
 type Reader struct {
 	in    form.Input        // what is left of the message
 	frame Frame             // the frame that Read returns
-	room  pool              // memory for payloads
+	room  Memory            // memory for payloads
 	names map[string]string // texts that were read before, by themselves
 }
 
@@ -50,7 +50,7 @@ func (r *Reader) Read(b []byte) (Message, error) {
 		r = &Reader{}
 	}
 	for _, w := range slices.Backward(r.frame.Payloads) { // each place gets its own again
-		r.room.release(w)
+		r.room.Release(w)
 	}
 	clear(r.frame.Payloads)
 	r.in = form.NewInput(b[1:])
@@ -79,25 +79,25 @@ func (r *Reader) readFrame() {
 	f.Term, f.First, f.Ack = topo.Generation(in.Uint(math.MaxUint64)), in.Uint(math.MaxUint64),
 		in.Uint(math.MaxUint64)
 	n, some := in.Count(leastPayload)
-	if f.Payloads = withLength(f.Payloads, 0); !some {
+	if f.Payloads = WithLength(f.Payloads, 0); !some {
 		f.Payloads = nil
 	}
 	for range n {
 		switch in.Byte(kindCommit) {
 		case kindPosted:
-			w := popOrNew(&r.room.posted)
+			w := PopOrNew(&r.room.posted)
 			r.readCall(&w.Call)
 			f.Payloads = append(f.Payloads, w)
 		case kindExecuted:
-			w := popOrNew(&r.room.executed)
+			w := PopOrNew(&r.room.executed)
 			*w = Executed{Batch: BatchID(in.Uint(math.MaxUint64))}
 			f.Payloads = append(f.Payloads, w)
 		case kindExec:
-			w := popOrNew(&r.room.execs)
+			w := PopOrNew(&r.room.execs)
 			r.readExec(w)
 			f.Payloads = append(f.Payloads, w)
 		case kindCommit:
-			w := popOrNew(&r.room.commits)
+			w := PopOrNew(&r.room.commits)
 			r.readCommit(w)
 			f.Payloads = append(f.Payloads, w)
 		default:
@@ -145,7 +145,7 @@ func (r *Reader) readExec(e *Exec) {
 		in.Byte(1) != 0
 	e.Hosts, e.Without = r.readNames(hosts), r.readNames(without)
 	n, some := in.Count(leastSet)
-	if e.Sets = withLength(e.Sets, n); !some {
+	if e.Sets = WithLength(e.Sets, n); !some {
 		e.Sets = nil
 	}
 	for i := range e.Sets {
@@ -163,7 +163,7 @@ func (r *Reader) readSet(s *Set) {
 	}
 	s.Of = in.Ints(s.Of)
 	n, some := in.Count(leastCall)
-	if s.Calls = withLength(s.Calls, n); !some {
+	if s.Calls = WithLength(s.Calls, n); !some {
 		s.Calls = nil
 	}
 	for i := range s.Calls {
@@ -196,7 +196,7 @@ func (r *Reader) readNames(room []string) []string {
 	if !some {
 		return nil
 	}
-	room = withLength(room, n)
+	room = WithLength(room, n)
 	for i := range room {
 		room[i] = r.readName()
 	}
