@@ -196,8 +196,8 @@ class Job(World):
         and dicts of these. Both functions are called between two steps. get() is also called here,
         to see that the value can be sent, and on the new worker before it joins, so that memory is
         ready. With alike=False the value may differ between workers, as random states do; then it
-        has no arrays, and the new worker gets the value of rank 0. Every worker registers the same
-        names.
+        has no arrays, nor scalars of NumPy, and the new worker gets the value of rank 0. Every
+        worker registers the same names.
 
         Raises ValueError for a name that is registered already, and TypeError for a value that
         cannot be sent.

@@ -93,6 +93,18 @@ def test_scalars_of_numpy_stay_scalars():
     assert found == given and list(map(type, found)) == list(map(type, given))
 
 
+def test_what_differs_between_workers_has_no_arrays():
+    """An array in a value that need not be alike is refused, and so is a scalar of NumPy, each with
+    what to return in its place.
+    """
+    np = pytest.importorskip("numpy")
+    state = transfer.State()
+    with pytest.raises(TypeError, match=r"own differs.* has an array: .*x\.tobytes\(\)"):
+        state.register("own", lambda: np.zeros(2), print, alike=False)
+    with pytest.raises(TypeError, match=r"a scalar of NumPy.* \(own/best\): .*x\.item\(\)"):
+        state.register("own", lambda: {"best": np.float32(1)}, print, alike=False)
+
+
 def test_types_of_ml_dtypes_are_handed_on():
     """Arrays and scalars of bfloat16, also in a checkpoint. What has fields is refused."""
     np = pytest.importorskip("numpy")

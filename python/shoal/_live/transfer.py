@@ -105,12 +105,12 @@ class State:
     ) -> None:
         """Add a part of the state, under a name that is not taken: get() on the workers that have
         it, set(value) on those that need it; not `alike`: it may differ between workers, has no
-        arrays, and that of rank 0 is given. With `in_place` a worker that joins receives into the
-        arrays that `get` returns, and `set` finds the values there. What is not `checkpointed` is
-        in no checkpoint: it says how these workers go about it, not what they have learned. What is
-        `optional` stays as it is where a checkpoint has none. With `of_first` the value differs
-        between workers and has arrays, of the same shapes on all: rank 0 alone sends and writes it.
-        Raises TypeError for a value that cannot be sent.
+        arrays, nor scalars of NumPy, and that of rank 0 is given. With `in_place` a worker that
+        joins receives into the arrays that `get` returns, and `set` finds the values there. What is
+        not `checkpointed` is in no checkpoint: it says how these workers go about it, not what they
+        have learned. What is `optional` stays as it is where a checkpoint has none. With `of_first`
+        the value differs between workers and has arrays, of the same shapes on all: rank 0 alone
+        sends and writes it. Raises TypeError for a value that cannot be sent.
         """
         alike = alike and not of_first
         entry = Entry(get, set, alike, in_place, checkpointed, optional, of_first)
@@ -359,9 +359,12 @@ class State:
         inside: List[Item] = []
         plan = flatten(name, entry.get(), inside)
         if inside:
+            what, other = "an array", "bytes, x.tobytes() for example"
+            if not inside[0].array.ndim:
+                what, other = "a scalar of NumPy or torch", "a number of Python's, as x.item() is"
+            at = "" if inside[0].name == name else f" ({inside[0].name})"
             raise TypeError(
-                f"{name} differs between workers and has an array: let its `get` return bytes,"
-                " x.tobytes() for example"
+                f"{name} differs between workers and has {what}{at}: let its `get` return {other}"
             )
         return plan
 
