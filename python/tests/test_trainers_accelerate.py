@@ -188,6 +188,8 @@ def test_samplers_that_can_be_dealt_out():
         with pytest.raises(ValueError, match="once an epoch"):
             dealt(sampler)
     with pytest.raises(ValueError, match="SubsetRandomSampler"):
+    with pytest.raises(ValueError, match="batch_size=None.* is a batch already"):
+        check_dealable(torch.utils.data.DataLoader(data, batch_size=None))
         dealt(torch.utils.data.SubsetRandomSampler(data))
     with pytest.raises(TypeError, match="__len__"):
         check_dealable(types.SimpleNamespace(dataset=iter(data)))

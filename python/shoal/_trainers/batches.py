@@ -24,6 +24,12 @@ def check_dealable(dataloader: Any, sampler: Any = None) -> None:
             f"the dataset of a DataLoader is {type(dataset).__name__}, which is iterable or without"
             " a length: shoal deals out samples by their numbers. Give it __len__ and __getitem__"
         )
+    if dataloader.batch_sampler is None:
+        raise ValueError(
+            "a DataLoader has batch_size=None, so each item of its dataset is a batch already, and"
+            " shoal deals out samples: give it a batch_size, and a dataset of which dataset[i] is"
+            " one sample"
+        )
     sampler = dataloader.sampler if sampler is None else sampler
     if type(dataloader.batch_sampler) is not BatchSampler:
         sampler = dataloader.batch_sampler
