@@ -34,11 +34,19 @@ from shoal._trainers.batches import (
     worker_options,
 )
 from shoal._trainers.checkpoints import read_place, write_once, write_place
+from shoal._trainers.gathered import concatenate, sum_scaled
 from shoal._live.object_collectives import allgather_objects
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
 
 __all__ = ["Accelerator"]
+
+# What a loop can do that makes a second average in a step.
+_ONE_AVERAGE = (
+    "Call accelerator.backward() once for each batch, with the sum of its losses. Several models"
+    " with one loss: give prepare() one module that holds them all. Models with losses of their"
+    " own, as in a GAN: a loop of shoal.torch.loader(…, averages=2) without an Accelerator"
+)
 
 process.hide_from_accelerate()
 
@@ -82,11 +90,6 @@ class Accelerator(accelerate.Accelerator):
         if self._job is None:
             return super().prepare(*objects, **options)
         mine = self._dealt([x for x in objects if isinstance(x, DataLoader)])
-        if self._train is None and any(isinstance(x, torch.nn.Module) for x in objects):
-            raise RuntimeError(
-                "a model was prepared before the DataLoader that trains it: give prepare() both at"
-                " once, or the loader first"
-            )
         return super().prepare(*(mine.get(id(x), x) for x in objects), **options)
 
     def prepare_data_loader(self, data_loader: Any, *others: Any, **options: Any) -> Any:
@@ -110,11 +113,19 @@ class Accelerator(accelerate.Accelerator):
         self, model: Any, device_placement: Any = None, evaluation_mode: bool = False
     ) -> Any:
         """As Accelerate's own, with the gradients averaged over the workers unless the model is
-        only evaluated.
+        only evaluated. Raises RuntimeError before a DataLoader is prepared that trains it.
         """
+        averaged = self._job is not None and not evaluation_mode
+        if averaged and self._train is None:
+            raise RuntimeError(
+                "a model was prepared before the DataLoader that trains it: give prepare() both at"
+                " once, or the loader first; a model that is only evaluated gets"
+                " prepare_model(model, evaluation_mode=True)"
+            )
         prepared = super().prepare_model(model, device_placement, evaluation_mode)
-        if self._job is None or evaluation_mode:
+        if not averaged:
             return prepared
+        self._job._progress.one_average = _ONE_AVERAGE  # type: ignore[union-attr]
         return shoal.torch.ddp(prepared, **process.ddp_options(self))
 
     def backward(self, loss: Any, **options: Any) -> None:
@@ -164,7 +175,7 @@ class Accelerator(accelerate.Accelerator):
         """
         if self._job is None:
             return super().gather(tensor)
-        return _concatenate(list(allgather_objects(self._job, tensor).values()), self.device)
+        return concatenate(list(allgather_objects(self._job, tensor).values()), self.device)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What all workers have for their batches of this round of an evaluation, in the order of
@@ -173,7 +184,7 @@ class Accelerator(accelerate.Accelerator):
         active = self.gradient_state.active_dataloader
         if self._job is None or not isinstance(active, _EvalLoader):
             return super().gather_for_metrics(input_data, use_gather_object)
-        return _concatenate(active.gather_round(input_data), self.device)
+        return concatenate(active.gather_round(input_data), self.device)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """The sum or the mean of the tensors of all workers that are not lost, times `scale`. In
@@ -182,13 +193,13 @@ class Accelerator(accelerate.Accelerator):
         if self._job is None:
             return super().reduce(tensor, reduction, scale)
         if reduction != "mean":
-            return _sum_scaled(
+            return sum_scaled(
                 list(allgather_objects(self._job, tensor).values()), scale, self.device
             )
         weight = 1 if self._train is None or self._train.share is None else self._train.samples
-        mine = [_sum_scaled([tensor], weight, "cpu"), weight]
+        mine = [sum_scaled([tensor], weight, "cpu"), weight]
         values, weights = zip(*allgather_objects(self._job, mine).values())
-        return _sum_scaled(list(values), scale / max(sum(weights), 1), self.device)
+        return sum_scaled(list(values), scale / max(sum(weights), 1), self.device)
 
     def wait_for_everyone(self) -> None:
         """Wait for all workers. Returns at once while this worker writes a checkpoint for all."""
@@ -464,35 +475,3 @@ class _EvalLoader(_Loader):
         mine = {batch: found[rank] for rank, batch in self._round.items() if rank in found}
         self._done = set(mine) if self._done is None else self._done & set(mine)
         return [mine[batch] for batch in sorted(mine)]
-
-
-def _concatenate(values: List[Any], device: Any) -> Any:
-    """Nested values of several workers as one, with the tensors, and what lists have that are
-    without tensors, one behind the other; of anything else the list of all workers' values.
-    """
-    first = values[0]
-    if torch.is_tensor(first):
-        return torch.cat([v.reshape(1) if v.dim() == 0 else v for v in values]).to(device)
-    if isinstance(first, dict):
-        return {key: _concatenate([v[key] for v in values], device) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_concatenate(list(parts), device) for parts in zip(*values))
-    if isinstance(first, list):
-        if any(torch.is_tensor(x) for x in first):
-            return [_concatenate(list(parts), device) for parts in zip(*values)]
-        return [x for v in values for x in v]
-    return values
-
-
-def _sum_scaled(values: List[Any], scale: float, device: Any) -> Any:
-    """The sums of nested values of several workers, each times `scale`; what is no tensor is the
-    first worker's.
-    """
-    first = values[0]
-    if torch.is_tensor(first):
-        return (torch.stack(values).sum(0) * scale).to(device)
-    if isinstance(first, dict):
-        return {key: _sum_scaled([v[key] for v in values], scale, device) for key in first}
-    if isinstance(first, (list, tuple)):
-        return type(first)(_sum_scaled(list(parts), scale, device) for parts in zip(*values))
-    return first

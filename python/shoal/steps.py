@@ -72,6 +72,9 @@ class Progress:
         self.checkpoints: Optional[Checkpoints] = None
         # Functions that say what may be wrong where a step was not committed; "" = nothing.
         self.hints: List[Callable[[], str]] = []
+        # What to do where one more average was made in a committed step, in the words of an adapter
+        # whose users do not call shoal.torch.loader; "" = there is no such adapter.
+        self.one_average = ""
         # Called whenever a local step was opened, before the program computes in it.
         self.step_open_hooks: List[Callable[[], None]] = []
         self.meshed = False  # the model is cut over a mesh: each worker has a part of the state

@@ -187,9 +187,9 @@ def test_samplers_that_can_be_dealt_out():
     ):
         with pytest.raises(ValueError, match="once an epoch"):
             dealt(sampler)
-    with pytest.raises(ValueError, match="SubsetRandomSampler"):
     with pytest.raises(ValueError, match="batch_size=None.* is a batch already"):
         check_dealable(torch.utils.data.DataLoader(data, batch_size=None))
+    with pytest.raises(ValueError, match="SubsetRandomSampler"):
         dealt(torch.utils.data.SubsetRandomSampler(data))
     with pytest.raises(TypeError, match="__len__"):
         check_dealable(types.SimpleNamespace(dataset=iter(data)))
@@ -219,6 +219,45 @@ def test_a_loader_that_is_prepared_alone():
     accelerator.gradient_state.active_dataloader = other
     with pytest.raises(RuntimeError, match="a job has one training"):
         accelerator.backward(torch.ones(()))
+
+
+def test_a_model_that_is_prepared_before_its_loader_is_refused():
+    """Also where it is prepared alone; one that is only evaluated may come first."""
+    from shoal.accelerate import Accelerator
+
+    accelerator, model = Accelerator.__new__(Accelerator), torch.nn.Linear(2, 2)
+    accelerator._job, accelerator._train = object(), None
+    with mock.patch("accelerate.Accelerator.prepare_model", return_value=model) as prepare:
+        with pytest.raises(RuntimeError, match="before the DataLoader.*evaluation_mode=True"):
+            accelerator.prepare_model(model)
+        assert not prepare.called
+        assert accelerator.prepare_model(model, evaluation_mode=True) is model
+
+
+def _train_two_models(losses):
+    """Train two models, with so many losses for each batch; return what the error says. Given to
+    `world`.
+    """
+    from shoal.accelerate import Accelerator
+
+    torch.manual_seed(common.SEED)
+    accelerator, models = Accelerator(cpu=True), [torch.nn.Linear(2, 1) for _ in range(2)]
+    data = torch.utils.data.DataLoader(torch.randn(16, 2), batch_size=8)
+    *models, loader = accelerator.prepare(*models, data)
+    with pytest.raises(RuntimeError) as refused:
+        for x in loader:
+            found = [model(x).square().mean() for model in models]
+            for loss in found if losses == 2 else [sum(found)]:
+                accelerator.backward(loss)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_two_models_are_refused_in_the_words_of_accelerate(losses):
+    """A second average in a step, of another model, is refused with what to do with Accelerate."""
+    for said in world(2, _train_two_models, losses, modules=TRAINERS.split(",")):
+        assert "give prepare() one module that holds them all" in said, said
+        assert "no_sync" not in said, said
 
 
 def test_what_cuts_a_model_is_refused(monkeypatch):

@@ -22,11 +22,15 @@ def require_open_step(job: "shoal.Job") -> "shoal.Step":
             " plain model and optimizer elsewhere"
         )
     if step.committed:
+        progress = job._progress
+        assert progress is not None  # it has opened the step
+        advice = progress.one_average or (
+            "Several backward passes of one model: all but the last under no_sync(). Several"
+            " models, each with a loss of its own: shoal.torch.loader(…, averages=2) takes two"
+            " averages a step. Several models with one loss: wrap one module that holds them all"
+        )
         raise RuntimeError(
-            f"shoal: step {step.number} was committed by an average, and this is one more. Several"
-            " backward passes of one model: all but the last under no_sync(). Several models, each"
-            " with a loss of its own: shoal.torch.loader(…, averages=2) takes two averages a step."
-            " Several models with one loss: wrap one module that holds them all"
+            f"shoal: step {step.number} was committed by an average, and this is one more. {advice}"
         )
     return step
 
