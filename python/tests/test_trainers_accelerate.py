@@ -6,6 +6,7 @@ import collections
 import json
 import pathlib
 import shutil
+import subprocess
 import types
 from unittest import mock
 
@@ -258,6 +259,26 @@ def test_two_models_are_refused_in_the_words_of_accelerate(losses):
     for said in world(2, _train_two_models, losses, modules=TRAINERS.split(",")):
         assert "give prepare() one module that holds them all" in said, said
         assert "no_sync" not in said, said
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_what_is_behind_the_loop_of_a_job_that_is_stopped(launch, binary, tmp_path, breaks):
+    """After `shoal stop` rank 0 runs what is behind the loop over epochs where this ends by
+    job.released; where it does not, the output says so.
+    """
+    config = json.dumps(dict(out=str(tmp_path), gates=[5], breaks=breaks))
+    with running_job.running(
+        launch, binary, tmp_path / "end", 2, WORKER, config, prefork=TRAINERS
+    ) as job:
+        job.read_until("GATE 5")
+        asked = subprocess.Popen([binary, "stop", job.name], stdout=subprocess.DEVNULL)
+        while job.status()["state"] != "stopping":
+            pass
+        common.open_gate(tmp_path, 5)
+        output = job.finish()
+        asked.wait()
+    assert "Traceback" not in output and output.count("MAIN") == breaks, output
+    assert output.count("if shoal.join().released: break") == (not breaks), output
 
 
 def test_what_cuts_a_model_is_refused(monkeypatch):

@@ -4,8 +4,9 @@ step had.
     trainers_accelerate.py CONFIG END
 
 CONFIG is JSON: `out` a folder, and what it has of DEFAULTS: `gates` steps to wait at, `resume` how
-many batches were done before, None = none, `save` the step after which Accelerate saves, and
-`checkpoint` a folder for the checkpoints of the job, one every `save` steps. END is not used.
+many batches were done before, None = none, `save` the step after which Accelerate saves,
+`checkpoint` a folder for the checkpoints of the job, one every `save` steps, and `breaks` whether
+the loop over epochs ends where the job is stopped. END is not used.
 """
 
 import json
@@ -28,7 +29,15 @@ from trainers_common import (
 import shoal
 
 DEFAULTS = dict(
-    samples=96, batch=4, accumulate=2, epochs=3, gates=[], resume=None, save=None, checkpoint=None
+    samples=96,
+    batch=4,
+    accumulate=2,
+    epochs=3,
+    gates=[],
+    resume=None,
+    save=None,
+    checkpoint=None,
+    breaks=False,
 )
 
 
@@ -92,6 +101,8 @@ def main(config):
             found, truth = accelerator.gather_for_metrics((predicted, batch["labels"]))
             rows += [(a == b).item() for a, b in zip(found, truth)]
         metrics.append(sum(rows) / len(rows))
+        if config["breaks"] and job.released:
+            break
     if accelerator.is_main_process:
         print("MAIN", flush=True)
     return [job.rank, job.size, len(rows), metrics[-1]]
