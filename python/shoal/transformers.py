@@ -13,7 +13,6 @@ are.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -21,7 +20,7 @@ import json
 import os
 import shutil
 import tempfile
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 import transformers
@@ -31,7 +30,8 @@ import shoal
 import shoal.torch
 from shoal._trainers import process
 from shoal._trainers.arguments import check_arguments
-from shoal._trainers.batches import Part, TrainLoader
+from shoal._trainers.attributes import replaced
+from shoal._trainers.batches import Part, TrainLoader, wrap_flos, wrap_tokens
 from shoal._trainers.callbacks import show_progress, states_of, take_states
 from shoal._trainers.checkpoints import (
     place_after_updates,
@@ -41,6 +41,7 @@ from shoal._trainers.checkpoints import (
 )
 from shoal._trainers.rounds import Predictions, is_dealable
 from shoal._trainers.update import Update
+from shoal._trainers.wishes import is_of_user, unite_wishes
 
 __all__ = ["Elastic", "Seq2SeqTrainer", "Trainer"]
 
@@ -176,26 +177,13 @@ class Elastic:
         with tempfile.TemporaryDirectory(prefix="shoal-") as self._folder:
             if self._resumed is not None:
                 shutil.copy(os.path.join(self._resumed, _STATE), self._folder)
-            with self._replaced(
+            with replaced(
+                self,
                 training_step=self._step,
-                floating_point_ops=self._wrap_flos(self.floating_point_ops),
-                _track_num_input_tokens=self._wrap_tokens(self._track_num_input_tokens),
+                floating_point_ops=wrap_flos(self.floating_point_ops),
+                _track_num_input_tokens=wrap_tokens(self, self._track_num_input_tokens),
             ):
                 return run(*arguments, resume_from_checkpoint=self._folder, **options)
-
-    @contextlib.contextmanager
-    def _replaced(self, **methods: Any) -> Iterator[None]:
-        """Replace attributes of this object in the block. The loop then calls these, and they call
-        what a class below this one may have made of the method.
-        """
-        before = {name: vars(self)[name] for name in methods if name in vars(self)}
-        vars(self).update(methods)
-        try:
-            yield
-        finally:
-            for name in methods:
-                vars(self).pop(name, None)
-            vars(self).update(before)
 
     def _init_training_state(self, max_steps: int, updates: int, *others: Any) -> Any:
         """As the Trainer's own, after this worker has entered the job. An epoch has `updates`."""
@@ -341,23 +329,33 @@ class Elastic:
             self._track_num_input_tokens(micro.inputs)
         tokens = self.state.num_input_tokens_seen - seen
         self.state.num_input_tokens_seen = seen
-        self._update.begin_sums(flos, float(tokens))  # type: ignore[union-attr]
+        asks = is_of_user("transformers", self, *self.callback_handler.callbacks)
+        self._update.begin_sums(flos, float(tokens), asks)  # type: ignore[union-attr]
 
-    def _wrap_flos(self, own: Any) -> Any:
-        """A function for the floating-point operations: of all workers for a Part, else `own`'s."""
-        return lambda inputs: inputs.flos if isinstance(inputs, Part) else own(inputs)
+    def _maybe_log_save_evaluate(self, *arguments: Any, **options: Any) -> None:
+        """As the Trainer's own, on all workers where a callback asks for it on any of them."""
+        run = super()._maybe_log_save_evaluate  # type: ignore[misc]
+        if not self._unite_wishes():
+            return run(*arguments, **options)
+        own, first = self.log, iter([True])  # type: ignore[attr-defined]
 
-    def _wrap_tokens(self, own: Any) -> Any:
-        """As `_wrap_flos`, for tokens."""
+        def log(*given: Any, **more: Any) -> None:
+            """As the Trainer's own. What a callback asks for in the first one, all workers do."""
+            unites = next(first, False)
+            own(*given, **more)
+            if unites:
+                self._unite_wishes()
 
-        def track(inputs: Any) -> None:
-            """Count the tokens of all workers for a Part, else as `own` does."""
-            if isinstance(inputs, Part):
-                self.state.num_input_tokens_seen += int(inputs.tokens)
-            else:
-                own(inputs)
+        with replaced(self, log=log):
+            run(*arguments, **options)
+        self._unite_wishes()
 
-        return track
+    def _unite_wishes(self) -> bool:
+        """Have all workers do what callbacks ask for on any; return whether there is anything."""
+        if self._update is None or not self._update.sums.asking:
+            return False
+        names = [field.name for field in dataclasses.fields(self.control)]
+        return unite_wishes(self._job, self.control, names)  # type: ignore[arg-type]
 
     def _finalize_training(self, *arguments: Any) -> Any:
         """As the Trainer's own, after the end of the loop over the steps of the job."""
@@ -461,7 +459,9 @@ class Elastic:
         """
         if self._received is not None:
             return {}
-        return super()._evaluate(*arguments, **options)  # type: ignore[misc]
+        metrics = super()._evaluate(*arguments, **options)  # type: ignore[misc]
+        self._unite_wishes()
+        return metrics
 
     def evaluation_loop(self, dataloader: Any, *arguments: Any, **options: Any) -> Any:
         """As transformers' own, with the batches dealt out over the workers."""
@@ -477,8 +477,8 @@ class Elastic:
             getattr(self.model, "main_input_name", "input_ids") if inputs else None,
             self.args.device,
         )
-        with self._replaced(
-            prediction_step=rounds.prediction_step, preprocess_logits_for_metrics=None
+        with replaced(
+            self, prediction_step=rounds.prediction_step, preprocess_logits_for_metrics=None
         ):
             return loop(self.accelerator.prepare(rounds.numbers_loader()), *arguments, **options)
 

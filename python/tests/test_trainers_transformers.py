@@ -227,6 +227,70 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in last.items()}
 
 
+def _ask_on_one_worker(out):
+    """Train with a callback that asks on single workers for what all do; return how many steps were
+    made, and after which ones this worker evaluated, saved and logged. Given to `world`.
+    """
+    import shoal
+    from trainers_transformers import Trainer
+
+    seen = collections.defaultdict(list)
+
+    class Asking(transformers.TrainerCallback):
+        """Asks on rank 1, or on rank 0, as after a time that has passed there alone."""
+
+        def on_step_end(self, args, state, control, **more):
+            """Ask on rank 1 to log, and to stop later."""
+            if shoal.join().rank == 1:
+                control.should_log = state.global_step == 3
+                control.should_training_stop = state.global_step == 5
+
+        def on_evaluate(self, args, state, control, **more):
+            """Ask on rank 0 to save."""
+            seen["evaluated"].append(state.global_step)
+            control.should_save = shoal.join().rank == 0
+
+        def on_save(self, args, state, control, **more):
+            """Note that all save."""
+            seen["saved"].append(state.global_step)
+
+        def on_log(self, args, state, control, logs, **more):
+            """Ask on rank 1 to evaluate."""
+            if "loss" in logs:
+                seen["logged"].append(state.global_step)
+                control.should_evaluate = shoal.join().rank == 1
+
+    arguments = transformers.TrainingArguments(
+        output_dir=out,
+        per_device_train_batch_size=8,
+        num_train_epochs=3,
+        logging_steps=1000,
+        report_to="none",
+        use_cpu=True,
+        save_strategy="no",
+    )
+    net = common.Net(96)
+    trainer = Trainer(
+        model=net,
+        args=arguments,
+        train_dataset=common.Data(96),
+        eval_dataset=common.Data(37, seed=1),
+        callbacks=[Asking()],
+        optimizers=(common.make_optimizer(net), None),
+    )
+    trainer.train()
+    return [trainer.state.global_step, seen]
+
+
+def test_what_a_callback_asks_for_on_one_worker_all_do(tmp_path):
+    """A log, an evaluation, a save and the end of the training that a callback asks for on one of
+    two workers come on both, at the same step.
+    """
+    ended = world(2, _ask_on_one_worker, str(tmp_path), modules=TRAINERS.split(","))
+    assert ended == 2 * [[5, {"logged": [3], "evaluated": [3], "saved": [3]}]]
+    assert (tmp_path / "checkpoint-3").is_dir()
+
+
 def test_gradients_lie_in_the_buckets_of_ddp(monkeypatch):
     """The Trainer asks DDP for gradients without memory of their own, unless the user has said
     something else about DDP.

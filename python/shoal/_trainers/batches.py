@@ -4,7 +4,7 @@ many of them as the trainer accumulates.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, NamedTuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
@@ -109,6 +109,28 @@ class Part(Dict[str, Any]):
         # Floating-point operations and input tokens of all workers in the update, once it is whole;
         # 0 before.
         self.flos = self.tokens = 0.0
+
+
+def wrap_flos(own: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function for the floating-point operations of inputs: those of all workers for a Part, else
+    what `own` says.
+    """
+    return lambda inputs: inputs.flos if isinstance(inputs, Part) else own(inputs)
+
+
+def wrap_tokens(trainer: Any, own: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A function that counts the input tokens in the state of a trainer: those of all workers for a
+    Part, else as `own` does.
+    """
+
+    def track(inputs: Any) -> None:
+        """Count the tokens of some inputs."""
+        if isinstance(inputs, Part):
+            trainer.state.num_input_tokens_seen += int(inputs.tokens)
+        else:
+            own(inputs)
+
+    return track
 
 
 class _EvenCollate:

@@ -20,6 +20,7 @@ class Sums(NamedTuple):
     weight: float
     flos: float  # floating-point operations
     tokens: float  # input tokens
+    asking: float = 0.0  # workers whose user's code may ask for something behind the update
 
 
 class Update:
@@ -155,15 +156,17 @@ class Update:
         assert step is not None
         return step.weight > 0 or self._average_of_step(model) is None
 
-    def begin_sums(self, flos: float, tokens: float) -> None:
+    def begin_sums(self, flos: float, tokens: float, asks: bool = False) -> None:
         """Begin the sums over all workers, before the last backward pass of the step. `flos` and
-        `tokens` are the floating-point operations and the tokens of this worker.
+        `tokens` are the floating-point operations and the tokens of this worker. It `asks` where
+        code of its user may ask for something that all workers do, behind the update.
         """
         step = self._job.step
         assert step is not None
-        mine = torch.zeros(4, dtype=torch.float64)
+        mine = torch.zeros(5, dtype=torch.float64)
         if step.weight:
-            mine[:] = torch.tensor([self._loss * step.weight, step.weight, flos, tokens])
+            mine[:4] = torch.tensor([self._loss * step.weight, step.weight, flos, tokens])
+        mine[4] = asks
         self._shared = step.share(mine, last=False, op="sum")
 
     def end(self, models: List[Any]) -> None:
