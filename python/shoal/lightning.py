@@ -21,6 +21,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.strategies.ddp import _DDPForwardRedirection
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch.utils.data import DataLoader, RandomSampler
 
@@ -39,12 +40,17 @@ from shoal._trainers.logged import Logged
 from shoal._live.object_collectives import pack, allgather_objects, unpack
 from shoal._trainers.update import Update
 from shoal._trainers.validation import NUMBERS, Validation, can_be_dealt
+from shoal._trainers.wishes import is_of_user, unite_wishes
 from shoal.cursor import Cursor
 
 __all__ = ["Strategy"]
 
 _PLACE = "shoal-place"  # the place in the data, in a checkpoint of Lightning
 _LOGGED = "shoal-logged"  # what was logged in the epoch so far, in the same
+# Methods that Lightning calls between the last backward pass of a step and its end: of a callback
+# or a module, and of a module alone.
+_LATE = ("on_after_backward", "on_before_optimizer_step", "on_train_batch_end")
+_LATE_OF_MODULE = ("optimizer_step", "configure_gradient_clipping", "lr_scheduler_step")
 
 
 class Strategy(SingleDeviceStrategy):
@@ -70,6 +76,8 @@ class Strategy(SingleDeviceStrategy):
         self._place: Optional[Cursor] = None  # of the checkpoint that is loaded; None = none is
         self._received: Optional[Dict[str, Any]] = None  # the state of the others; None = taken
         self._over = False  # the training loop has ended
+        self._stops = False  # should_stop was set in a batch of the step under way
+        self._stops_late = False  # code of the user may set should_stop behind the backward pass
         self._logged: Any = None  # a Logged; None = without the launcher
         # The others' count of steps for loggers; None = taken over, or there was none.
         self._stepped: Optional[int] = None
@@ -134,6 +142,7 @@ class Strategy(SingleDeviceStrategy):
             shoal.goal(steps=trainer.estimated_stepping_batches)
         super().setup(trainer)
         self._logged.begin(trainer.fit_loop.epoch_loop._results)
+        self._stop_together(trainer)
         self._enter(trainer)
 
     def _setup_model(self, model: Any) -> Any:
@@ -209,6 +218,47 @@ class Strategy(SingleDeviceStrategy):
         """Keep the state of the others, which `_enter` takes over."""
         self._received = value
 
+    def _stop_together(self, trainer: Any) -> None:
+        """Have all workers stop at the end of the same step, epoch or validation where
+        `trainer.should_stop` is set on any of them: before Lightning looks at it.
+        """
+        module, callbacks = trainer.lightning_module, trainer.callbacks
+        own = [c for c in callbacks if is_of_user("lightning", c)]
+        self._stops_late = any(is_overridden(name, x) for name in _LATE for x in (module, *own))
+        self._stops_late |= any(is_overridden(name, module) for name in _LATE_OF_MODULE)
+        loop, batches = trainer.fit_loop, trainer.fit_loop.epoch_loop
+        end_batch, end_epoch = batches.on_advance_end, loop.on_advance_end
+
+        def keep_within_step() -> None:
+            """Between the batches of a step nothing stops: keep what is set for the end of it."""
+            last, stops = self._train.last, self._stops or trainer.should_stop
+            self._stops, trainer.should_stop = stops and not last, stops and last
+
+        def after_batch(data_fetcher: Any) -> None:
+            """As Lightning's own."""
+            keep_within_step()
+            if self._train.last and self._update.sums.asking:
+                self._unite_stops()
+            end_batch(data_fetcher)
+            keep_within_step()  # a validation may have set it
+
+        def after_epoch() -> None:
+            """As Lightning's own."""
+            end_epoch()
+            self._unite_stops()
+
+        batches.on_advance_end, loop.on_advance_end = after_batch, after_epoch
+
+    def on_validation_end(self) -> None:
+        """As Lightning's own; of a validation in the training, all workers stop or none does."""
+        super().on_validation_end()
+        if self._train is not None and not self._over and not self._trainer.sanity_checking:
+            self._unite_stops()
+
+    def _unite_stops(self) -> None:
+        """Set `trainer.should_stop` where it is set on any worker. Waits for the others."""
+        unite_wishes(self._job, self._trainer, ["should_stop"])  # type: ignore[arg-type]
+
     # Training
 
     def training_step(self, *arguments: Any, **options: Any) -> Any:
@@ -238,7 +288,8 @@ class Strategy(SingleDeviceStrategy):
             update.begin()
         update.add_loss(float(closure_loss.detach()) * train.share)
         if train.last:
-            update.begin_sums(0.0, 0.0)
+            asks = self._stops_late or self._stops or self._trainer.should_stop
+            update.begin_sums(0.0, 0.0, asks)
         result = super().backward(closure_loss * train.share, *arguments, **options)
         if train.last:
             update.commit_alone()

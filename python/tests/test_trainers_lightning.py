@@ -215,6 +215,65 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     assert again[2] == pytest.approx(epochs[2], rel=1e-6)
 
 
+def _stop_on_one_worker(hook):
+    """Train with a module that sets should_stop on rank 1 alone, in this method, when it is called
+    for the third time or, behind an epoch, for the first; return the number of steps. Given to
+    `world`.
+    """
+    import lightning
+    import shoal.lightning
+    import trainers_lightning
+
+    import shoal
+
+    calls, at = [], 1 if hook.endswith("_end") and "batch" not in hook else 3
+
+    class Stopping(trainers_lightning.Module):
+        """Sets should_stop in a method."""
+
+    def stop(module, *arguments):
+        """As the method of the module, and ask to stop."""
+        calls.append(hook)
+        if len(calls) == at and shoal.join().rank == 1:
+            module.trainer.should_stop = True
+        return getattr(trainers_lightning.Module, hook)(module, *arguments)
+
+    setattr(Stopping, hook, stop)
+    trainer = lightning.Trainer(
+        strategy=shoal.lightning.Strategy(),
+        accelerator="cpu",
+        max_epochs=3,
+        accumulate_grad_batches=2,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    )
+    load = torch.utils.data.DataLoader
+    trainer.fit(
+        Stopping(96, 36),
+        load(common.Data(96), batch_size=4, shuffle=True),
+        load(common.Data(8, seed=1), batch_size=4),
+    )
+    return trainer.global_step
+
+
+@pytest.mark.parametrize(
+    "hook, steps",
+    [
+        ("training_step", 2),
+        ("on_train_batch_end", 2),
+        ("on_validation_end", 12),
+        ("on_train_epoch_end", 12),
+    ],
+)
+def test_one_worker_stops_all(hook, steps):
+    """Where trainer.should_stop is set on one of two workers, both stop at the end of the same
+    step, also where that has another batch.
+    """
+    assert world(2, _stop_on_one_worker, hook, modules=TRAINERS.split(",")) == [steps, steps]
+
+
 def test_a_limit_of_batches(tmp_path):
     """With limit_train_batches an epoch has as many batches, and the samples of its steps are
     others in the next one.
