@@ -39,7 +39,7 @@ together are not. The job must run on several hosts, or be open to others.`, cli
 				}
 				rate = max(rate, 1) // 0 would be no limit
 			}
-			j, err := control.Find(cmd.Context(), args[0])
+			j, err := findRunning(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

@@ -122,11 +122,10 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	}
 	if !rundir.IsPath(name) {
 		if dir, err = launcher.NewestRun(name); err != nil {
-			// it runs, and another host leads it
 			if len(unknown.Refused) > 0 || unknown.Silent != nil {
-				err = unknown
+				return "", nil, nil, unknown // it runs, and another host leads it
 			}
-			return "", nil, nil, err
+			return "", nil, nil, notHere(ctx, name, err)
 		}
 	} else if dir, err = filepath.Abs(name); err != nil {
 		return "", nil, nil, err

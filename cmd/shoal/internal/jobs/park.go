@@ -45,7 +45,7 @@ which it runs may be any of the pool.`, "Exit codes: 0 the job is parked, 1 it i
 			if found, is := keeper.FindJob(cmd.Context(), args[0]); is && !found.Job.State.Over() {
 				return parkPooled(cmd.Context(), cmd.OutOrStdout(), found, asJSON)
 			}
-			j, err := control.Find(cmd.Context(), args[0])
+			j, err := findRunning(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

@@ -3,11 +3,13 @@ package jobs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
+	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher"
@@ -33,6 +35,36 @@ func pooledJob(ctx context.Context, name, dir string) (found keeper.Job, is bool
 	found, is = keeper.FindJob(ctx, name)
 	v := found.Job
 	return found, is && (v.Dir == dir || !v.State.Over() || started.UnixMilli() < v.Over)
+}
+
+// findRunning finds a running job as control.Find does. The error for one of a pool of this host
+// that does not run here says what it does.
+func findRunning(ctx context.Context, name string) (*control.Job, error) {
+	j, err := control.Find(ctx, name)
+	if unknown := new(control.Unknown); errors.As(err, &unknown) && len(unknown.Matches) == 0 &&
+		unknown.Silent == nil {
+		err = notHere(ctx, name, err)
+	}
+	return j, err
+}
+
+// notHere returns the error for a job of which there is no run here: what it does in a pool of this
+// host, or err where there is no such job.
+func notHere(ctx context.Context, name string, err error) error {
+	found, is := keeper.FindJob(ctx, name)
+	v := found.Job
+	switch {
+	case !is:
+		return err
+	case v.State.Over():
+		return fmt.Errorf("job %s of pool %s is over, it has %s; shoal explain %[1]s says more",
+			name, found.Pool, v.State)
+	case v.Lead != "" && v.State != pool.Parked:
+		return fmt.Errorf("job %s of pool %s is %s, and host %s leads it: ask there, or "+
+			"again in a moment", name, found.Pool, v.State, v.Lead)
+	}
+	return fmt.Errorf("job %s of pool %s is %s, and has no workers now; shoal explain %[1]s says "+
+		"why", name, found.Pool, v.State)
 }
 
 // poolEntry is a decision of a pool about a job, as shoal explain --json prints it.

@@ -50,7 +50,7 @@ JOB is the name of a running job, or the directory of its run.
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				j, err := control.Find(cmd.Context(), args[0])
+				j, err := findRunning(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}

@@ -35,7 +35,7 @@ cable. If they are, both sides train on after this command, and their results di
 				return cli.Usagef("shoal recover needs --force: only a person can know that the " +
 					"other hosts are gone for good")
 			}
-			j, err := control.Find(cmd.Context(), args[0])
+			j, err := findRunning(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

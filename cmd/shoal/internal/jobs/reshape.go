@@ -59,7 +59,7 @@ shoal.train, which states how its state lies.`, cli.ExitCodes, "meshes"),
 			if _, err := layout.ParseMesh(f.mesh); err != nil {
 				return cli.AsUsage(err)
 			}
-			j, err := control.Find(cmd.Context(), args[0])
+			j, err := findRunning(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

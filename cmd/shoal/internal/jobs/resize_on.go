@@ -40,7 +40,7 @@ func (f *resizeFlags) runOn(ctx context.Context, out io.Writer, name string) err
 	if err != nil {
 		return err
 	}
-	j, err := control.Find(ctx, name)
+	j, err := findRunning(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ The command ends when that is so, or says why it will not be.
 			if _, err := (setting.Setting{}).WithRequested(text); err != nil {
 				return cli.AsUsage(err)
 			}
-			j, err := control.Find(cmd.Context(), args[0])
+			j, err := findRunning(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

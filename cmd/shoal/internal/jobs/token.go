@@ -41,7 +41,7 @@ also works for a job that was started with --hosts. Run it on the host that lead
 				return cli.Usagef(
 					"--for %v: a token is good for a second at least, such as --for 1h", f.life)
 			}
-			j, err := control.Find(cmd.Context(), args[0])
+			j, err := findRunning(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
