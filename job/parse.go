@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -80,17 +81,16 @@ func Parse(text []byte) (Spec, error) {
 	var spec Spec
 	var top map[string]any
 	if err := yaml.Unmarshal(text, &top); err != nil {
+		reason := plainReason(err)
+		if number, is := strings.CutPrefix(reason, "unsupported value: "); is {
+			return spec, &Error{"", number + " is no number that a key takes: write a finite one"}
+		}
 		return spec, &Error{"",
-			fmt.Sprintf("not YAML with keys at the top: %s; it looks like this:\n%s",
-				plainReason(err),
+			fmt.Sprintf("not YAML with keys at the top: %s; it looks like this:\n%s", reason,
 				exampleSpec())}
 	}
-	for key := range top {
-		if !slices.Contains(keyNames(), key) {
-			return spec, &Error{key,
-				fmt.Sprintf("no such key%s; known are %s", spelling.Meant(key, keyNames()),
-					strings.Join(keyNames(), ", "))}
-		}
+	if err := checkKeys(top); err != nil {
+		return spec, err
 	}
 	if schedule, said := top["schedule"]; said {
 		if err := checkScheduleKeys(schedule); err != nil {
@@ -107,6 +107,23 @@ func Parse(text []byte) (Spec, error) {
 		return Spec{}, err
 	}
 	return spec, nil
+}
+
+// checkKeys returns an Error for a key that no spec has, of what is in a file; nil otherwise.
+func checkKeys(fields map[string]any) error {
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		switch {
+		case slices.Contains(keyNames(), key):
+		case slices.Contains(scheduleKeyNames(), key):
+			return &Error{key, "it is a key of schedule; write it like this: " +
+				exampleOf("schedule."+key)}
+		default:
+			return &Error{key,
+				fmt.Sprintf("no such key%s; known are %s", spelling.Meant(key, keyNames()),
+					strings.Join(keyNames(), ", "))}
+		}
+	}
+	return nil
 }
 
 // setTexts sets the texts of s as they are written. On the way through JSON 1.10 has become 1.1,

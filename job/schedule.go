@@ -65,10 +65,7 @@ func checkScheduleKeys(written any) error {
 		return &Error{"schedule", "it has keys of its own; write it like this: schedule: " +
 			"{priority: 10}"}
 	}
-	var names []string
-	for _, k := range scheduleKeys {
-		names = append(names, k.name)
-	}
+	names := scheduleKeyNames()
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		if !slices.Contains(names, key) {
 			return &Error{"schedule", fmt.Sprintf("there is no key %s%s; known are %s", key,
@@ -76,6 +73,14 @@ func checkScheduleKeys(written any) error {
 		}
 	}
 	return nil
+}
+
+// scheduleKeyNames lists the keys that a schedule may have.
+func scheduleKeyNames() (names []string) {
+	for _, k := range scheduleKeys {
+		names = append(names, k.name)
+	}
+	return names
 }
 
 // exampleOf returns how a key of a schedule is written; path is schedule.KEY with what may follow.
