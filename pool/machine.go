@@ -215,6 +215,9 @@ func (m *Machine) checkSubmission(s Submission) error {
 	case s.Max > maxSlots: // which a later head would not read
 		return usagef("max: %d is no number of workers that it can use: give %d or fewer", s.Max,
 			maxSlots)
+	case most == 0 && len(m.Hosts("")) > 0:
+		return usagef("all hosts of the pool are drained: have one get jobs again with shoal " +
+			"pool drain HOST --undo, or start a keeper on another one with shoal pool join")
 	case most == 0:
 		return usagef("the pool has no hosts with slots: start a keeper with shoal pool join")
 	}

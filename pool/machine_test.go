@@ -427,3 +427,16 @@ func TestDrainOutlivesLink(t *testing.T) {
 		t.Error("a host that was gone for good comes back drained")
 	}
 }
+
+// Where all hosts are drained, no keeper need be started.
+func TestSubmissionToDrainedHosts(t *testing.T) {
+	m, submit, _ := asked(t, "")
+	submit("first", 1, 1, 0)
+	if err := m.Leave(3, "a", true); err != nil {
+		t.Fatal(err)
+	}
+	_, err := m.Submit(4, Submission{Name: "j", Spec: "x", Min: 1, Max: 1, Asked: 1})
+	if err == nil || !strings.Contains(err.Error(), "drain HOST --undo") {
+		t.Errorf("got %v", err)
+	}
+}
