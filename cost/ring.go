@@ -1,20 +1,9 @@
 package cost
 
-// RingSeconds returns about what it takes to average so many bytes over a ring of ranks whose
-// slowest link has a latency in seconds and a rate in bytes a second, as it is stated and not
+// RingSeconds returns about what it takes to average so many bytes over a ring of ranks, whose
+// slowest link takes a number of seconds for a message of so many bytes, as it is stated and not
 // measured: each rank sends the bytes but its own part twice (Patarasuk and Yuan 2009).
-func RingSeconds(ranks int, bytes int64, latency, rate float64) float64 {
-	if ranks < 2 || bytes == 0 {
-		return 0
-	}
-	return RingSecondsOf(ranks, bytes, func(part float64) float64 {
-		return latency + part/rate
-	})
-}
-
-// RingSecondsOf is RingSeconds over links that take a number of seconds for a message of so many
-// bytes, of whatever form that is.
-func RingSecondsOf(ranks int, bytes int64, link func(bytes float64) float64) float64 {
+func RingSeconds(ranks int, bytes int64, link func(bytes float64) float64) float64 {
 	if ranks < 2 || bytes == 0 {
 		return 0
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/shoal-ml/shoal/decide/sched"
 	"github.com/shoal-ml/shoal/internal/portable"
-	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
 // What the machine tells the core, the Machine of decide/sched, which decides who gets how many
@@ -32,9 +31,6 @@ func newCore(cfg Config, now int64) (*sched.Machine, error) {
 	core.Tick(now)
 	return core, nil
 }
-
-// meant returns " (did you mean X?)" where a name is near.
-func meant(name string, names []string) string { return spelling.Meant(name, names) }
 
 // assumed values of jobs of which nothing is known.
 const (

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide/sched"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
 // The hosts of a Machine: keepers that come and go, and how many slots of a host are free, which is
@@ -139,7 +140,7 @@ func (m *Machine) findHost(name string) (*Host, error) {
 		return h, nil
 	}
 	return nil, fmt.Errorf("the pool %s has no host called %s%s; shoal pool ls lists them",
-		m.cfg.Name, name, meant(name, slices.Sorted(maps.Keys(m.hosts))))
+		m.cfg.Name, name, spelling.Meant(name, slices.Sorted(maps.Keys(m.hosts))))
 }
 
 // writeHost has a host written into the store.

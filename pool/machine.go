@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide/sched"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/spelling"
 )
 
 // The Machine, what people ask of it (submissions, stops, other sizes), and what its shell takes
@@ -265,7 +266,7 @@ func (m *Machine) find(id string) (*entry, error) {
 		return e, nil
 	}
 	return nil, fmt.Errorf("the pool %s has no job called %s%s; shoal queue lists them",
-		m.cfg.Name, id, meant(id, slices.Sorted(maps.Keys(m.jobs))))
+		m.cfg.Name, id, spelling.Meant(id, slices.Sorted(maps.Keys(m.jobs))))
 }
 
 // findOpen returns a job of the pool that is not over, or an error.

@@ -106,7 +106,7 @@ func (x spread) step(link func(r, s, q, u int) cluster.Curve, micro, replicas in
 		average := 0.0
 		for r := range replicas {
 			ring := link(r, s, (r+1)%replicas, s)
-			average = max(average, cost.RingSeconds(replicas, params, ring.Latency, ring.Rate))
+			average = max(average, cost.RingSeconds(replicas, params, ring.SecondsOf))
 			if s+1 == len(starts) {
 				continue
 			}

@@ -65,7 +65,7 @@ func (p *problem) ring(links []cluster.Link, replicas, tp int) func(bytes int64)
 		})
 	}
 	return func(bytes int64) float64 {
-		return cost.RingSecondsOf(replicas, bytes, func(part float64) float64 {
+		return cost.RingSeconds(replicas, bytes, func(part float64) float64 {
 			return fastestOf(links, part, messages)
 		})
 	}

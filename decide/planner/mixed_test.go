@@ -200,7 +200,7 @@ func (x mixed) step(kind func(r, s int) int, shares, starts, ahead []int) (secon
 			for i := range shares {
 				link := x.link(kind(i, s), kind((i+1)%len(shares), s))
 				average = max(average,
-					cost.RingSeconds(len(shares), params, link.Latency, link.Rate))
+					cost.RingSeconds(len(shares), params, link.SecondsOf))
 			}
 			tails[s] = max(tails[s], average+update)
 		}

@@ -282,7 +282,7 @@ func (p *problem) ownGrids(places []cluster.Place) (list []ownGrid) {
 				update = append(update, update[i]+took.Update)
 			}
 			c.Tail = func(i, j, n int) float64 {
-				return update[j] - update[i] + cost.RingSecondsOf(n, params[j]-params[i],
+				return update[j] - update[i] + cost.RingSeconds(n, params[j]-params[i],
 					func(bytes float64) float64 { return least(n, bytes) })
 			}
 			g.bound = bound.Replicated(c, workers, g.micro)

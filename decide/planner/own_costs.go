@@ -129,7 +129,7 @@ func (c *ownCosts) tail(i, j, a, b int) float64 {
 	ways := c.between([3]int{a, b, b}, n, 1,
 		func(i int) (int, int) { return a + i, a + (i+1)%n })
 	for _, w := range ways {
-		ring = max(ring, cost.RingSecondsOf(n, c.params[j]-c.params[i],
+		ring = max(ring, cost.RingSeconds(n, c.params[j]-c.params[i],
 			func(part float64) float64 { return w.link.SecondsTogether(part, w.messages) }))
 	}
 	return c.update[j] - c.update[i] + ring

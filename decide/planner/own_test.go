@@ -79,7 +79,7 @@ func (c chain) ownStages(starts, replicas, ahead []int, samples int) (list []tim
 			params += c.params[i]
 		}
 		if r > 1 {
-			x.Tail += cost.RingSecondsOf(r, params, c.link.SecondsOf)
+			x.Tail += cost.RingSeconds(r, params, c.link.SecondsOf)
 		}
 		list = append(list, x)
 	}

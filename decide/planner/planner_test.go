@@ -146,7 +146,7 @@ func (c chain) stages(starts, ahead []int, replicas int) (list []timeline.Stage)
 			x.Forward, x.Backward = x.Forward+c.layers[i].Forward, x.Backward+c.layers[i].Backward
 			x.Tail, params = x.Tail+c.layers[i].Update, params+c.params[i]
 		}
-		x.Tail += cost.RingSeconds(replicas, params, c.link.Latency, c.link.Rate)
+		x.Tail += cost.RingSeconds(replicas, params, c.link.SecondsOf)
 		list = append(list, x)
 	}
 	return list

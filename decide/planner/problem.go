@@ -268,7 +268,7 @@ func (p *problem) tailOf(c *candidate, s int) (allReduce, update float64) {
 // fast as its slowest link.
 func (p *problem) allReduceSeconds(g *grid, stage int, bytes int64) (seconds float64) {
 	for _, w := range g.laid.rings[stage] {
-		seconds = max(seconds, cost.RingSecondsOf(g.replicas, bytes, func(part float64) float64 {
+		seconds = max(seconds, cost.RingSeconds(g.replicas, bytes, func(part float64) float64 {
 			return w.link.SecondsTogether(part, w.messages)
 		}))
 	}

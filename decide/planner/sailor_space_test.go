@@ -306,7 +306,7 @@ func (x *sailorSpace) tail(y *sailorStage, replicas int) float64 {
 				continue
 			}
 			link := x.link(a, b)
-			average = max(average, cost.RingSecondsOf(replicas,
+			average = max(average, cost.RingSeconds(replicas,
 				max(y.use[a].params, y.use[b].params), func(part float64) float64 {
 					return link.SecondsTogether(part, max(y.use[a].tp, y.use[b].tp))
 				}))

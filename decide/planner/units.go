@@ -218,7 +218,7 @@ func (e *estimate) tail(kind, from, to int) float64 {
 	if e.replicas < 2 || link == nil {
 		return update
 	}
-	return update + cost.RingSecondsOf(e.replicas, took.params[to]-took.params[from],
+	return update + cost.RingSeconds(e.replicas, took.params[to]-took.params[from],
 		func(part float64) float64 { return link.SecondsTogether(part, messages) })
 }
 

@@ -33,7 +33,7 @@ func (m *Machine) assign(e *entry, verb Verb, places []Place, because string) {
 	m.place.changeTaken(from, -1)
 	e.countSlotSeconds(m.now)
 	e.job.Has = places
-	pause := m.costsOf(e.job.Kind)
+	pause := m.cfg.Costs
 	cost := pause.Resize.Mean
 	switch {
 	case verb == Start:

@@ -119,7 +119,7 @@ func (a *appointments) replan(added int) bool {
 	}
 	if added >= 0 {
 		j := a.view.Jobs[added]
-		pause := a.view.Costs(j.Kind).change()
+		pause := a.view.Costs.change()
 		more := slotSeconds(table.first, plans) - slotSeconds(table.first, a.plans)
 		if float64(float64(more)*pause) > float64(mostUpset*leastNeed(j, a.view.Now)) {
 			return false

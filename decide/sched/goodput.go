@@ -60,7 +60,7 @@ func (c *climb) loss(i, n int) float64 {
 	rate := j.Rate(n)
 	if had := j.Slots(); had > 0 && n != had {
 		age := float64(c.view.Now-j.Started) / 1000
-		pause := c.view.Costs(j.Kind).Resize.Mean / 1000
+		pause := c.view.Costs.Resize.Mean / 1000
 		if age+pause > 0 {
 			rate *= max(age-float64(pause*float64(j.Moves)), 0) / (age + pause)
 		}

@@ -33,7 +33,7 @@ func (m *Machine) guard(v *View, d *Decision) []int {
 		case n == 0:
 			free -= want[i]
 		case n != want[i]:
-			c := change{i, n, want[i], 0, m.costsOf(j.Kind).Resize.Mean / 1000}
+			c := change{i, n, want[i], 0, m.cfg.Costs.Resize.Mean / 1000}
 			if need != nil && need[i] > n {
 				free -= need[i] - n
 				if c.from, c.cost = need[i], 0; c.from == c.to {
@@ -43,7 +43,7 @@ func (m *Machine) guard(v *View, d *Decision) []int {
 			if want[i] > 0 {
 				c.gain = j.Seconds(c.from) - j.Seconds(want[i])
 			} else {
-				costs := m.costsOf(j.Kind)
+				costs := m.cfg.Costs
 				c.gain = -j.Seconds(n)
 				c.cost = (costs.Park.Mean + costs.Resume.Mean) / 1000
 			}

@@ -11,7 +11,7 @@ import (
 // Config is what a Machine goes by. The zero value decides by Default, without costs.
 type Config struct {
 	Policy Policy
-	Costs  Costs // of kinds of which nothing else is known
+	Costs  Costs // what changes of any job take
 
 	// Round is the time between decisions of a Share, in milliseconds; 0 = it decides whenever
 	// something happens.
@@ -35,7 +35,6 @@ type Machine struct {
 	cfg    Config
 	policy Policy
 	now    int64
-	costs  map[string]Costs // by kind of job
 
 	jobs    map[JobID]*entry
 	list    []*entry // all jobs in the order of arrival, some of which have ended
@@ -78,8 +77,7 @@ func New(cfg Config) *Machine {
 	if cfg.Gain == 0 {
 		cfg.Gain = DefaultGain
 	}
-	return &Machine{cfg: cfg, policy: cfg.Policy, again: Never, costs: map[string]Costs{},
-		jobs: map[JobID]*entry{}}
+	return &Machine{cfg: cfg, policy: cfg.Policy, again: Never, jobs: map[JobID]*entry{}}
 }
 
 // Tick says how late it is. Time that goes back stands still.
@@ -262,17 +260,6 @@ func (m *Machine) Undo(id JobID, places []Place, pin bool) error {
 	e.job.Has = inOrder(slices.Clone(places))
 	m.run(e, m.now)
 	return nil
-}
-
-// SetCosts says what changes of jobs of a kind take.
-func (m *Machine) SetCosts(kind string, c Costs) { m.costs[kind] = c }
-
-// costsOf returns what changes of a kind of jobs take.
-func (m *Machine) costsOf(kind string) Costs {
-	if c, known := m.costs[kind]; known {
-		return c
-	}
-	return m.cfg.Costs
 }
 
 // find returns a job that waits or runs.

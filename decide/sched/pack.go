@@ -36,7 +36,7 @@ func (m *Machine) makeRoom(e *entry, n int) {
 		return
 	}
 	saved := e.job.Left.Mean / e.job.Rate(n) * (1 - 1/slower)
-	cost := m.cfg.Gain * m.costsOf(e.job.Kind).Resize.Mean / 1000
+	cost := m.cfg.Gain * m.cfg.Costs.Resize.Mean / 1000
 	worth := func(moves int) bool { return saved > float64(float64(moves)*cost) }
 	if !worth(1) {
 		return

@@ -55,7 +55,7 @@ func (t *timetable) hasSlack(j *Job, p plan) bool {
 	for _, s := range p {
 		most = max(most, s.slots)
 	}
-	costs := t.view.Costs(j.Kind)
+	costs := t.view.Costs
 	pause := max(costs.change(), costs.Start.Mean+costs.Park.Mean)
 	more := float64(2 * pause / 1000 * j.Rate(most))
 	_, end := t.planPeriods(j, more, j.Deadline, 0, p.at)

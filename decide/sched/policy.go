@@ -45,7 +45,7 @@ type View struct {
 	Jobs  []*Job // who waits or runs, in the order of arrival
 	Hosts []Host // by name
 	Slots int    // slots of all hosts that are not leaving
-	Costs func(kind string) Costs
+	Costs Costs
 	Age   float64 // that of Config: what a second of waiting takes off a key in slot-seconds
 }
 

@@ -58,7 +58,7 @@ func (m *Machine) decideByShare() {
 // makeView returns what a Share may know, and the entries of its jobs.
 func (m *Machine) makeView() (*View, []*entry) {
 	v := &m.view
-	v.Now, v.Slots, v.Costs, v.Age = m.now, m.place.slots, m.costsOf, m.cfg.Age
+	v.Now, v.Slots, v.Costs, v.Age = m.now, m.place.slots, m.cfg.Costs, m.cfg.Age
 	v.Jobs, v.Hosts, m.seen = v.Jobs[:0], v.Hosts[:0], m.seen[:0]
 	for _, e := range m.list {
 		if !e.ended && !(e.job.held() && e.slots == 0) {

@@ -51,7 +51,7 @@ func (t *timetable) add(p plan) (fits bool) {
 // keeps what it has.
 func (t *timetable) planPeriods(j *Job, more float64, until, reserve int64,
 	size func(period int) int) (plan, int64) {
-	costs := t.view.Costs(j.Kind)
+	costs := t.view.Costs
 	n, kept, begun := j.Slots(), j.untakableSlots(), j.Started != Never
 	left, stall := j.Left.Mean+more, int64(0)
 	if n > 0 { // its last change may not be over

@@ -6,6 +6,7 @@ package optim
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -224,17 +225,9 @@ func (o *Optimizer) applyGiven(given []Group, states map[string]bool) (*Optimize
 		}
 		return nil, fmt.Errorf(
 			"%s: there is state of %d parameters that are in none of its groups, such as %q",
-			fileFlag, len(states), slices.Min(keys(states)))
+			fileFlag, len(states), slices.Min(slices.Collect(maps.Keys(states))))
 	}
 	return all, nil
-}
-
-// keys returns the keys of a set, in no order.
-func keys(set map[string]bool) (list []string) {
-	for k := range set {
-		list = append(list, k)
-	}
-	return list
 }
 
 // firstOfEachKey returns the first value of each key.

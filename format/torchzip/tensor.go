@@ -2,7 +2,9 @@ package torchzip
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/pickle"
@@ -157,17 +159,9 @@ var Globals = rebuilders.With(
 	pickle.InertGlobals("torch.device"),
 	pickle.NameGlobals("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer",
 		"torch.strided"),
-	pickle.NameGlobals(keys(storages)...),
-	pickle.NameGlobals(keys(dtypes)...),
+	pickle.NameGlobals(slices.Collect(maps.Keys(storages))...),
+	pickle.NameGlobals(slices.Collect(maps.Keys(dtypes))...),
 )
-
-// keys returns the keys of a list of names, in no order.
-func keys(m map[string]tensor.DType) (names []string) {
-	for name := range m {
-		names = append(names, name)
-	}
-	return names
-}
 
 // firstArgument implements a call that adds to its first argument nothing that is saved.
 func firstArgument(args []any) (any, error) {

@@ -33,14 +33,6 @@ type candidate struct {
 	n      int                 // scores ever added
 }
 
-// Score is how well a predictor has predicted one sample ahead.
-type Score struct {
-	Name  string
-	Mean  float64 // mean interval score, in the unit of the samples; the less, the better
-	Count int     // predictions over which Mean is; 0 = there were none
-	Used  bool    // whether Best predicts by this one
-}
-
 // NewBest returns a Best that chooses among predictors, of which there must be one at least, and
 // which it owns then. Of those that are equally good it takes the one that is named first.
 func NewBest(predictors ...Predictor) *Best {
@@ -115,15 +107,4 @@ func (c *candidate) mean(n int) float64 {
 // Predict returns what the predictor that is used now predicts, as Predictor says.
 func (b *Best) Predict(h int) (mean float64, band setting.Band) {
 	return b.candidates[b.used].Predict(h)
-}
-
-// Scores returns how well each predictor has done, in the order of NewBest. The caller owns them.
-func (b *Best) Scores() []Score {
-	scores := make([]Score, len(b.candidates))
-	for i := range b.candidates {
-		c := &b.candidates[i]
-		n := min(c.n, scoresKept)
-		scores[i] = Score{Name: c.Name(), Count: n, Mean: c.mean(n), Used: i == b.used}
-	}
-	return scores
 }

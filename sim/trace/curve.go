@@ -114,18 +114,3 @@ func (c *Curve) At(gpus int) (speed float64, known bool) {
 	part := portable.Log2(float64(gpus)/float64(low)) / portable.Log2(float64(high)/float64(low))
 	return c.Speeds[i-1] + float64(part*(c.Speeds[i]-c.Speeds[i-1])), true
 }
-
-// FastestSize returns the number of GPUs, at most so many, with which the curve is fastest, the
-// smallest of several; 0 = nothing was measured that is so small.
-func (c *Curve) FastestSize(gpus int) (best int) {
-	speed := 0.0
-	for i, n := range c.Sizes {
-		if n <= gpus && c.Speeds[i] > speed {
-			best, speed = n, c.Speeds[i]
-		}
-	}
-	if at, known := c.At(gpus); known && at > speed {
-		best = gpus
-	}
-	return best
-}

@@ -209,11 +209,6 @@ func TestCurves(t *testing.T) {
 			t.Errorf("%d GPUs: %v, want %v", gpus, speed, want)
 		}
 	}
-	for most, want := range map[int]int{0: 0, 1: 1, 3: 3, 4: 4, 16: 4, 100: 4} {
-		if best := got[0].FastestSize(most); best != want {
-			t.Errorf("best of at most %d GPUs: %d, want %d", most, best, want)
-		}
-	}
 }
 
 // TestCurveErrors reads what is no table of speeds, and lines that are left out.

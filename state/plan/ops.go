@@ -44,39 +44,23 @@ func (p *Plan) OpBytes(op *Op) int {
 // Ops yields every op of the plan, each after those that write what it reads. An element of the new
 // state is written once on each rank that holds it, unless the tensor that contains it stays in
 // place there.
-func (p *Plan) Ops() iter.Seq[Op] { return p.opsOn(-1) }
-
-// HostOps yields the ops that read or write the memory of one host, in the same order.
-func (p *Plan) HostOps(host int) iter.Seq[Op] { return p.opsOn(host) }
-
-// opsOn is HostOps; a host of -1 means all.
-func (p *Plan) opsOn(host int) iter.Seq[Op] {
+func (p *Plan) Ops() iter.Seq[Op] {
 	return func(yield func(Op) bool) {
-		involved := p.involvedPairs(host)
-		x := expander{plan: p, host: host, position: make([]int, len(p.streams)), yield: yield,
+		x := expander{plan: p, position: make([]int, len(p.streams)), yield: yield,
 			inPlace: map[local]local{}}
 		for h := range p.byHost {
-			if host < 0 || h == host {
-				maps.Copy(x.inPlace, p.keptLocals(h, p.involvedPairs(h)))
-			}
+			maps.Copy(x.inPlace, p.keptLocals(h, p.involvedPairs(h)))
 		}
 		for i := range p.classes {
 			c := &p.classes[i]
 			for k, a := range c.overlaps {
 				pair := &p.pairs[c.pair[k]]
-				bytes := a.elements * c.size
-				if !involved[c.pair[k]] {
-					if pair.stream >= 0 {
-						x.position[pair.stream] += bytes * len(c.members)
-					}
-					continue
-				}
 				for m := range c.members {
 					if !x.expand(c, &c.members[m], a, pair) {
 						return
 					}
 					if pair.stream >= 0 {
-						x.position[pair.stream] += bytes
+						x.position[pair.stream] += a.elements * c.size
 					}
 				}
 			}
@@ -88,18 +72,17 @@ func (p *Plan) opsOn(host int) iter.Seq[Op] {
 // yield runs; it changes nothing of the plan and does no I/O itself.
 type expander struct {
 	plan     *Plan
-	host     int             // host whose ops are wanted; -1 = all
 	position []int           // position of each stream on its line
 	inPlace  map[local]local // old local of each new one that stays in place
 	yield    func(Op) bool   // receives the ops; false ends them
 }
 
-// involvedPairs returns for each pair whether a host, -1 for any, sends or receives some of it.
+// involvedPairs returns for each pair whether a host sends or receives some of it.
 func (p *Plan) involvedPairs(host int) []bool {
 	yes := make([]bool, len(p.pairs))
 	for i := range p.pairs {
 		pair := &p.pairs[i]
-		yes[i] = host < 0 || pair.stream >= 0 && p.streams[pair.stream].touches(int32(host)) ||
+		yes[i] = pair.stream >= 0 && p.streams[pair.stream].touches(int32(host)) ||
 			slices.ContainsFunc(p.newSets[pair.new], func(r int32) bool {
 				return p.Host[r] == host
 			})
@@ -149,9 +132,6 @@ func (x *expander) yieldTransfers(c *class, m *member, box tensor.Box, src, dst 
 	edges []edge) bool {
 	p := x.plan
 	for _, e := range edges {
-		if x.host >= 0 && int(e.from) != x.host && int(e.to) != x.host {
-			continue
-		}
 		op := Op{Tensor: m.tensor, Box: box, Depth: e.depth}
 		if e.depth == 1 {
 			op.From = p.oldPlace(c, m, src, p.oldRanksOnHost(pair.old, int(e.from))[0])
@@ -175,9 +155,6 @@ func (x *expander) yieldCopies(c *class, m *member, box tensor.Box, src, dst *la
 	for _, r := range p.newSets[pair.new] {
 		rank := int(r)
 		host := p.Host[rank]
-		if x.host >= 0 && host != x.host {
-			continue
-		}
 		op := Op{Tensor: m.tensor, Box: box}
 		first := -1
 		if old := p.nearestOld(pair.old, host, p.Device[rank]); old >= 0 {

@@ -101,7 +101,7 @@ func (s Shape) point(layers []layer, d Device, ranks, micro int) model.Point {
 	if ranks == 1 {
 		p.TP = 0
 	} else {
-		sum = cost.RingSecondsOf(ranks, int64(micro)*s.out(), d.Inside.SecondsOf)
+		sum = cost.RingSeconds(ranks, int64(micro)*s.out(), d.Inside.SecondsOf)
 	}
 	for _, l := range layers {
 		forward := float64(float64(micro) * max(
