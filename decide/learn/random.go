@@ -15,11 +15,8 @@ func NewRandom(seed uint64) *Random { return &Random{seed} }
 
 // Uint64 returns the next number.
 func (r *Random) Uint64() uint64 {
-	r.state += 0x9E3779B97F4A7C15
-	z := r.state
-	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
-	z = (z ^ z>>27) * 0x94D049BB133111EB
-	return z ^ z>>31
+	r.state += portable.SplitMix
+	return portable.MixBits(r.state)
 }
 
 // Float returns a number between 0 and 1, but neither of them.

@@ -4,7 +4,7 @@
 // everywhere. There a product that is added is written float64(x*y) + z, too, which forbids to fuse
 // it. What is not here, math.Sqrt or math.Floor say, is exact on every processor.
 //
-// Results are within a few units of the last digit.
+// Results are within a few units of the last digit. Numbers by chance follow from a seed.
 package portable
 
 import "math"

@@ -87,3 +87,13 @@ func BenchmarkFunctions(b *testing.B) {
 		})
 	}
 }
+
+// The numbers of RandomBits are those that Rosetta Code has of splitmix64, for the same seed.
+func TestRandomBits(t *testing.T) {
+	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423,
+		4593380528125082431, 16408922859458223821} {
+		if got := RandomBits(1234567, uint64(i+1)); got != want {
+			t.Errorf("number %d is %d, want %d", i+1, got, want)
+		}
+	}
+}

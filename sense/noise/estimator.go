@@ -188,8 +188,5 @@ func (e *Estimator) interval(weights []float64) (low, high float64) {
 // draw returns a number from 0 to n−1, which follows from how many were drawn before (splitmix64).
 func (e *Estimator) draw(n int) int {
 	e.counter++
-	x := e.counter * 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return int((x ^ x>>31) % uint64(n))
+	return int(portable.RandomBits(0, e.counter) % uint64(n))
 }

@@ -10,16 +10,6 @@ import (
 // Flood, 2014) spreads a counter: whatever else is changed, a job keeps its model and the error of
 // its prediction.
 
-// golden is the increment of splitmix64.
-const golden = 0x9E3779B97F4A7C15
-
-// mixBits is the output function of splitmix64: it spreads each bit over all 64.
-func mixBits(z uint64) uint64 {
-	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
-	z = (z ^ z>>27) * 0x94D049BB133111EB
-	return z ^ z>>31
-}
-
 // What chance decides about a job.
 const (
 	drawsError = iota
@@ -30,7 +20,8 @@ const (
 // drawBits returns 64 bits by chance for a job, given by its number, about one of the things that
 // chance decides.
 func drawBits(seed uint64, job, what int) uint64 {
-	return mixBits(mixBits(mixBits(seed+golden)+uint64(job+1)*golden) + uint64(what+1)*golden)
+	return portable.RandomBits(
+		portable.RandomBits(portable.RandomBits(seed, 1), uint64(job+1)), uint64(what+1))
 }
 
 // drawUniform returns a number by chance between 0 and 1, both excluded, for a job and what is

@@ -10,26 +10,16 @@ import (
 // (Steele, Lea and Flood, 2014) spreads a counter. So whatever is changed in a job, the same
 // workers are slow in the same steps, and two runs differ by the change alone.
 
-// golden is the increment of splitmix64.
-const golden = 0x9E3779B97F4A7C15
-
-// mixBits is the output function of splitmix64: it spreads each bit over all 64.
-func mixBits(z uint64) uint64 {
-	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
-	z = (z ^ z>>27) * 0x94D049BB133111EB
-	return z ^ z>>31
-}
-
 // draws are the numbers of one step, one for each index.
 type draws uint64
 
 // drawsOf returns the numbers of a step, of a job whose chance follows from a seed.
 func drawsOf(seed, step uint64) draws {
-	return draws(mixBits(mixBits(seed+golden) ^ (step+1)*golden))
+	return draws(portable.MixBits(portable.RandomBits(seed, 1) ^ (step+1)*portable.SplitMix))
 }
 
 // at returns the number with an index: 64 bits by chance.
-func (d draws) at(index uint64) uint64 { return mixBits(uint64(d) + (index+1)*golden) }
+func (d draws) at(index uint64) uint64 { return portable.RandomBits(uint64(d), index+1) }
 
 // normal returns the number with an index as one of a standard normal distribution.
 func (d draws) normal(index uint64) float64 {
