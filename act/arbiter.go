@@ -218,11 +218,11 @@ func (l *Loop) orderChange(c candidate) []Order {
 	if c.learns && sizesOfChange(c.change)[1] == 0 {
 		c.Because = "to learn what a sample takes: " + c.Guess + "; " + c.Because
 	}
-	c.change.Policy, c.change.Because = c.member.Name(), cutToMaxText(c.Because)
+	c.change.Policy, c.change.Because = c.member.Name(), setting.CutText(c.Because)
 	for _, x := range c.Alternatives[:min(len(c.Alternatives), maxAlternatives)] {
 		_, text := l.now.Setting.Diff(x.Setting)
 		c.change.Alternatives = append(c.change.Alternatives,
-			cutToMaxText(fmt.Sprintf("%s: %.3gx", text, x.Gain())))
+			setting.CutText(fmt.Sprintf("%s: %.3gx", text, x.Gain())))
 	}
 	if c.change.IsAtOnce() {
 		c.change.Predicted, c.change.Rate = setting.Band{}, 0

@@ -314,8 +314,8 @@ func (l *Loop) Propose(next setting.Setting, who string) (Order, error) {
 	p := l.twin.Predict(decide.Target{Setting: next})
 	c := l.predictedChange(decide.Scored{Target: decide.Target{Setting: next}, Prediction: p},
 		p.Efficiency.Mid)
-	if c.Who = cutToMaxText(who); !c.Predicted.IsKnown() {
-		c.Why = cutToMaxText(p.Guess)
+	if c.Who = setting.CutText(who); !c.Predicted.IsKnown() {
+		c.Why = setting.CutText(p.Guess)
 	}
 	return Order{Next: next, Change: c}, nil
 }

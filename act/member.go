@@ -87,12 +87,12 @@ func (m *member) whyRefused(o sense.Observation, to decide.Target) string {
 	c.From, c.To = o.Setting.Diff(to.Setting)
 	for _, part := range c.Parts() {
 		if !slices.Contains(m.Levers(), part) {
-			return fmt.Sprintf("it wants %s, and its levers are %s", cutToMaxText(c.To),
+			return fmt.Sprintf("it wants %s, and its levers are %s", setting.CutText(c.To),
 				strings.Join(m.Levers(), " and "))
 		}
 	}
 	if err := o.Levers.CheckPolicyChange(o.Setting, to.Setting); err != nil {
-		return fmt.Sprintf("it wants %s: %v", cutToMaxText(c.To), err)
+		return fmt.Sprintf("it wants %s: %v", setting.CutText(c.To), err)
 	}
 	return ""
 }
@@ -103,17 +103,4 @@ func (l *Loop) recordFault(m *member, text string) {
 	l.faults = append(l.faults, Fault{Step: l.now.Step, Policy: m.Name(), Text: text,
 		Off: m.faults == maxFaults})
 	l.recordWhyNot(m.Name(), text)
-}
-
-// cutToMaxText returns a text that is not longer than one of a change may be.
-func cutToMaxText(text string) string {
-	const more = "…"
-	if len(text) <= setting.MaxText {
-		return text
-	}
-	at := setting.MaxText - len(more)
-	for at > 0 && text[at]&0xC0 == 0x80 { // not in the midst of a letter
-		at--
-	}
-	return text[:at] + more
 }

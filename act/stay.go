@@ -59,7 +59,7 @@ func (l *Loop) orderSyncOfWorkers() []Order {
 			return nil
 		}
 		c := t.change
-		c.Why = cutToMaxText(s.Why)
+		c.Why = setting.CutText(s.Why)
 		return l.orderTrialEnd(c, setting.Reverted)
 	}
 	if l.entry.Trial != nil || s.ordered > 0 && l.now.Step < s.ordered+reorder {
@@ -76,5 +76,5 @@ func (l *Loop) orderSyncOfWorkers() []Order {
 	}
 	because := fmt.Sprintf("change %d of how they synchronise is void: %s", s.Number, s.Why)
 	return []Order{{Next: next, Change: setting.Change{Phase: setting.Entered,
-		Who: setting.TheWorkers, Because: cutToMaxText(because)}}}
+		Who: setting.TheWorkers, Because: setting.CutText(because)}}}
 }

@@ -84,13 +84,13 @@ func (l *Loop) measureTrial() []Order {
 	}
 	c := t.change
 	if t.ended != "" {
-		c.Why = cutToMaxText(fmt.Sprintf("a worker ended by itself in the trial: %s", t.ended))
+		c.Why = setting.CutText(fmt.Sprintf("a worker ended by itself in the trial: %s", t.ended))
 		return l.orderTrialEnd(c, setting.Reverted)
 	}
 	if waits, end, why := t.lookAtMembers(l.now, newest); waits {
 		return nil
 	} else if why != "" {
-		c.Why = cutToMaxText(why)
+		c.Why = setting.CutText(why)
 		return l.orderTrialEnd(c, end)
 	}
 	steps := t.measurableSteps(l.now)
@@ -145,7 +145,7 @@ func whyOfRounds(c setting.Change, throughput, efficiency float64) string {
 	if parts := c.Parts(); !slices.Contains(parts, "sync") && !slices.Contains(parts, "round") {
 		return ""
 	}
-	return cutToMaxText(fmt.Sprintf("%.3gx the samples a second, times %.3gx, as predicted, "+
+	return setting.CutText(fmt.Sprintf("%.3gx the samples a second, times %.3gx, as predicted, "+
 		"that a sample brings", throughput, efficiency))
 }
 
@@ -299,14 +299,15 @@ func (l *Loop) orderTrialEnd(c setting.Change, phase setting.Phase) []Order {
 		others := l.trial.again || len(back.Shares) != l.now.Size
 		if slices.Contains(c.Parts(), "shares") && len(back.Shares) > 0 && others {
 			back.Shares = nil // whose they were is not known here
-			c.Why = cutToMaxText("the members are others now, so all have equal shares; " + c.Why)
+			c.Why = setting.CutText(
+				"the members are others now, so all have equal shares; " + c.Why)
 		}
 		if l.trial.refusals >= maxRefusals {
 			err = l.trial.refused
 		}
 		if err != nil {
 			c.Phase = setting.Void
-			c.Why = cutToMaxText(fmt.Sprintf("it cannot be taken back: %v", err))
+			c.Why = setting.CutText(fmt.Sprintf("it cannot be taken back: %v", err))
 			back = next
 		}
 		next = back

@@ -1,6 +1,10 @@
 package act
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/setting"
+)
 
 // What the Loop remembers of decisions that changed nothing, for shoal explain. WhyNots is called
 // as all methods of the Loop, by one goroutine at a time; the Loop itself calls
@@ -25,7 +29,7 @@ func (l *Loop) WhyNots() []WhyNot { return slices.Clone(l.whyNots) }
 // recordWhyNot keeps why a policy does not change anything. What is the same but for its numbers as
 // the newest one of the policy takes its place, unless something has changed meanwhile.
 func (l *Loop) recordWhyNot(policy, why string) {
-	why = cutToMaxText(why) // a user's policy may say a lot
+	why = setting.CutText(why) // a user's policy may say a lot
 	kind := withoutNumbers(why)
 	for i := len(l.whyNots) - 1; i >= 0; i-- {
 		w := &l.whyNots[i]

@@ -469,8 +469,8 @@ func TestTextsOfChangesAreCut(t *testing.T) {
 		Policy: long, Because: "\xff" + long, Alternatives: []string{long, "b", "c", "d"}})
 	p.endStep(1, 0, 1, 2, 3)
 	c := p.agents["B"].State().Trial
-	if c == nil || len(c.Policy) != setting.MaxText || len(c.Alternatives) != 3 ||
-		c.Because != "?"+strings.Repeat("ä", 79) {
+	if c == nil || c.Policy != strings.Repeat("ä", 78)+"…" || len(c.Alternatives) != 3 ||
+		c.Because != "?"+strings.Repeat("ä", 78)+"…" {
 		t.Errorf("B knows of %+v", c)
 	}
 }

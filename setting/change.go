@@ -187,19 +187,19 @@ func (c Change) EndWithJob(left bool) Change {
 // may have; From and To stay.
 func (c Change) WithShortTexts() Change {
 	for _, text := range []*string{&c.Policy, &c.Who, &c.Because, &c.Why} {
-		*text = cutText(*text)
+		*text = CutText(*text)
 	}
 	list := c.Alternatives[:min(len(c.Alternatives), maxAlternatives)]
 	c.Alternatives = nil
 	for _, text := range list {
-		c.Alternatives = append(c.Alternatives, cutText(text))
+		c.Alternatives = append(c.Alternatives, CutText(text))
 	}
 	return c
 }
 
-// cutText cuts a text to MaxText bytes, at the end of a character. What cannot be printed
-// becomes a space: programs of users write reasons, which people read as a line.
-func cutText(text string) string {
+// CutText returns a text of MaxText bytes at most, with "…" in the place of what is too much. What
+// cannot be printed becomes a space: programs of users write reasons, which people read as a line.
+func CutText(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
@@ -209,11 +209,11 @@ func cutText(text string) string {
 	if len(text) <= MaxText {
 		return text
 	}
-	end := MaxText
+	end := MaxText - len("…")
 	for !utf8.RuneStart(text[end]) {
 		end--
 	}
-	return text[:end]
+	return text[:end] + "…"
 }
 
 // Validate returns what is wrong with a change that no job can have; nil = nothing.

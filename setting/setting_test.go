@@ -380,8 +380,8 @@ func TestCut(t *testing.T) {
 		t.Error("a change with long texts passes")
 	}
 	got := c.WithShortTexts()
-	if err := got.Validate(); err != nil || len(got.Policy) != setting.MaxText ||
-		got.Because != "?"+strings.Repeat("ä", 79) || len(got.Alternatives) != 3 ||
+	if err := got.Validate(); err != nil || got.Policy != strings.Repeat("ä", 78)+"…" ||
+		got.Because != "?"+strings.Repeat("ä", 78)+"…" || len(got.Alternatives) != 3 ||
 		len(c.Alternatives) != 4 {
 		t.Errorf("cut: %+v, %v", got, err)
 	}
