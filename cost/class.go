@@ -3,6 +3,8 @@ package cost
 import (
 	"fmt"
 	"math/bits"
+
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // Class is a set of all-reduces that are treated alike: they go over the same number of hosts, and
@@ -20,13 +22,5 @@ func ClassOf(hosts, bytes int) Class {
 
 // String describes the class, such as "all-reduces of 16 MiB over 4 hosts".
 func (c Class) String() string {
-	unit, name := 1, "B"
-	switch {
-	case c.Bytes >= 1<<20:
-		unit, name = 1<<20, "MiB"
-	case c.Bytes >= 1<<10:
-		unit, name = 1<<10, "KiB"
-	}
-	return fmt.Sprintf("all-reduces of %.3g %s over %d hosts", float64(c.Bytes)/float64(unit), name,
-		c.Hosts)
+	return fmt.Sprintf("all-reduces of %s over %d hosts", plural.Bytes(int64(c.Bytes)), c.Hosts)
 }

@@ -15,3 +15,13 @@ func TestClassOf(t *testing.T) {
 		}
 	}
 }
+
+// A class is described with at most three digits and a unit.
+func TestClassText(t *testing.T) {
+	for bytes, want := range map[int]string{17: "16 B", 3 << 19: "1.5 MiB", 1 << 30: "1 GiB",
+		1023 << 20: "960 MiB"} {
+		if got := cost.ClassOf(3, bytes).String(); got != "all-reduces of "+want+" over 3 hosts" {
+			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
+		}
+	}
+}
