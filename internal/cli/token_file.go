@@ -2,13 +2,14 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/shoal-ml/shoal/internal/durable"
 )
 
 // The file with the token by which hosts join a job. Commands read and write it on their own
@@ -19,29 +20,23 @@ const TokenLife = 24 * time.Hour
 
 // CheckToken fails where WriteToken could write no file at path.
 func CheckToken(path string) error {
-	if there, err := os.Stat(path); err == nil && there.IsDir() {
+	switch there, err := os.Stat(path); {
+	case err == nil && there.IsDir():
 		return Usagef("--token-file %s is a folder: name a file in it", path)
+	case err == nil && !there.Mode().IsRegular():
+		return Usagef("--token-file %s is no regular file: name another one", path)
 	}
 	return CheckNewFolder("--token-file", filepath.Dir(path))
 }
 
-// WriteToken writes a token to a file that only its owner can read, with one rename, and makes its
-// folder if need be. A reader finds the old file or the new one.
+// WriteToken writes a token to a file that only its owner can read, as durable.WriteSecret does.
+// It makes the folder of the file if need be. A reader finds the old file or the new one.
 func WriteToken(path, token string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
 	}
-	// A new file, which nobody else can have opened before it had its mode.
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
+	if err := durable.WriteSecret(path, []byte(token+"\n")); err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
-	}
-	_, err = file.WriteString(token + "\n")
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("the token file: %w", errors.Join(err, os.Remove(file.Name())))
 	}
 	return nil
 }

@@ -2,13 +2,13 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/shoal-ml/shoal/examples/digits"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/launcher"
 )
 
@@ -52,26 +52,10 @@ func writeExamples() (dir string, err error) {
 		if err != nil {
 			return err
 		}
-		return replaceFile(filepath.Join(dir, filepath.FromSlash(path)), text)
+		file := filepath.Join(dir, filepath.FromSlash(path))
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		return durable.Write(file, text) // another demo may be reading it at this moment
 	})
-}
-
-// replaceFile writes a file with one rename, since another demo may be reading it at this moment.
-// It makes the folder where that is missing.
-func replaceFile(path string, text []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }
