@@ -103,29 +103,19 @@ Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop
 // spec returns the job of the file of --file, which it reads, overridden by the flags. It fails
 // where the job is not valid. args are the command of the workers.
 func (f *submitFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
-	var spec job.Spec
 	err := cli.RefuseEmpty(cmd.Flags(), "file", "name", "workers", "deadline", "tenant", "preempt")
+	if err != nil {
+		return job.Spec{}, err
+	}
+	spec, err := cli.LoadSpec(cmd.Context(), f.file)
 	if err != nil {
 		return spec, err
 	}
-	if f.file != "" {
-		done := cli.ExitOnSignal(cmd.Context())
-		spec, err = job.Load(f.file)
-		if done(); err != nil {
-			return spec, err
-		}
+	env, err := cli.ParseEnv(f.env)
+	if err != nil {
+		return spec, err
 	}
-	top := job.Spec{Name: f.name, Command: args}
-	for _, pair := range f.env {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok {
-			return spec, cli.Usagef("--env %s has no value; write --env %[1]s=VALUE", pair)
-		}
-		if top.Env == nil {
-			top.Env = map[string]string{}
-		}
-		top.Env[key] = value
-	}
+	top := job.Spec{Name: f.name, Command: args, Env: env}
 	if f.workers != "" {
 		least, most, err := parseWorkers(f.workers)
 		if err != nil {

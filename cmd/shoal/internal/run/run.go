@@ -193,19 +193,14 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 // spec returns the job of the file of --file, which it reads, overridden by the flags, with
 // defaults. It fails where the job is not valid. args are the command of the workers.
 func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
-	var spec job.Spec
-	err := cli.RefuseEmpty(cmd.Flags(), "file", "name")
+	if err := cli.RefuseEmpty(cmd.Flags(), "file", "name"); err != nil {
+		return job.Spec{}, err
+	}
+	spec, err := cli.LoadSpec(cmd.Context(), f.file)
 	if err != nil {
 		return spec, err
 	}
-	if f.file != "" {
-		done := cli.ExitOnSignal(cmd.Context())
-		spec, err = job.Load(f.file)
-		if done(); err != nil {
-			return spec, err
-		}
-	}
-	env, err := parseEnv(f.env)
+	env, err := cli.ParseEnv(f.env)
 	if err != nil {
 		return spec, err
 	}
@@ -301,19 +296,6 @@ func checkPolicies(spec job.Spec) error {
 		}
 	}
 	return nil
-}
-
-// parseEnv returns the values of --env by name.
-func parseEnv(pairs []string) (map[string]string, error) {
-	env := make(map[string]string, len(pairs))
-	for _, pair := range pairs {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok {
-			return nil, cli.Usagef("--env %s has no value; write --env %[1]s=VALUE", pair)
-		}
-		env[key] = value
-	}
-	return env, nil
 }
 
 // newFleet returns the fleet that the flags describe; it starts nothing yet. It fails where the
