@@ -287,10 +287,7 @@ func (r *leader) trimLog() uint64 {
 func (r *leader) dismissDrained() {
 	for _, host := range r.machine.VacantHosts() {
 		p := r.peers[host]
-		if p != nil && !p.left &&
-			!slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool {
-				return m.Host == host
-			}) {
+		if p != nil && !p.left && !r.state.View.HasHost(host) {
 			r.sendLeave(host, wire.Leaves{Drained: true,
 				Because: "it was drained, and is not needed any more"})
 		}

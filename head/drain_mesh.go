@@ -116,11 +116,7 @@ func (r *leader) settleLeavingHosts(next topo.View) []string {
 	if len(hosts) == 0 || r.state.Shape.Broken != "" {
 		return nil
 	}
-	hosts = slices.DeleteFunc(hosts, func(host string) bool {
-		return !slices.ContainsFunc(next.Members, func(m topo.Member) bool {
-			return m.Host == host
-		})
-	})
+	hosts = slices.DeleteFunc(hosts, func(host string) bool { return !next.HasHost(host) })
 	s := *r.state.Shape
 	for ; len(hosts) > 0; hosts = hosts[:len(hosts)-1] {
 		s.Leaving = hosts

@@ -96,8 +96,7 @@ func (r *leader) startReshape(next topo.View, leaving []string, why string) {
 	case errors.As(err, &lost):
 		s.Lost = lost.Why
 		r.emitMeshed("%s; from mesh %s to %s, where only a checkpoint has all of the state: %s",
-			why,
-			s.Mesh, s.Next, s.Lost)
+			why, s.Mesh, s.Next, s.Lost)
 	case err != nil:
 		err = fmt.Errorf("%w. Start the job again from a checkpoint", err)
 		s.Next, s.Order, s.Leaving, s.Kinds, s.Broken = "", nil, nil, nil, err.Error()

@@ -54,6 +54,11 @@ func (v View) Workers() []WorkerID {
 	return list
 }
 
+// HasHost reports whether a member is on a host.
+func (v View) HasHost(host string) bool {
+	return slices.ContainsFunc(v.Members, func(m Member) bool { return m.Host == host })
+}
+
 // RanksIn lists, by rank in v, the ranks that the members have in another view; -1 = they are no
 // members there.
 func (v View) RanksIn(other View) []int {

@@ -131,9 +131,7 @@ func (l *invariants) checkEntry(h *host, a *head.Apply, run *execution) {
 		l.fail("%s goes from entry %d of the log to %d", h.name, before.index, a.Index)
 	}
 	l.checkMeshEntry(h, a, run, made)
-	members := slices.ContainsFunc(a.View.Members, func(m topo.Member) bool {
-		return m.Host == h.name
-	})
+	members := a.View.HasHost(h.name)
 	l.checkSetting(h, a, before, members && before.members)
 	follows := l.stepBefore(h, a)
 	l.at[h.name] = place{a.Index, members, a.Steps, made}
