@@ -32,12 +32,7 @@ import (
 // What waits for the end of a step is lost with the head, and nobody is told: who asked looks at
 // the State, and asks the next head again. RequestedChange tells what waits.
 func (a *Agent) Change(next setting.Setting, c setting.Change) error {
-	if !a.Leads() {
-		return ErrNotHead
-	}
-	err := a.leader.requestChange(next, c)
-	a.finishInput()
-	return err
+	return a.askHead(func(r *leader) error { return r.requestChange(next, c) })
 }
 
 // CheckChange returns why no change to next can be entered now, but for a trial; nil where one can.

@@ -246,8 +246,8 @@ func (a *Agent) WorkerFinished(w topo.WorkerID, how string) {
 
 // BatchExecuted tells that this host has what an Execute asked for. Of a Reshape the proof has the
 // fingerprints; it is zero for all else.
-func (a *Agent) BatchExecuted(f BatchID, proof digest.Proof) {
-	a.follower.reportExecuted(f, proof)
+func (a *Agent) BatchExecuted(n BatchID, proof digest.Proof) {
+	a.follower.reportExecuted(n, proof)
 	a.finishInput()
 }
 

@@ -13,15 +13,21 @@ import (
 // ErrNotHead answers a request that only the head can serve.
 var ErrNotHead = errors.New("this agent is not the head of the job")
 
-// Resize asks for another number of workers, on the head; elsewhere it returns ErrNotHead, and so
-// does Drain. who asks is part of the reason that people read.
-func (a *Agent) Resize(n int, who string) error {
+// askHead has the head do what somebody asks for, and what follows from that; elsewhere it returns
+// ErrNotHead.
+func (a *Agent) askHead(do func(r *leader) error) error {
 	if !a.Leads() {
 		return ErrNotHead
 	}
-	err := a.leader.resize(n, who)
+	err := do(a.leader)
 	a.finishInput()
 	return err
+}
+
+// Resize asks for another number of workers, on the head; elsewhere it returns ErrNotHead, and so
+// does Drain. who asks is part of the reason that people read.
+func (a *Agent) Resize(n int, who string) error {
+	return a.askHead(func(r *leader) error { return r.resize(n, who) })
 }
 
 // Drain asks for a host to be left, on the head: its members are released at the end of a step and
@@ -29,12 +35,7 @@ func (a *Agent) Resize(n int, who string) error {
 // left with a *meshes.UnfitError or a *member.NeededError: the others could not hold the state. A
 // head that is drained hands over.
 func (a *Agent) Drain(host, who string) error {
-	if !a.Leads() {
-		return ErrNotHead
-	}
-	err := a.leader.drain(host, who)
-	a.finishInput()
-	return err
+	return a.askHead(func(r *leader) error { return r.drain(host, who) })
 }
 
 // ReleaseWorkers lets every member go when the step ends that is under way, on the head; false in a
@@ -50,15 +51,13 @@ func (a *Agent) ReleaseWorkers(why string) bool {
 // there is a checkpoint the members find out. Like what else is asked for, it is lost with the
 // head.
 func (a *Agent) Park(who string) error {
-	if !a.Leads() {
-		return ErrNotHead
-	}
-	err := a.leader.checkPark()
-	if err == nil {
-		a.leader.parkBy = who
-	}
-	a.finishInput()
-	return err
+	return a.askHead(func(r *leader) error {
+		err := r.checkPark()
+		if err == nil {
+			r.parkBy = who
+		}
+		return err
+	})
 }
 
 // checkPark returns why the job cannot be parked; nil where it can, as far as the head knows.

@@ -43,12 +43,9 @@ func (a *Agent) ReportLayout(s wire.Shaped) {
 // Reshape asks for another mesh, of so many ranks, on the head. Workers that it takes more start at
 // once, those that it does not take are released when it is there. Elsewhere: ErrNotHead.
 func (a *Agent) Reshape(mesh string, ranks int, who string) error {
-	if !a.Leads() {
-		return ErrNotHead
-	}
-	err := a.leader.requestReshape(requestedMesh{mesh, ranks, who, ranks})
-	a.finishInput()
-	return err
+	return a.askHead(func(r *leader) error {
+		return r.requestReshape(requestedMesh{mesh, ranks, who, ranks})
+	})
 }
 
 // RequestedMesh is the mesh that the job goes to when it has the workers, on the head; "" = none.

@@ -173,12 +173,7 @@ func (r *leader) orderMissingWorkers() {
 // allots, and why, people read. Until that ends, with no slots at all, nobody else changes the size
 // of the job. An error says why it will not be; then nothing has changed.
 func (a *Agent) Allot(slots map[string]int, who, why string) error {
-	if !a.Leads() {
-		return ErrNotHead
-	}
-	err := a.leader.allot(slots, who, why)
-	a.finishInput()
-	return err
+	return a.askHead(func(r *leader) error { return r.allot(slots, who, why) })
 }
 
 // allot does what Agent.Allot says. What was asked for before counts no more: the trial of another
