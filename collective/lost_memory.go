@@ -18,7 +18,7 @@ func (m *Matcher) LoseWorkersWithMemory(workers []topo.WorkerID, why string, out
 	for _, g := range m.sortedGroups() {
 		for _, w := range workers {
 			if self := g.index(w); self >= 0 {
-				g.dropCallsOf(self)
+				g.dropCallsOf(self, func(*Posted) {})
 			}
 		}
 	}
@@ -39,13 +39,22 @@ func (m *Matcher) LoseWorkersWithMemory(workers []topo.WorkerID, why string, out
 	return out
 }
 
-// dropCallsOf removes the calls of a member that are not complete from the group, without failing
-// them.
-func (g *group) dropCallsOf(self int) {
+// dropCallsOf removes the calls of a member that are not complete from the group, and calls dropped
+// with each.
+func (g *group) dropCallsOf(self int, dropped func(p *Posted)) {
 	for _, pos := range slices.Concat(g.held, g.open) {
-		pos.calls[self] = nil
+		if p := pos.calls[self]; p != nil {
+			pos.calls[self] = nil
+			dropped(p)
+		}
 	}
-	mine := func(p *Posted) bool { return p.Worker == g.members[self].worker }
+	mine := func(p *Posted) bool {
+		if p.Worker != g.members[self].worker {
+			return false
+		}
+		dropped(p)
+		return true
+	}
 	for _, key := range g.sortedAddresses() {
 		box := g.mailboxes[key]
 		box.sends, box.recvs = slices.DeleteFunc(box.sends, mine),
