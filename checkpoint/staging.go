@@ -150,7 +150,7 @@ func (s *staging) alreadyPublished(id move.Identity) bool {
 // It does not wait for the lock: it fails when another process has it, when the journal is of
 // another move, and when a new move finds a seal or too little space on the disk.
 func (s *staging) lockJournal(id move.Identity) error {
-	if err := syscall.Flock(int(s.journal.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := durable.Flock(s.journal, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("%s is being written by %s; wait for it, or stop it and run this "+
 			"again, or choose another name: %w", s.dst, lockHolder(s.journal), err)
 	}

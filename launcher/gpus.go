@@ -10,9 +10,9 @@ import (
 	"syscall"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/gpu"
 	"github.com/shoal-ml/shoal/internal/rundir"
-	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // Which GPU a worker of this host takes: one that no other worker of this user has, in whatever
@@ -153,7 +153,7 @@ func (d *device) tryLock() bool {
 	if err != nil {
 		return true // workers of other jobs are not known
 	}
-	if proc.Flock(f, syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+	if durable.Flock(f, syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 		_ = f.Close()
 		return false
 	}

@@ -322,7 +322,7 @@ func (l *launcher) onJobEnd(ok bool, why string) {
 		// that the head goes now is no news
 		l.reporter.endJob(l.agent.Status(), true)
 		if !ok { // the head says next whether the job failed, or was stopped
-			l.group.Go("last words", func(ctx context.Context) error {
+			l.group.Go("wait for the end of the job", func(ctx context.Context) error {
 				select {
 				case <-time.After(leaveWait):
 					l.leaveJob(failedElsewhereError(l.registry.jobName(), why))

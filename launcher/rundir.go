@@ -15,9 +15,9 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/launcher/senselog"
 )
 
@@ -100,7 +100,7 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	}
 	// see endChangesOfKilledRun, which may hold this lock for a moment; a disk without locks is no
 	// error
-	_ = proc.Flock(d.events, syscall.LOCK_EX)
+	_ = durable.Flock(d.events, syscall.LOCK_EX)
 	return d, name, nil
 }
 

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -133,7 +133,7 @@ func endChangesOfKilledRun(dir string) error {
 		return nil // there is none
 	}
 	defer f.Close()
-	if err := proc.Flock(f, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := durable.Flock(f, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil
 	}
 	text, err := io.ReadAll(f)
@@ -304,5 +304,5 @@ func Lives(dir string) bool {
 		return false
 	}
 	defer f.Close()
-	return errors.Is(proc.Flock(f, syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
+	return errors.Is(durable.Flock(f, syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
 }

@@ -1,5 +1,5 @@
-// Package durable writes small files that are on the disk and whole, or not there, and reads them.
-// Any goroutine may call its functions; they wait for the disk.
+// Package durable writes small files that are on the disk and whole, or not there, reads them, and
+// locks files. Any goroutine may call its functions; they wait for the disk.
 package durable
 
 import (

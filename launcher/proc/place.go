@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/rundir"
 )
 
@@ -48,7 +49,7 @@ func NewPlace(dir string) (*Place, error) {
 		return nil, fmt.Errorf("proc: the lock of the run: %w", err)
 	}
 	p.lock = lock
-	if err := errors.Join(Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB),
+	if err := errors.Join(durable.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB),
 		os.Rename(unnamed, p.lockPath())); err != nil {
 		lock.Close()
 		os.Remove(unnamed)
@@ -102,9 +103,9 @@ func removeStale(dir string) error {
 	return nil
 }
 
-// takeOverPlace locks the lock file path of a launcher, as Flock does with how, which may block
-// until the launcher is dead, and then clears and closes its place. If there is no such file it
-// does nothing.
+// takeOverPlace locks the lock file path of a launcher, as durable.Flock does with how, which may
+// block until the launcher is dead, and then clears and closes its place. If there is no such file
+// it does nothing.
 func takeOverPlace(path string, how int) error {
 	lock, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -115,7 +116,7 @@ func takeOverPlace(path string, how int) error {
 	}
 	p := &Place{Run: strings.TrimSuffix(filepath.Base(path), ".lock"), dir: filepath.Dir(path),
 		lock: lock}
-	if err := Flock(lock, how); err != nil {
+	if err := durable.Flock(lock, how); err != nil {
 		lock.Close()
 		return fmt.Errorf("proc: the lock of run %s: %w", p.Run, err)
 	}
@@ -124,15 +125,6 @@ func takeOverPlace(path string, how int) error {
 		return err
 	}
 	return p.Close()
-}
-
-// Flock locks a file as flock(2) does with how, which may block; a signal does not end it.
-func Flock(f *os.File, how int) error {
-	for {
-		if err := syscall.Flock(int(f.Fd()), how); err != syscall.EINTR {
-			return err
-		}
-	}
 }
 
 // HasOpen reports whether /proc, which it reads, shows that the process with a number has a file

@@ -14,9 +14,9 @@ import (
 
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/version"
-	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 )
 
@@ -198,7 +198,7 @@ func TestFolderOfAnotherKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer folder.Close()
-	if err := proc.Flock(folder, syscall.LOCK_EX); err != nil {
+	if err := durable.Flock(folder, syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
 	err = Join(context.Background(), Config{Name: "lab", Dir: h.dir}, func() {})

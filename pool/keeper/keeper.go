@@ -19,9 +19,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/rundir"
-	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/store"
 )
@@ -180,7 +180,7 @@ func lockFolder(c Config) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = proc.Flock(dir, syscall.LOCK_EX|syscall.LOCK_NB)
+	err = durable.Flock(dir, syscall.LOCK_EX|syscall.LOCK_NB)
 	taken := errors.Is(err, syscall.EWOULDBLOCK)
 	if err == nil || taken {
 		err = CheckFree(c.Name) // also of one with another folder

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/rundir"
-	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/store"
 )
@@ -171,7 +171,7 @@ func TestFoundOnDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.locked {
-			if err := proc.Flock(lock, syscall.LOCK_EX); err != nil {
+			if err := durable.Flock(lock, syscall.LOCK_EX); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -303,7 +303,7 @@ func TestStartBesideLeft(t *testing.T) {
 	h := newHost1(t)
 	lock, err := os.OpenFile(filepath.Join(h.dir, "one"+lockSuffix), os.O_CREATE|os.O_RDWR, 0o600)
 	if err == nil {
-		err = proc.Flock(lock, syscall.LOCK_EX)
+		err = durable.Flock(lock, syscall.LOCK_EX)
 	}
 	if err != nil {
 		t.Fatal(err)

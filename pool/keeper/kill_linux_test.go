@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/internal/durable"
 )
 
 // reader is a process that ends well at the end of its input.
@@ -48,7 +48,7 @@ func TestKillHitsNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	if err := proc.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := durable.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		t.Fatal(err)
 	}
 	other, launcher := startReader(t), startReader(t, lock)

@@ -296,7 +296,7 @@ func (p *part) start(o pool.Order) error {
 		return err
 	}
 	defer lock.Close()
-	if err := proc.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err,
+	if err := durable.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err,
 		syscall.EWOULDBLOCK) {
 		return errLeft
 	} else if err != nil {
@@ -387,7 +387,7 @@ func (p *part) held() bool {
 		return true // it is not known
 	}
 	defer lock.Close()
-	return proc.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB) != nil
+	return durable.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB) != nil
 }
 
 // isLauncher reports whether a job that was found is this part.

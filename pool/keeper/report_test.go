@@ -12,8 +12,8 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -39,7 +39,7 @@ func TestLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.lived {
-			if err := proc.Flock(lock, syscall.LOCK_EX); err != nil {
+			if err := durable.Flock(lock, syscall.LOCK_EX); err != nil {
 				t.Fatal(err)
 			}
 			if p.look(t.Context()) {

@@ -15,8 +15,8 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/launcher"
-	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
@@ -169,7 +169,7 @@ func TestLauncherThatCannotBeSeen(t *testing.T) {
 	j.PID, j.Dir = 1<<22+1, t.TempDir() // above all numbers of processes
 	ledger, err := os.Create(launcher.LedgerPath(j.Dir))
 	if err == nil {
-		err = proc.Flock(ledger, syscall.LOCK_EX)
+		err = durable.Flock(ledger, syscall.LOCK_EX)
 	}
 	if err != nil {
 		t.Fatal(err)
