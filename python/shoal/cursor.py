@@ -80,13 +80,6 @@ class Cursor:
         cursor._validate()
         return cursor
 
-    def same_samples(self, other: "Cursor") -> bool:
-        """Whether both are places in the same data but for the batch: as many samples, in the same
-        order.
-        """
-        mine, theirs = ((c.samples, c.seed, c.shuffle) for c in (self, other))
-        return mine == theirs
-
     def with_batch(self, batch: int) -> "Cursor":
         """The same place with batches of so many samples from the next step on. Whatever the
         batches are, each sample is trained on once. Where not takes_batch(), a batch that lost

@@ -24,6 +24,8 @@ from ._runtime.listeners import LISTENERS, Listener
 from ._runtime.log import log_line
 from .world import World
 
+__all__ = ["to"]
+
 _SPAN = 10.0  # seconds of steps whose means are written
 _MOST_WAITING = 1000  # writes that wait for a slow tool; more are left out
 _LAST_WAIT = 10.0  # seconds that the end of the process waits for what is still to be written

@@ -48,6 +48,8 @@ from .errors import ShoalError
 from .job import Job, join
 from .mesh import Mesh
 
+__all__ = ["load", "save"]
+
 T = TypeVar("T")
 Path = Union[str, "os.PathLike[str]"]
 Layout = Union[str, Mapping[str, Any]]

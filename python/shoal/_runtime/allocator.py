@@ -25,11 +25,6 @@ class FreeList:
         self._starts: List[int] = [0]
         self._ends: List[int] = [size]
 
-    @property
-    def is_unused(self) -> bool:
-        """Whether nothing is allocated."""
-        return self._starts == [0] and self._ends == [self.size]
-
     def allocate(self, n: int) -> Optional[int]:
         """Take n bytes, rounded up to whole cache lines, out of the first range that has room.
         Returns their offset, a multiple of 64; None where no range has room.

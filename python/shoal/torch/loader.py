@@ -124,6 +124,10 @@ def loader(
     loop changes is for `job.register`. `loader.step` tells the epoch, the step and the weight.
     `options` go to torch's DataLoader (num_workers, worker_init_fn, prefetch_factor, …); its
     workers start with each loop, or once with persistent_workers.
+
+    Raises TypeError for a dataset that is not map-style and for other arguments that mean nothing,
+    ValueError for numbers that cannot be, and where the job trains on another data set already, and
+    RuntimeError where shoal.torch.ddp was called before.
     """
     for name in ("batch_size", "sampler", "batch_sampler"):
         if name in options:
