@@ -217,7 +217,7 @@ func (w *meshWorker) stateData(step uint64) error {
 	return nil
 }
 
-// backTo is the step of the checkpoint that meshWorkers go back to.
+// backTo is the step of the checkpoint that the workers of a mesh go back to.
 const backTo = 3
 
 // readCheckpoint does what a worker does that must read its part of the state from a checkpoint: it

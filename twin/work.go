@@ -23,8 +23,9 @@ const (
 	headMisfit = 0.1
 	// headDoubt is by which factor φ may be wrong that was measured.
 	headDoubt = 1.5
-	// guessedHead is the band of φ, as a multiple of the mean samples of a worker, as long as
-	// nothing is known of it. In its middle a quarter of the work does not depend on the samples.
+	// guessedHeadMid and guessedHeadHigh are the band of φ, as a multiple of the mean samples of
+	// a worker, as long as nothing is known of it. In its middle a quarter of the work does not
+	// depend on the samples.
 	guessedHeadMid, guessedHeadHigh = 1.0 / 3, 3.0
 )
 
