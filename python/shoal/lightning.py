@@ -39,7 +39,7 @@ from shoal._trainers.checkpoints import write_once
 from shoal._trainers.logged import Logged
 from shoal._live.object_collectives import pack, allgather_objects, unpack
 from shoal._trainers.update import Update
-from shoal._trainers.validation import NUMBERS, Validation, can_be_dealt
+from shoal._trainers.validation import NUMBERS, Validation, can_be_dealt, timed_together
 from shoal._trainers.wishes import is_of_user, unite_wishes
 from shoal.cursor import Cursor
 
@@ -239,7 +239,8 @@ class Strategy(SingleDeviceStrategy):
             keep_within_step()
             if self._train.last and self._update.sums.asking:
                 self._unite_stops()
-            end_batch(data_fetcher)
+            with timed_together(self._job, trainer, self._train.last):
+                end_batch(data_fetcher)
             keep_within_step()  # a validation may have set it
 
         def after_epoch() -> None:

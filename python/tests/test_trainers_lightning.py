@@ -274,6 +274,63 @@ def test_one_worker_stops_all(hook, steps):
     assert world(2, _stop_on_one_worker, hook, modules=TRAINERS.split(",")) == [steps, steps]
 
 
+def _validate_by_time():
+    """Train with a validation an hour, of which one is due in a batch on rank 1 alone; return the
+    steps behind which this worker has validated. Given to `world`.
+    """
+    import lightning
+    import shoal.lightning
+    import trainers_lightning
+
+    import shoal
+
+    class Timed(lightning.Callback):
+        """Notes validations, and lets the time pass."""
+
+        steps = []
+
+        def on_train_batch_end(self, trainer, module, output, batch, index):
+            """On rank 1 an hour passes in the first batch of the third step."""
+            if index == 4 and trainer.current_epoch == 0 and shoal.join().rank == 1:
+                trainer._last_val_time -= 3600
+
+        def on_validation_end(self, trainer, module):
+            """Note the step."""
+            self.steps.append(trainer.global_step)
+
+    lightning.seed_everything(7)
+    trainer = lightning.Trainer(
+        strategy=shoal.lightning.Strategy(),
+        accelerator="cpu",
+        max_epochs=1,
+        accumulate_grad_batches=2,
+        val_check_interval="00:01:00:00",
+        callbacks=[Timed()],
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    )
+    load = torch.utils.data.DataLoader
+    trainer.fit(
+        trainers_lightning.Module(96, 12),
+        load(common.Data(96), batch_size=4, shuffle=True),
+        load(common.Data(37, seed=1), batch_size=4),
+    )
+    return Timed.steps
+
+
+def test_validations_by_the_time():
+    """With a time as val_check_interval, a validation that is due on one of two workers comes on
+    both, at the end of the step.
+    """
+    import lightning
+
+    if tuple(map(int, lightning.__version__.split(".")[:2])) < (2, 6):
+        pytest.skip("this Lightning takes no time as val_check_interval")
+    assert world(2, _validate_by_time, modules=TRAINERS.split(",")) == [[3], [3]]
+
+
 def test_a_limit_of_batches(tmp_path):
     """With limit_train_batches an epoch has as many batches, and the samples of its steps are
     others in the next one.

@@ -4,6 +4,10 @@ of the samples; each batch is evaluated by one worker, and what that logs is log
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
+import types
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import torch
@@ -17,6 +21,7 @@ import shoal
 
 from .batches import samples_in_epoch
 from .rounds import Rounds, is_dealable, move_to
+from .wishes import unite_wishes
 
 NUMBERS = {"samples", "loader"}  # the keys of a batch of numbers
 # Methods that get batches, or that put together what the steps of a module have left: with one of
@@ -43,6 +48,27 @@ def can_be_dealt(trainer: Any, loader: Any) -> bool:
         and not any(data is not None and is_overridden(name, data) for name in _TRANSFERS)
         and not any(isinstance(m, Metric) for m in module.modules())
     )
+
+
+@contextlib.contextmanager
+def timed_together(job: "shoal.Job", trainer: Any, ends_step: bool) -> Iterator[None]:
+    """A block in which the loop of the training looks whether a validation is due, for a Trainer
+    with a time as `val_check_interval`: where the batch `ends_step`, it is on all workers once it
+    is on any, for which they wait, and else on none.
+    """
+    interval = getattr(trainer, "_val_check_time_interval", None)
+    if interval is None:
+        yield
+        return
+    before = trainer._last_val_time
+    clock = types.SimpleNamespace(due=time.monotonic() - before >= interval)
+    due = ends_step and unite_wishes(job, clock, ["due"])
+    said = trainer._last_val_time = -math.inf if due else math.inf
+    try:
+        yield
+    finally:
+        if trainer._last_val_time == said:  # there was no validation
+            trainer._last_val_time = before
 
 
 class Validation:
