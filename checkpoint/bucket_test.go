@@ -52,7 +52,7 @@ func TestCheckpointInABucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer moved.Close()
-	if found, err := checkpoint.Diff(t.Context(), c, moved, 2); err != nil || len(found) > 0 {
+	if found, _, err := checkpoint.Compare(t.Context(), c, moved, 2); err != nil || len(found) > 0 {
 		t.Errorf("%v, %v", found, err)
 	}
 	if _, err := checkpoint.Move(t.Context(), c, out, "s3://models/out/w.safetensors",

@@ -207,13 +207,13 @@ func TestDiffOfChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "model.safetensors")
 	writeModel(t, path, rand.New(rand.NewPCG(1, 2)), 3, 16)
 	a, b := openCheckpoint(t, path), openCheckpoint(t, path)
-	if found, err := Diff(t.Context(), a, b, 2); err != nil || len(found) > 0 {
+	if found, _, err := Compare(t.Context(), a, b, 2); err != nil || len(found) > 0 {
 		t.Fatal(found, err)
 	}
 	if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Diff(t.Context(), a, b, 2); err == nil ||
+	if _, _, err := Compare(t.Context(), a, b, 2); err == nil ||
 		!strings.Contains(err.Error(), "model.safetensors was changed while it was read") {
 		t.Error(err)
 	}
@@ -403,7 +403,7 @@ func TestDiff(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := Diff(t.Context(), x, y, 2)
+		found, _, err := Compare(t.Context(), x, y, 2)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,12 +40,6 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%q: %s", d.Tensor, d.What)
 }
 
-// Diff is Compare, without the tensors that are tied.
-func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, error) {
-	found, _, err := Compare(ctx, a, b, workers)
-	return found, err
-}
-
 // Compare compares the tensors of two checkpoints bit by bit, whatever their formats and layouts,
 // and returns the differences in the order of names. What one of them has twice, under names that
 // are tied, and the other once, is no difference. Damage that the files themselves reveal is an

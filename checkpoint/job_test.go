@@ -114,7 +114,7 @@ func TestReleaseBefore(t *testing.T) {
 	}
 	a, b := openCheckpoint(t, "testdata/before/sealed"),
 		openCheckpoint(t, filepath.Join("testdata/before", jobs[1]))
-	if found, err := Diff(context.Background(), a, b, 1); err != nil || len(found) > 0 {
+	if found, _, err := Compare(context.Background(), a, b, 1); err != nil || len(found) > 0 {
 		t.Errorf("the mesh job's checkpoint and what was made of it differ: %v, %v", found, err)
 	}
 	root, err := filepath.Abs("testdata/before/job")

@@ -66,7 +66,7 @@ func TestBitFlips(t *testing.T) {
 			t.Errorf("byte %d: a seal: %v", at, err)
 		}
 		for _, pair := range [][2]*Checkpoint{{c, whole}, {whole, c}, {c, c}} {
-			if found, err := Diff(t.Context(), pair[0], pair[1], 2); err == nil ||
+			if found, _, err := Compare(t.Context(), pair[0], pair[1], 2); err == nil ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("byte %d: compared: %v, %v", at, found, err)
 			}
@@ -77,7 +77,7 @@ func TestBitFlips(t *testing.T) {
 		if _, err := tryMove(t, c, to); err != nil {
 			t.Errorf("byte %d: a move of the others: %v", at, err)
 		}
-		if found, err := Diff(t.Context(), c, openCheckpoint(t, to), 2); err != nil ||
+		if found, _, err := Compare(t.Context(), c, openCheckpoint(t, to), 2); err != nil ||
 			len(found) > 0 {
 			t.Errorf("byte %d: the others compared: %v, %v", at, found, err)
 		}

@@ -205,7 +205,7 @@ func killUploads(t *testing.T, when []int, left func() []string) {
 	if damage, _, err := Verify(t.Context(), m.To, 2); err != nil || len(damage) > 0 {
 		t.Errorf("%v, %v", damage, err)
 	}
-	if found, err := Diff(t.Context(), openCheckpoint(t, filepath.Join(dir, "here")),
+	if found, _, err := Compare(t.Context(), openCheckpoint(t, filepath.Join(dir, "here")),
 		openCheckpoint(t, m.To),
 		2); err != nil || len(found) > 0 {
 		t.Errorf("%v, %v", found, err)

@@ -128,8 +128,8 @@ func TestMoveToBucket(t *testing.T) {
 			if damage, _, err := Verify(t.Context(), there, 2); err != nil || len(damage) > 0 {
 				t.Errorf("verified: %v, %v", damage, err)
 			}
-			if found, err := Diff(t.Context(), openCheckpoint(t, here), openCheckpoint(t, there),
-				2); err != nil ||
+			if found, _, err := Compare(t.Context(), openCheckpoint(t, here),
+				openCheckpoint(t, there), 2); err != nil ||
 				len(found) > 0 {
 				t.Errorf("they differ: %v, %v", found, err)
 			}

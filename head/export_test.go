@@ -2,7 +2,6 @@ package head
 
 import (
 	"github.com/shoal-ml/shoal/data/cursor"
-	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -40,9 +39,6 @@ func (a *Agent) Groups() (n int) {
 // KnownGroups counts the groups of which this host knows anything, for tests, on the thread of the
 // Agent.
 func (a *Agent) KnownGroups() int { return len(a.follower.groups) }
-
-// Encode returns a message as bytes, as Append appends it, for tests.
-func Encode(m wire.Message) []byte { return wire.Append(nil, m) }
 
 // KnownLostLinks counts the lost links of which this agent knows anything, for tests, on the thread
 // of the Agent.

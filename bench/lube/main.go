@@ -162,7 +162,7 @@ func (m measurement) play(d disturbance, p decide.Policy,
 	make func() predict.Predictor) (out row, err error) {
 	for i := range m.seeds {
 		f := &forecast{make: make, ahead: m.ahead}
-		r, err := play.PlayWith(disturbedJob(d, m.seed+uint64(i), m.seconds),
+		r, err := play.Play(disturbedJob(d, m.seed+uint64(i), m.seconds),
 			[]decide.Policy{p}, f.withForecast)
 		if err != nil {
 			return out, err

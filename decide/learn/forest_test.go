@@ -72,12 +72,11 @@ func TestForestSplitsWhereVarianceIsLeast(t *testing.T) {
 	}
 }
 
-// Before there is a forest, a job has the median of its kind, else of its tenant, else of all; and
-// one that has done more than that has the mean of the past works above what it has done.
+// Before there is a forest, a job has the median of its kind, else of its tenant, else of all.
 func TestWorksOfFewJobs(t *testing.T) {
 	w := learn.NewWorks(1)
 	known := learn.Run{Tenant: "a", Kind: "x"}
-	if w.Predict(known) != 0 || w.Left(known, 5) != 5 {
+	if w.Predict(known) != 0 {
 		t.Error("something is predicted from nothing")
 	}
 	for _, work := range []float64{10, 30, 20} {
@@ -88,19 +87,14 @@ func TestWorksOfFewJobs(t *testing.T) {
 	w.Ended(learn.Run{Tenant: "b", Kind: "z"}, 0) // says nothing
 	for _, c := range []struct {
 		tenant, kind string
-		done, left   float64
+		work         float64
 	}{
-		{"a", "x", 0, 20},      // the median of the kind
-		{"a", "new", 0, 25},    // of the tenant: 10, 20, 30, 100
-		{"new", "new", 0, 30},  // of all
-		{"a", "x", 20, 10},     // exactly done: the mean of what is above is 30
-		{"a", "x", 15, 5},      // still below the prediction
-		{"a", "x", 30, 70},     // none of the kind is above: the tenant's 100
-		{"a", "x", 100, 900},   // none of the tenant is above: 1000
-		{"a", "x", 2000, 2000}, // none at all: as much again
+		{"a", "x", 20},     // the median of the kind
+		{"a", "new", 25},   // of the tenant: 10, 20, 30, 100
+		{"new", "new", 30}, // of all
 	} {
 		run := learn.Run{Tenant: c.tenant, Kind: c.kind}
-		if got := w.Left(run, c.done); math.Abs(got-c.left) > 1e-9 {
+		if got := w.Predict(run); math.Abs(got-c.work) > 1e-9 {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

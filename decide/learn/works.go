@@ -81,29 +81,6 @@ func (w *Works) Predict(r Run) float64 {
 	return portable.Exp(w.forest.Predict(w.features(r)))
 }
 
-// Left returns the work that is left of a job of which so much is done. Where that is as much as
-// was predicted, or more, it is thought to have as much in all as the mean of past jobs that had
-// more; and where there was none, as much again as is done.
-func (w *Works) Left(r Run, done float64) float64 {
-	if left := w.Predict(r) - done; left > 0 {
-		return left
-	}
-	for _, p := range w.relevantPasts(r) {
-		i, exact := slices.BinarySearch(p.sorted, done)
-		for exact && i < len(p.sorted) && p.sorted[i] == done { // as much is not more
-			i++
-		}
-		if more := p.sorted[i:]; len(more) > 0 {
-			sum := 0.0
-			for _, x := range more {
-				sum += x
-			}
-			return sum/float64(len(more)) - done
-		}
-	}
-	return done
-}
-
 // Median returns the median of the works of a job's kind, or else of its tenant, or else of all;
 // 0 = no job has ended.
 func (w *Works) Median(r Run) float64 {

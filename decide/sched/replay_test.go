@@ -2,13 +2,11 @@ package sched_test
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/shoal-ml/shoal/decide/sched"
@@ -43,12 +41,6 @@ func (o *outcome) mean() float64 {
 		sum += x
 	}
 	return sum / float64(len(o.hours))
-}
-
-// quantile returns what a part of the times from arrival to end do not exceed.
-func (o *outcome) quantile(p float64) float64 {
-	list := slices.Sorted(slices.Values(o.hours))
-	return list[min(int(p*float64(len(list))), len(list)-1)]
 }
 
 // running is a job in truth.
@@ -208,44 +200,6 @@ func readData(t testing.TB, names ...string) []byte {
 		t.Fatal(err)
 	}
 	return out.Bytes()
-}
-
-// withCurves gives jobs the measured speeds of models on A100, drawn by seed, such that a job takes
-// as long as before on the slots that it asks for, and all sizes of the curve.
-func withCurves(t testing.TB, jobs []sched.Job, seed uint64) []sched.Job {
-	t.Helper()
-	var curves []trace.Curve
-	for _, model := range []string{"bert", "deepspeech2", "gpt2", "inception3", "resnet50",
-		"vgg16"} {
-		text := readData(t, "elasticflow-throughputs", "A100", model+".csv")
-		list, _, err := trace.ReadCurves(model, bytes.NewReader(text), false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		curves = append(curves, list...)
-	}
-	random := rand.New(rand.NewPCG(seed, 100))
-	out := slices.Clone(jobs)
-	for i := range out {
-		j, c := &out[i], curves[random.IntN(len(curves))]
-		j.Speed, j.Sizes = nil, c.Sizes
-		for k, n := range c.Sizes {
-			j.Speed = append(j.Speed, sched.Point{Slots: n, Rate: c.Speeds[k]})
-		}
-		j.Min, j.Max = c.Sizes[0], c.Sizes[len(c.Sizes)-1]
-		j.Left.Mean *= j.Speed.Rate(j.Asked)
-		j.Asked = nearest(c.Sizes, j.Asked)
-	}
-	return out
-}
-
-// nearest returns the greatest of some sizes that is at most n, or the first.
-func nearest(sizes []int, n int) int {
-	i, found := slices.BinarySearchFunc(sizes, n, cmp.Compare[int])
-	if found {
-		return n
-	}
-	return sizes[max(i-1, 0)]
 }
 
 // oneHost returns a cluster whose slots are all on one host.

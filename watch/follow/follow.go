@@ -112,9 +112,6 @@ func CheckRunDir(dir string) error {
 		dir)
 }
 
-// Dir is the directory of the run, as an absolute path.
-func (f *Follower) Dir() string { return f.dir }
-
 // Poll asks the launcher, which may take 5 s, and reads what is new in the files, at a time. The
 // error is the cause of ctx; all else becomes a note of the run.
 func (f *Follower) Poll(ctx context.Context, now time.Time) error {

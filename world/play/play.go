@@ -123,12 +123,10 @@ type player struct {
 	look     func(o sense.Observation) sense.Observation
 }
 
-// Play plays a scenario from its start to its end. An error says what cannot be played.
-func Play(s *scenario.Scenario) (*Result, error) { return PlayWith(s, nil, nil) }
-
-// PlayWith is Play with policies of users, beside those of the scenario that change something else,
-// and where whoever decides sees after each step what look returns of the job; nil = as in Play.
-func PlayWith(s *scenario.Scenario, users []decide.Policy,
+// Play plays a scenario from its start to its end, with policies of users beside those of the
+// scenario that change something else. Whoever decides sees after each step what look returns of
+// the job; nil = all. An error says what cannot be played.
+func Play(s *scenario.Scenario, users []decide.Policy,
 	look func(o sense.Observation) sense.Observation) (*Result, error) {
 	p := &player{Scenario: s, look: look, asked: slices.Clone(s.Asked), begun: []string{"start"}}
 	c := s.Job

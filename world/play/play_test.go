@@ -24,7 +24,7 @@ func playText(t testing.TB, text string) *play.Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := play.Play(s)
+	r, err := play.Play(s, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestPoliciesDoNoHarm(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s\n%v", text, err)
 		}
-		r, err := play.Play(s)
+		r, err := play.Play(s, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,8 @@ func TestStepsTakeTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := play.Play(s); err == nil || !strings.Contains(err.Error(), "takes no time") {
+	if _, err := play.Play(s, nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "takes no time") {
 		t.Error(err)
 	}
 }
@@ -163,7 +164,8 @@ run 300 steps
 `
 	if s, err := scenario.Parse(text, play.PolicyNames(), ""); err != nil {
 		t.Fatal(err)
-	} else if _, err := play.Play(s); err == nil || !strings.Contains(err.Error(), "both change") {
+	} else if _, err := play.Play(s, nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "both change") {
 		t.Errorf("two policies of the batch: %v", err)
 	}
 	r := playText(t, strings.Replace(text, "kungfu ", "", 1))

@@ -239,7 +239,7 @@ func (o *options) playText(file, text, what string) (*play.Result, error) {
 		}
 		defer stop()
 	}
-	r, err := play.PlayWith(s, users, func(seen sense.Observation) sense.Observation {
+	r, err := play.Play(s, users, func(seen sense.Observation) sense.Observation {
 		if seen.Step%progressSteps == 0 {
 			o.progress.Count("playing steps of "+file, seen.Step, stepsOf(s, &seen))
 		}
