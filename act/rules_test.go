@@ -35,7 +35,7 @@ func (p scripted) Decide(o sense.Observation, _ decide.Twin,
 	if to.Setting.Batch = p.wants(o.Setting.Batch); to.Setting.Batch == 0 {
 		return decide.NoChange("it wants nothing"), state
 	}
-	return decide.Decision{To: &to, Because: strings.Repeat("“it wants so” ", 20)}, state
+	return decide.Decision{To: &to, Because: strings.Repeat("“it wants so” ", 40)}, state
 }
 
 // train trains by so many steps.

@@ -464,13 +464,13 @@ func TestJoiningHostKnowsTheSetting(t *testing.T) {
 // Texts of a change are cut to what a message may have, at the end of a character.
 func TestTextsOfChangesAreCut(t *testing.T) {
 	p := newOpenPair(t)
-	long := strings.Repeat("ä", 200)
+	long := strings.Repeat("ä", setting.MaxText)
 	p.mustChange("A", setting.Setting{Batch: 32}, setting.Change{Phase: setting.Entered,
 		Policy: long, Because: "\xff" + long, Alternatives: []string{long, "b", "c", "d"}})
 	p.endStep(1, 0, 1, 2, 3)
 	c := p.agents["B"].State().Trial
-	if c == nil || c.Policy != strings.Repeat("ä", 78)+"…" || len(c.Alternatives) != 3 ||
-		c.Because != "?"+strings.Repeat("ä", 78)+"…" {
+	cut := strings.Repeat("ä", setting.MaxText/2-2) + "…"
+	if c == nil || c.Policy != cut || len(c.Alternatives) != 3 || c.Because != "?"+cut {
 		t.Errorf("B knows of %+v", c)
 	}
 }

@@ -90,7 +90,7 @@ type Change struct {
 const Routes = "routes"
 
 // MaxText is the number of bytes of a text in a Change at most.
-const MaxText = 160
+const MaxText = 400
 
 // Diff returns the parts in which two settings differ, in text form: as s has them, and as o has
 // them. A part that one of them leaves as the program states is in the text of the other alone.

@@ -373,16 +373,16 @@ func FuzzWith(f *testing.F) {
 
 // Texts of a change are cut at the end of a character, and a change that is cut can be.
 func TestCut(t *testing.T) {
-	long := strings.Repeat("ä", 200)
+	long := strings.Repeat("ä", setting.MaxText)
 	c := setting.Change{Phase: setting.Entered, Policy: long, Because: "\xff" + long,
 		Alternatives: []string{long, "b", "c", "d"}}
 	if c.Validate() == nil {
 		t.Error("a change with long texts passes")
 	}
 	got := c.WithShortTexts()
-	if err := got.Validate(); err != nil || got.Policy != strings.Repeat("ä", 78)+"…" ||
-		got.Because != "?"+strings.Repeat("ä", 78)+"…" || len(got.Alternatives) != 3 ||
-		len(c.Alternatives) != 4 {
+	cut := strings.Repeat("ä", setting.MaxText/2-2) + "…"
+	if err := got.Validate(); err != nil || got.Policy != cut || got.Because != "?"+cut ||
+		len(got.Alternatives) != 3 || len(c.Alternatives) != 4 {
 		t.Errorf("cut: %+v, %v", got, err)
 	}
 	unclean := setting.Change{Because: "a\nb\x1b[2Jc"}

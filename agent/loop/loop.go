@@ -195,7 +195,7 @@ func (l *Loop) reportOpenLevers(o sense.Observation) {
 	if o.Levers.Batch.IsOpen() {
 		list = append(list, fmt.Sprintf("batch %v", o.Levers.Batch))
 	} else {
-		notes = append(notes, setting.WhyBatchClosed)
+		notes = append(notes, "the batch stays, as the program gives no range for it")
 	}
 	if o.Levers.Size.IsOpen() {
 		list = append(list, fmt.Sprintf("size %v", o.Levers.Size))

@@ -154,13 +154,13 @@ func TestMeshIsTold(t *testing.T) {
 	}
 }
 
-// People are told that the batch is closed, what opens it, and that nothing does under a Trainer.
+// People are told that the batch stays, and why.
 func TestClosedBatchIsTold(t *testing.T) {
 	j := newJob()
 	j.batch = setting.Range{}
 	runLooks(newLoop(t, j, act.Auto), j, 2)
-	if len(j.told) != 1 || !strings.Contains(j.told[0], "batch_range=(least, most)) opens it; "+
-		"under the Trainer of transformers") {
+	if len(j.told) != 1 || j.told[0] !=
+		"what may change: shares of work; the batch stays, as the program gives no range for it" {
 		t.Errorf("people were told %q", j.told)
 	}
 }

@@ -51,7 +51,6 @@ type demoStory struct {
 	joins   map[int]time.Duration // by number of the new worker, from the order to its first step
 	ended   []map[string]float64  // the last report of each worker
 	changes []setting.Change      // of how the job trains, in order, each as it was last seen
-	lines   []string              // about these, which were not told yet
 	slowed  bool                  // a worker became slow
 }
 
@@ -71,9 +70,7 @@ func (s *demoStory) play(ctx context.Context, dir string) error {
 	}
 	if err == nil && s.slows {
 		if err = s.waitForShare(ctx, j, demoSlowAt); err == nil {
-			if err = s.slowMember(j); err == nil {
-				err = s.printChanges(ctx, j)
-			}
+			err = s.slowMember(j)
 		}
 	}
 	var unknown *control.Unknown
@@ -141,16 +138,11 @@ func randomMember(j *control.Job) (w api.Worker, ok bool) {
 	return members[rand.IntN(len(members))], true
 }
 
-// addChange records that a change of how the job trains begins or ends. It does not wait: the
-// engine's thread calls it.
+// addChange records that a change of how the job trains begins or ends, of which the launcher
+// tells. It does not wait: the engine's thread calls it.
 func (s *demoStory) addChange(c setting.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.Phase.IsEnd() {
-		s.lines = append(s.lines, newDemoChange(c).measured())
-	} else {
-		s.lines = append(s.lines, fmt.Sprintf("work moves after step %d: %s", c.Step, c.Reason()))
-	}
 	for i := range s.changes {
 		if s.changes[i].Name() == c.Name() {
 			s.changes[i] = c
@@ -158,25 +150,6 @@ func (s *demoStory) addChange(c setting.Change) {
 		}
 	}
 	s.changes = append(s.changes, c)
-}
-
-// printChanges tells of changes until the job ends, which is control.ErrEnded.
-func (s *demoStory) printChanges(ctx context.Context, j *control.Job) error {
-	return cli.Poll(ctx, func() (bool, error) {
-		s.mu.Lock()
-		lines := s.lines
-		s.lines = nil
-		s.mu.Unlock()
-		for _, line := range lines {
-			s.tell(line)
-		}
-		err := j.Refresh(ctx)
-		var refusal *control.Refusal
-		if errors.As(err, &refusal) {
-			err = control.ErrEnded
-		}
-		return false, err
-	})
 }
 
 // orderWorkers asks the job for demoJoiners more workers. It waits for the launcher's answer, and
