@@ -128,9 +128,13 @@ func (h *hello) checkVersion(version string) error {
 }
 
 // checkJob returns a refusal for agents of other jobs, else nil; a newcomer may leave the name to
-// the token.
-func (h *hello) checkJob(job string) error {
-	if h.Job != job && (h.Job != "" || h.Want != wantJoin) {
+// the token, unless Refuse of the config says why not.
+func (h *hello) checkJob(config *Config) error {
+	job, any := config.Job, h.Job == "" && h.Want == wantJoin
+	if any && config.Refuse != "" {
+		return refusef("%s", config.Refuse)
+	}
+	if h.Job != job && !any {
 		return refusef(
 			"this is job %q and not %q: use the address and the token of the job that you mean",
 			job, sanitize(h.Job))

@@ -65,6 +65,17 @@ func TestJoinRefused(t *testing.T) {
 	}
 }
 
+// TestJoinWithoutAName: who names no job is told why where that is refused, and who names it joins.
+func TestJoinWithoutAName(t *testing.T) {
+	j := newJob(t, Config{Refuse: "this is no job"})
+	config := j.newcomerConfig()
+	_, err := Join(t.Context(), j.a.Addr(), j.a.Token(time.Minute), config,
+		fabrictest.NewRecorder(t))
+	wantError(t, err, "a refused: this is no job")
+	config.Job = "digits"
+	j.join(config, fabrictest.NewRecorder(t))
+}
+
 // TestJoinElsewhere: who joins at an address where no agent listens is told so, whatever is there.
 func TestJoinElsewhere(t *testing.T) {
 	j := newJob(t, Config{})

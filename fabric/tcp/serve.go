@@ -154,7 +154,7 @@ func (m *Network) serveHello(s *stream, who identity, at *pendingConn) (taken bo
 	if err := h.checkVersion(m.config.Version); err != nil {
 		return false, m.asRefusal(err)
 	}
-	if err := h.checkJob(m.config.Job); err != nil {
+	if err := h.checkJob(&m.config); err != nil {
 		return false, m.asRefusal(err)
 	}
 	taken, err = m.serveWant(s, who, h, at)

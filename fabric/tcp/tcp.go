@@ -33,6 +33,9 @@ type Config struct {
 	Advertise string
 	// Job is the name of the job. An agent that joins may leave it empty to take any.
 	Job string
+	// Refuse is why one that joins and names no job is not let in, as where something else than a
+	// job has the links; "" = it is.
+	Refuse string
 	// Version is that of shoal. All agents must have the same.
 	Version string
 	// Authority is what Network.Authority has returned of an earlier job of that name, for one that

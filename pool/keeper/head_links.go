@@ -23,6 +23,12 @@ import (
 // linkName returns the name under which the keepers of a pool are linked.
 func linkName(pool string) string { return "pool-" + pool }
 
+// noJob returns what is said to who wants to join a pool as if it was a job.
+func noJob(pool string) string {
+	return fmt.Sprintf("this is the pool %s, and no job: a host joins it with shoal pool join",
+		pool)
+}
+
 // tokenLife is how long hosts can join with a token; renewToken is after which time the next one is
 // made.
 const (
@@ -53,7 +59,8 @@ func (k *keeper) listen() error {
 	}
 	k.ready = make(chan struct{})
 	network, err := tcp.Create(tcp.Config{Job: linkName(k.Name), Name: fabric.Host(k.Host),
-		Listen: k.Listen, Version: version.Version, Authority: k.Authority}, headHandler{k})
+		Listen: k.Listen, Version: version.Version, Authority: k.Authority,
+		Refuse: noJob(k.Name)}, headHandler{k})
 	if err != nil {
 		return err
 	}

@@ -144,7 +144,7 @@ func (g *guest) session(ctx context.Context, again bool, welcomed func()) error 
 		welcome: make(chan struct{}, 1)}
 	network, err := tcp.Join(ctx, g.Config.Join, token, tcp.Config{Job: linkName(g.Name),
 		Name: fabric.Host(g.Host), Listen: g.Listen, Version: version.Version,
-		Unreachable: unreachable(g.Notes, g.Config.Join)}, s)
+		Refuse: noJob(g.Name), Unreachable: unreachable(g.Notes, g.Config.Join)}, s)
 	if err != nil {
 		return err
 	}
