@@ -127,7 +127,8 @@ func FuzzHello(f *testing.F) {
 			}
 			return
 		}
-		for _, err := range []error{h.checkVersion("1.0"), h.checkJob(&Config{Job: "digits"}), CheckName(h.Name),
+		for _, err := range []error{h.checkVersion("1.0"),
+			h.checkJob(&Config{Job: "digits"}), CheckName(h.Name),
 			a.checkProof(time.Unix(h.Expires, 0), h.Proof, state, time.Now())} {
 			if err != nil && sanitize(err.Error()) == "" {
 				t.Fatal("an error without words")

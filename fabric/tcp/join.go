@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -114,9 +115,12 @@ func (m *Network) becomeMember(ctx context.Context, address string, t token,
 	}
 	if silent := (net.Error)(nil); errors.Is(err, syscall.ECONNREFUSED) ||
 		ctx.Err() == nil && errors.As(err, &silent) && silent.Timeout() {
-		return nil, errUnreachable{fmt.Errorf("no host of a job answers there; it may have ended, "+
-			"or listen at another address or port (shoal ps --json on its host has it as "+
-			"\"join\"), or a firewall is between: %w", err)}
+		if silent != nil {
+			err = os.ErrDeadlineExceeded // the error itself has another port each time
+		}
+		return nil, errUnreachable{fmt.Errorf("no host of a job or a pool answers there; it may "+
+			"have ended, or listen at another address or port (shoal ps --json on its host has it "+
+			"as \"join\", shoal pool ls --json as \"address\"), or a firewall is between: %w", err)}
 	}
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return nil, errUnreachable{err} // no route, or no network

@@ -135,7 +135,7 @@ func TestJoinWaits(t *testing.T) {
 	config, told := j.newcomerConfig(), 0
 	config.Unreachable = func(attempts int, why error) {
 		told++
-		wantError(t, why, "no host of a job answers there", "connection refused")
+		wantError(t, why, "no host of a job or a pool answers there", "connection refused")
 		if attempts != told {
 			t.Errorf("attempt %d is told as attempt %d", told, attempts)
 		}

@@ -108,11 +108,12 @@ func (a *authority) checkProof(expires time.Time, proof []byte, state tls.Connec
 	}
 	if !hmac.Equal(proof, want) {
 		return errors.New(
-			"the token is not one of this job: make one where the job is led, with shoal token")
+			"the token is not one of this job: make one where the job is led, with shoal token, " +
+				"or copy that of the pool again")
 	}
 	if now.After(expires) {
 		return fmt.Errorf("the token expired at %s, and it is %s here: make a new one where the "+
-			"job is led, with shoal token",
+			"job is led, with shoal token, or copy that of the pool again",
 			expires.UTC().Format(time.DateTime), now.UTC().Format(time.DateTime))
 	}
 	return nil

@@ -63,11 +63,15 @@ func Join(ctx context.Context, c Config, started func()) error {
 	g.group.Go("report of this host", func(ctx context.Context) error {
 		return g.host.reports(ctx, g.report)
 	})
+	var kept error
 	g.group.Go("keep the host", func(ctx context.Context) error {
 		g.host.find(ctx)
-		return g.keep(ctx, started)
+		kept = g.keep(ctx, started)
+		return kept
 	})
-	err = g.group.Wait()
+	if err = g.group.Wait(); kept != nil {
+		err = kept // without the name of a goroutine
+	}
 	if no := refusedError(""); errors.As(err, &no) {
 		return &pool.UsageError{Msg: string(no)}
 	}
