@@ -36,7 +36,6 @@ from shoal._trainers.batches import (
 from shoal._trainers.checkpoints import read_place, write_once, write_place
 from shoal._trainers.gathered import concatenate, sum_scaled
 from shoal._live.object_collectives import allgather_objects
-from shoal._runtime.log import log_line
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
 
@@ -378,12 +377,6 @@ class _TrainLoader(_Loader):
             raise RuntimeError(
                 "gradient_accumulation_steps was changed after prepare(), and the batch of a job"
                 " stays as it was there: set it before"
-            )
-        if self.job.released and self.job.first:
-            log_line(
-                "the job was stopped, and its program ends with this loop over an epoch, which has"
-                " no step: nothing behind the loop over epochs is run. `if shoal.join().released:"
-                " break` at its end has rank 0 run that"
             )
         with self._active():
             try:

@@ -6,11 +6,13 @@ import os
 import pathlib
 import re
 import signal
+import types
 
 import pytest
 
 import running_job
 from running_job import check_results, results
+from shoal._live.epochs import End, Epochs
 
 pytest.importorskip("numpy")
 WORKER = pathlib.Path(__file__).with_name("elastic_numpy.py")
@@ -161,3 +163,16 @@ job.leave()
 def test_an_input_stays_as_it_is_also_on_a_worker_without_samples(launch):
     """With `out`, a gradient of weight 0 is not set to zeros."""
     assert len(results(launch(4, IDLE))) == 4
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_stopped_program_that_ends_with_its_loop_says_so(capsys, first):
+    """A program that loops over the epochs itself ends with its next loop when the job is stopped.
+    Rank 0 says how what is behind those loops is run.
+    """
+    job = types.SimpleNamespace(released=True, first=first)
+    epochs = Epochs(job, types.SimpleNamespace(register=lambda *args, **options: None))
+    with pytest.raises(SystemExit) as ended:
+        epochs.begin_loop(End(None, None))
+    assert ended.value.code == 0
+    assert ("if shoal.join().released: break" in capsys.readouterr().err) == first

@@ -143,9 +143,17 @@ class Epochs:
         """Note which kind of loop begins, and set the `epochs` of an `end` of one epoch.
 
         The program of a worker that the job has released ends here, with SystemExit: it would go
-        through all epochs that remain without a step.
+        through all epochs that remain without a step. The first worker, which runs what is behind
+        the loops of a job that was stopped, says so.
         """
         if end.each_loop_is_epoch and self._job.released:
+            if self._job.first:
+                log_line(
+                    "the job was stopped, and its program ends with this loop over an epoch, which"
+                    " has no step: nothing behind the loop over epochs is run. `if"
+                    " shoal.join().released: break` at its end has rank 0 run that; so has `for"
+                    " epoch in loader.epochs(…)`, with shoal.torch.loader"
+                )
             raise SystemExit(0)
         self._loop_is_epoch = end.each_loop_is_epoch
         if end.each_loop_is_epoch:
