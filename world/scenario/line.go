@@ -79,7 +79,8 @@ var (
 	times = []unit{{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}}
 	sizes = []unit{{"B", 1}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 1 << 10},
 		{"MiB", 1 << 20}, {"GiB", 1 << 30}}
-	rates = []unit{{"kbit", 1e3 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}}
+	rates = []unit{{"kbit", 1e3 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {"kbit/s", 1e3 / 8},
+		{"Mbit/s", 1e6 / 8}, {"Gbit/s", 1e9 / 8}}
 	part  = []unit{{"%", 0.01}}
 	fold  = []unit{{"x", 1}}
 	plain = []unit{{"", 1}}
@@ -100,7 +101,7 @@ func (l *line) parseQuantity(word, what string, units []unit) float64 {
 	if l.err != nil {
 		return 0
 	}
-	digits := strings.TrimRight(word, "BkKMGTibtsumnhx%")
+	digits := strings.TrimRight(word, "BkKMGTibtsumnhx%/")
 	for _, u := range units {
 		if word != digits+u.name {
 			continue

@@ -234,7 +234,7 @@ func TestRefusals(t *testing.T) {
 // A what-if changes the job from its start, and an error says what can be changed.
 func TestWhatIfs(t *testing.T) {
 	s, err := scenario.Parse(whole, policies,
-		" size=3,batch=512, link h2=100Mbit, link=10Gbit, slow h1 = 2x,policy=none")
+		" size=3,batch=512, link h2=100Mbit, link=10Gbit/s, slow h1 = 2x,policy=none")
 	if err != nil {
 		t.Fatal(err)
 	}
