@@ -23,8 +23,8 @@ func NewLimitCommand() *cobra.Command {
 as you say. It counts from now on, also for hosts that join later. RATE is what one host sends to
 all others together, such as 100Mbit/s or 12.5MB/s; none ends the limit.
 
-Gradients and the state of new workers are held to it, and the words with which hosts keep the job
-together are not. The job must run on several hosts, or be open to others.`, cli.ExitCodes,
+Gradients and the state of new workers are held to it. The messages by which the hosts agree on who
+is in the job, and on what counts, are not. The job must run on several hosts, or be open to others.`, cli.ExitCodes,
 			"several-hosts"),
 		Example: `  shoal limit train 100Mbit/s
   shoal limit train none

@@ -31,11 +31,15 @@ of a job, and when it ends, is shown where the job has said how many steps it ha
 same command have ended before.
 
   state      what the job does
-  waiting    it has no slots yet
+  waiting    it has no slots
   starting   its processes are being started
   running    it has the workers that it is to have
   resizing   it gets another number of workers when its step ends
-  parked     it was ended at a checkpoint, and goes on from there when it gets slots`,
+  parking    it makes a checkpoint, at which it is ended
+  parked     it was ended there, and goes on when it gets slots; after shoal park, by shoal resume
+  stopping   somebody has asked for its end
+
+With --all also jobs that are over are shown: ended, failed and stopped.`,
 			cli.ExitCodes, "pool"),
 		Example: `  shoal queue
   shoal queue --all          also jobs that are over
