@@ -47,6 +47,16 @@ func Path() (string, error) {
 	return dir, checkPrivate(dir)
 }
 
+// CheckSocket fails for a path that is too long for that of a Unix socket. It is pure.
+func CheckSocket(path string) error {
+	const most = 103 // without the NUL
+	if len(path) > most {
+		return fmt.Errorf("rundir: the socket path %s has %d bytes, but the kernel takes %d; set "+
+			"XDG_RUNTIME_DIR to a folder with a shorter path", path, len(path), most)
+	}
+	return nil
+}
+
 // Environ returns the environment of this process for the programs of a job, which is without
 // Variable: a job that such a program runs lies where it would have without the pool.
 func Environ() []string {

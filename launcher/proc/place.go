@@ -15,9 +15,6 @@ import (
 	"github.com/shoal-ml/shoal/internal/rundir"
 )
 
-// maxSocketPath is the room for a path in a Unix socket address, without its NUL.
-const maxSocketPath = 103
-
 // Place is what a run keeps outside of its run directory while it lives: the paths of its sockets,
 // and a lock, which the kernel releases when the launcher dies. All lie in a directory that only
 // the user can enter. Its fields are not changed, so any goroutine may call its methods; Close is
@@ -37,9 +34,8 @@ func NewPlace(dir string) (*Place, error) {
 	var id [6]byte
 	rand.Read(id[:])
 	p := &Place{Run: hex.EncodeToString(id[:]), dir: dir}
-	if n := len(p.Socket()); n > maxSocketPath {
-		return nil, fmt.Errorf("proc: the socket path %s has %d bytes, but the kernel takes %d; "+
-			"set XDG_RUNTIME_DIR to a folder with a shorter path", p.Socket(), n, maxSocketPath)
+	if err := rundir.CheckSocket(p.Socket()); err != nil {
+		return nil, err
 	}
 	// The file is locked before it gets its name: if a lock with a name is free, its launcher is
 	// dead.

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,6 +95,20 @@ func TestKeeperDoesNotAnswer(t *testing.T) {
 	defer stopped.Close()
 	_, err = request(context.Background(), time.Millisecond, "lab", PathQueue, nil)
 	if err == nil || !strings.Contains(err.Error(), "lab has not answered for 1ms") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A socket whose path is too long is called that.
+func TestSocketPathIsTooLong(t *testing.T) {
+	h := newHost1(t)
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", long)
+	k := h.start(h.record)
+	if err := <-k.ended; err == nil || !strings.Contains(err.Error(), "a shorter path") {
 		t.Errorf("got %v", err)
 	}
 }

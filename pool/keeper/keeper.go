@@ -262,6 +262,9 @@ func (k *keeper) open(ctx context.Context) error {
 // serveTools answers tools on the socket of a pool, on goroutines of g, until g ends.
 func serveTools(g *group.Group, name string, h http.Handler) error {
 	socket, err := Socket(name)
+	if err == nil {
+		err = rundir.CheckSocket(socket)
+	}
 	if err != nil {
 		return err
 	}
