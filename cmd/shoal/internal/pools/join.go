@@ -66,10 +66,16 @@ func keeperLinks(dir, host string) (keeper.Links, error) {
 	authority, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		authority, err = nil, nil
+	} else if err == nil {
+		_, err = tcp.NewToken(authority, cli.TokenLife)
+	}
+	if err != nil {
+		return keeper.Links{}, fmt.Errorf("%s cannot be used: %w: remove it, and have hosts join "+
+			"again with a token", path, err)
 	}
 	return keeper.Links{Machine: id, Authority: authority, KeepAuthority: func(b []byte) error {
 		return durable.WriteSecret(path, b)
-	}}, err
+	}}, nil
 }
 
 // inviter returns what writes tokens to a file, and tells people at first how hosts join.
