@@ -185,6 +185,8 @@ def _least_and_most(workers: Union[int, Tuple[int, int]]) -> Tuple[int, int]:
         raise TypeError(
             f"workers={workers!r}: give a number, or the least and the largest, such as (1, 4)"
         ) from None
+    if least < 1:
+        raise ValueError(f"workers={workers!r}: a job has 1 worker or more")
     if least > most:
         raise ValueError(
             f"workers={workers!r}: the least number is above the largest; write ({most}, {least})"
