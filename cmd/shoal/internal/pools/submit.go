@@ -61,7 +61,8 @@ Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop
 			}
 			dir, err := os.Getwd()
 			if err != nil {
-				return err
+				return fmt.Errorf("the folder in which the job is to run: %w: go to one that is "+
+					"there", err)
 			}
 			var a pool.Answer
 			if err := call(cmd.Context(), f.pool, keeper.PathSubmit, keeper.Request{
