@@ -14,8 +14,9 @@ import (
 
 // Write writes a file of mode 0644 with one rename, and returns when its bytes are on the disk; for
 // its name Sync of the folder has to follow. Several callers may write one file at once; one of
-// them wins. After an error the file is as it was. It refuses a path that leads to something else
-// than a file, such as /dev/null: the rename would put a file in the place of that.
+// them wins. After an error the file is as it was. It refuses what is something else than a
+// file, such as /dev/null, and links, such as /dev/stdout: the rename would put a file in the place
+// of that.
 func Write(path string, text []byte) error { return write(path, text, 0o644) }
 
 // WriteSecret writes a file as Write does, of mode 0600.
@@ -23,7 +24,7 @@ func WriteSecret(path string, text []byte) error { return write(path, text, 0o60
 
 // write writes a file of some mode.
 func write(path string, text []byte, mode os.FileMode) error {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is no regular file; name another one to write", path)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")

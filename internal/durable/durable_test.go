@@ -61,17 +61,23 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestWriteRefuses has a pipe, a link to one, and a folder in the place of a file: they stay.
+// TestWriteRefuses has a pipe, links to it and to a file, and a folder in the place of a file.
+// They stay.
 func TestWriteRefuses(t *testing.T) {
 	dir := t.TempDir()
 	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
+	fileLink, file := filepath.Join(dir, "file link"), filepath.Join(t.TempDir(), "file")
+	if err := errors.Join(durable.Write(file, []byte("old")),
+		os.Symlink(file, fileLink)); err != nil {
+		t.Fatal(err)
+	}
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink("pipe", link); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{pipe, link, dir} {
+	for _, path := range []string{pipe, link, fileLink, dir} {
 		before, err := os.Lstat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -84,7 +90,7 @@ func TestWriteRefuses(t *testing.T) {
 			t.Errorf("%s was %v, and is %v: %v", path, before.Mode(), now, err)
 		}
 	}
-	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 3 {
 		t.Errorf("%v, %v", list, err)
 	}
 }

@@ -128,6 +128,7 @@ def test_tuples_of_several_types():
         (["none.py:chain", "-o", "none/m.json"], 2, "there is no folder none: make it first"),
         (["model:chain", "-o", "."], 2, "-o .: it is a folder; name a file in it"),
         (["model:chain", "-o", "pipe"], 2, "-o pipe: it is no regular file; name another one"),
+        (["model:chain", "-o", "link"], 2, "-o link: it is no regular file; name another one"),
         (["model:chain", "--device-name", "a 100"], 2, "'a 100' names no kind of device"),
         (["model:chain", "--device-name", ""], 2, "'' names no kind of device"),
         (["model:chain", "--sample", "model:mistaken"], 1, "layers.0 (Sequential): RuntimeError"),
@@ -136,6 +137,7 @@ def test_tuples_of_several_types():
 def test_refusals(program, capsys, words, code, said):
     """What is wrong is named, and nothing is written."""
     os.mkfifo(program / "pipe")
+    (program / "link").symlink_to("model.py")
     chain, *options = words
     every = [chain, "--sample", "model:fetch", "--micro", "1", "--device", "cpu", "-o", "m.json"]
     try:

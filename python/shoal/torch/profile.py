@@ -194,7 +194,8 @@ def check_writable(path: str) -> None:
     try:
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, "it is a folder; name a file in it")
-        if os.path.exists(path) and not os.path.isfile(path):  # a file would take its place
+        if os.path.islink(path) or os.path.exists(path) and not os.path.isfile(path):
+            # A file would take its place.
             raise OSError(errno.EINVAL, "it is no regular file; name another one")
         with open(beside, "x", encoding="utf-8"):
             pass
