@@ -127,6 +127,9 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 			}
 			return "", nil, nil, notHere(ctx, name, err)
 		}
+		if dir, err = runOfPooled(ctx, name, dir); err != nil {
+			return "", nil, nil, err
+		}
 	} else if dir, err = filepath.Abs(name); err != nil {
 		return "", nil, nil, err
 	} else if err := follow.CheckRunDir(dir); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
+	"github.com/shoal-ml/shoal/watch/follow"
 )
 
 // What the pools of this host say of their jobs. One goroutine runs what is here, that of the
@@ -65,6 +66,23 @@ func notHere(ctx context.Context, name string, err error) error {
 	}
 	return fmt.Errorf("job %s of pool %s is %s, and has no workers now; shoal explain %[1]s says "+
 		"why", name, found.Pool, v.State)
+}
+
+// runOfPooled returns the directory of the run of a name, of which dir is the newest. That is of
+// another job where a pool has one of this name, and the run is of one with a number behind it.
+func runOfPooled(ctx context.Context, name, dir string) (string, error) {
+	found, is := keeper.FindJob(ctx, name)
+	record, err := launcher.ReadRecord(dir)
+	if !is || err != nil || record.Spec.Name == name {
+		return dir, nil
+	}
+	if other, is := keeper.FindJob(ctx, record.Spec.Name); !is || other.Job.Dir != dir {
+		return dir, nil
+	}
+	if err := follow.CheckRunDir(found.Job.Dir); err != nil {
+		return "", notHere(ctx, name, err)
+	}
+	return found.Job.Dir, nil
 }
 
 // poolEntry is a decision of a pool about a job, as shoal explain --json prints it.
