@@ -95,8 +95,8 @@ func (r *leader) adoptGroups(reports map[string]wire.Report) {
 // also accepts a place in the data that a worker has stated.
 func (r *leader) adoptCalls(reports map[string]wire.Report) {
 	taken := map[ticket]bool{}
-	for _, f := range r.batches {
-		for _, s := range f.sets {
+	for _, b := range r.batches {
+		for _, s := range b.sets {
 			for _, p := range s.Calls {
 				taken[ticketOf(p)] = true
 			}

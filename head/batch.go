@@ -74,22 +74,22 @@ func (r *leader) applyFlags(c *collective.Call) {
 // up to one that does not say More commits together.
 func (r *leader) addBatches(sets []collective.Ready) {
 	r.withdrawStaleEarly(sets)
-	var f *batch
+	var b *batch
 	for _, s := range sets {
 		if s.Err == nil && s.Calls[0].Call.Step && !r.coversMembers(s.Calls) {
 			s.Err = errPartial
 		}
-		if f == nil {
-			f = wire.PopOrNew(&r.agent.pool.batches)
-			r.batches = append(r.batches, f)
+		if b == nil {
+			b = wire.PopOrNew(&r.agent.pool.batches)
+			r.batches = append(r.batches, b)
 		}
-		from := len(f.calls)
-		f.calls = append(f.calls, s.Calls...)
-		f.sets = append(f.sets,
-			collective.Ready{Calls: f.calls[from:len(f.calls):len(f.calls)], Err: s.Err})
+		from := len(b.calls)
+		b.calls = append(b.calls, s.Calls...)
+		b.sets = append(b.sets,
+			collective.Ready{Calls: b.calls[from:len(b.calls):len(b.calls)], Err: s.Err})
 		if s.Err != nil || !s.Calls[0].Call.More {
-			f.step = s.Err == nil && s.Calls[0].Call.Step
-			f = nil
+			b.step = s.Err == nil && s.Calls[0].Call.Step
+			b = nil
 		}
 	}
 	r.dispatchFree()
@@ -116,46 +116,46 @@ func (r *leader) coversMembers(calls []*collective.Posted) bool {
 // is under way or waits longer. So what a worker has posted happens in its order.
 func (r *leader) dispatchFree() {
 	clear(r.busy)
-	for i, f := range r.batches {
-		if f.number == 0 && !f.hasCallOfAny(r.busy) {
-			r.dispatch(f)
+	for i, b := range r.batches {
+		if b.number == 0 && !b.hasCallOfAny(r.busy) {
+			r.dispatch(b)
 		}
 		if i < len(r.batches)-1 {
-			f.addWorkersTo(r.busy)
+			b.addWorkersTo(r.busy)
 		}
 	}
 }
 
 // dispatch gives a batch its number and has its hosts execute it. A batch that this host alone
 // executes is only marked: it is executed when it is committed.
-func (r *leader) dispatch(f *batch) {
+func (r *leader) dispatch(b *batch) {
 	var before []string
-	if f.replaces != 0 {
-		before = slices.Clone(f.hosts)
+	if b.replaces != 0 {
+		before = slices.Clone(b.hosts)
 	}
-	r.findHosts(f)
+	r.findHosts(b)
 	for _, h := range before { // that have no part in what is left of it
-		if !slices.Contains(f.hosts, h) {
-			r.send(h, wire.Drops{Batch: f.replaces})
+		if !slices.Contains(b.hosts, h) {
+			r.send(h, wire.Drops{Batch: b.replaces})
 		}
 	}
 	told := 0
-	if a := r.early; a != nil && a.isPrefixOf(f.sets) {
-		f.number, told, r.early = a.number, a.sets, nil
+	if a := r.early; a != nil && a.isPrefixOf(b.sets) {
+		b.number, told, r.early = a.number, a.sets, nil
 	}
-	if f.number == 0 {
-		f.number = r.nextBatchID()
+	if b.number == 0 {
+		b.number = r.nextBatchID()
 	}
-	f.waiting, f.proof = f.waiting[:0], digest.Proof{}
-	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.isReshape() &&
-		!f.hasCallInPieces(); f.here {
-		if f.replaces != 0 {
-			r.sendDrops(f)
+	b.waiting, b.proof = b.waiting[:0], digest.Proof{}
+	if b.here = len(b.hosts) == 1 && b.hosts[0] == r.agent.cfg.Self && !b.isReshape() &&
+		!b.hasCallInPieces(); b.here {
+		if b.replaces != 0 {
+			r.sendDrops(b)
 		}
 		return
 	}
-	f.waiting = append(f.waiting, f.hosts...)
-	r.requestExecution(f, f.sets[told:], false)
+	b.waiting = append(b.waiting, b.hosts...)
+	r.requestExecution(b, b.sets[told:], false)
 }
 
 // nextBatchID counts a batch and returns its number.
@@ -166,14 +166,14 @@ func (r *leader) nextBatchID() BatchID {
 
 // requestExecution has the hosts of a batch execute some of its sets; more says that others follow.
 // The payload is made in r.agent.scratch.
-func (r *leader) requestExecution(f *batch, sets []collective.Ready, more bool) {
+func (r *leader) requestExecution(b *batch, sets []collective.Ready, more bool) {
 	e := &r.agent.scratch.exec
-	e.Batch, e.Replaces, e.Without, e.More = f.number, f.replaces, r.undecidedLosses(), more
-	e.Hosts, e.Sets = wire.CopyInto(e.Hosts, f.hosts), wire.WithLength(e.Sets, len(sets))
+	e.Batch, e.Replaces, e.Without, e.More = b.number, b.replaces, r.undecidedLosses(), more
+	e.Hosts, e.Sets = wire.CopyInto(e.Hosts, b.hosts), wire.WithLength(e.Sets, len(sets))
 	for i, s := range sets {
-		r.fillSet(&e.Sets[i], f.hosts, s)
+		r.fillSet(&e.Sets[i], b.hosts, s)
 	}
-	for _, h := range f.hosts {
+	for _, h := range b.hosts {
 		r.send(h, e)
 	}
 }
@@ -213,40 +213,40 @@ func (r *leader) fillSet(set *wire.Set, hosts []string, s collective.Ready) {
 	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, hostCount, s.MaxBytes())
 }
 
-// findHosts fills f.hosts in with the hosts that execute a batch: those of its workers, and of one
+// findHosts fills b.hosts in with the hosts that execute a batch: those of its workers, and of one
 // with collectives of the world those of all members, so that a commit means that each of them has
 // the result.
-func (r *leader) findHosts(f *batch) {
-	f.hosts = f.hosts[:0]
-	for _, s := range f.sets {
+func (r *leader) findHosts(b *batch) {
+	b.hosts = b.hosts[:0]
+	for _, s := range b.sets {
 		for _, p := range s.Calls {
-			r.addHost(f, r.home[p.Worker])
+			r.addHost(b, r.home[p.Worker])
 		}
 	}
-	if f.hasWorldCollective() {
+	if b.hasWorldCollective() {
 		next := r.machine.View().Members
 		for i, m := range r.state.View.Members {
 			still := i < len(next) && next[i].Worker == m.Worker
 			if still || slices.ContainsFunc(next, func(n topo.Member) bool {
 				return n.Worker == m.Worker
 			}) {
-				r.addHost(f, cmp.Or(m.Host, r.home[m.Worker]))
+				r.addHost(b, cmp.Or(m.Host, r.home[m.Worker]))
 			}
 		}
 	}
-	slices.Sort(f.hosts)
+	slices.Sort(b.hosts)
 }
 
 // addHost adds a host to those of a batch, unless it is lost.
-func (r *leader) addHost(f *batch, host string) {
-	if !slices.Contains(f.hosts, host) && r.peers[host] != nil {
-		f.hosts = append(f.hosts, host)
+func (r *leader) addHost(b *batch, host string) {
+	if !slices.Contains(b.hosts, host) && r.peers[host] != nil {
+		b.hosts = append(b.hosts, host)
 	}
 }
 
 // addWorkersTo adds the workers whose calls are in the batch to a set.
-func (f *batch) addWorkersTo(set map[topo.WorkerID]bool) {
-	for _, s := range f.sets {
+func (b *batch) addWorkersTo(set map[topo.WorkerID]bool) {
+	for _, s := range b.sets {
 		for _, p := range s.Calls {
 			set[p.Worker] = true
 		}
@@ -254,8 +254,8 @@ func (f *batch) addWorkersTo(set map[topo.WorkerID]bool) {
 }
 
 // hasCallOfAny reports whether one of a set of workers has a call in the batch.
-func (f *batch) hasCallOfAny(set map[topo.WorkerID]bool) bool {
-	return len(set) > 0 && slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
+func (b *batch) hasCallOfAny(set map[topo.WorkerID]bool) bool {
+	return len(set) > 0 && slices.ContainsFunc(b.sets, func(s collective.Ready) bool {
 		return slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool {
 			return set[p.Worker]
 		})
@@ -263,8 +263,8 @@ func (f *batch) hasCallOfAny(set map[topo.WorkerID]bool) bool {
 }
 
 // hasWorldCollective reports whether the batch has collectives of the world.
-func (f *batch) hasWorldCollective() bool {
-	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
+func (b *batch) hasWorldCollective() bool {
+	return slices.ContainsFunc(b.sets, func(s collective.Ready) bool {
 		return s.Err == nil && s.Calls[0].Call.Group == topo.World &&
 			!s.Calls[0].Call.Kind.Pairwise()
 	})
@@ -272,28 +272,28 @@ func (f *batch) hasWorldCollective() bool {
 
 // hasCallInPieces reports whether the batch takes time on one host too, since memory comes piece by
 // piece.
-func (f *batch) hasCallInPieces() bool {
-	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
+func (b *batch) hasCallInPieces() bool {
+	return slices.ContainsFunc(b.sets, func(s collective.Ready) bool {
 		return s.Err == nil && collective.InPieces(s.Calls)
 	})
 }
 
 // isDone reports whether the batch was dispatched and all its hosts have executed it. A batch of
 // this host alone is done as soon as it is dispatched.
-func (f *batch) isDone() bool { return f.number != 0 && len(f.waiting) == 0 }
+func (b *batch) isDone() bool { return b.number != 0 && len(b.waiting) == 0 }
 
 // onExecuted records that a host has executed a batch. A reshape of which the parts do not add up
 // to the state as it was is revoked.
 func (r *leader) onExecuted(e *wire.Executed, host string) {
-	i := slices.IndexFunc(r.batches, func(f *batch) bool {
-		return f.number == e.Batch && slices.Contains(f.waiting, host)
+	i := slices.IndexFunc(r.batches, func(b *batch) bool {
+		return b.number == e.Batch && slices.Contains(b.waiting, host)
 	})
 	if i < 0 {
 		return
 	}
-	f := r.batches[i]
-	f.waiting, f.proof = removeValue(f.waiting, host), f.proof.Plus(e.Proof)
-	if f.isDone() && f.proof.Old != f.proof.New {
-		r.revokeReshape(f, errUnproved)
+	b := r.batches[i]
+	b.waiting, b.proof = removeValue(b.waiting, host), b.proof.Plus(e.Proof)
+	if b.isDone() && b.proof.Old != b.proof.New {
+		r.revokeReshape(b, errUnproved)
 	}
 }

@@ -192,12 +192,12 @@ func (r *leader) measuredChange() *setting.Change {
 	return r.state.Trial
 }
 
-// popRequestedChange returns the change that is entered with the end of a step, which batch f ends
+// popRequestedChange returns the change that is entered with the end of a step, which batch b ends
 // and after which the job stands at data, and forgets the request; nil = none is.
-func (r *leader) popRequestedChange(f *batch, data *cursor.Cursor) *requestedChange {
+func (r *leader) popRequestedChange(b *batch, data *cursor.Cursor) *requestedChange {
 	e := r.entering
 	if e == nil || data == nil || r.releasing != "" || r.state.Shape != nil ||
-		!r.isQuietExcept(f) || !data.TakesBatch() {
+		!r.isQuietExcept(b) || !data.TakesBatch() {
 		return nil
 	}
 	r.entering = nil

@@ -27,12 +27,12 @@ func (r *leader) advanceLog() {
 			r.dispatchEarly()
 			return
 		}
-		f := r.batches[i]
+		b := r.batches[i]
 		r.batches = slices.Delete(r.batches, i, i+1)
-		if f.step {
-			r.commitStep(f)
+		if b.step {
+			r.commitStep(b)
 		} else {
-			r.writeEntry(wire.Commit{Batch: f.number}, f)
+			r.writeEntry(wire.Commit{Batch: b.number}, b)
 		}
 		r.dispatchFree()
 		r.carryOutOrders()
@@ -58,16 +58,16 @@ func (r *leader) commitWithoutBatch() {
 // readyToCommit reports whether a batch may be committed: all its hosts have it staged; and if a
 // step ends with it, and not all members are let go, the job has begun, the members have changed as
 // they should and are enough. It tells the membership, once, that the step is at its end.
-func (r *leader) readyToCommit(f *batch) bool {
-	if !f.isDone() || !f.step || r.releasing != "" {
-		return f.isDone()
+func (r *leader) readyToCommit(b *batch) bool {
+	if !b.isDone() || !b.step || r.releasing != "" {
+		return b.isDone()
 	}
 	if r.state.View.Generation == 0 {
 		return false
 	}
-	if !f.told && r.isQuietExcept(f) {
-		f.told = true
-		if f.isReshape() {
+	if !b.told && r.isQuietExcept(b) {
+		b.told = true
+		if b.isReshape() {
 			r.machine.Arrange(r.state.Shape.Order,
 				member.Because("the job goes to mesh "+r.state.Shape.Next))
 		}
@@ -75,7 +75,7 @@ func (r *leader) readyToCommit(f *batch) bool {
 		r.carryOutOrders()
 	}
 	return !r.machine.IsProposing() &&
-		(!r.machine.IsPaused() || f.isReshape() || f.told && r.freesSlots(r.machine.View()))
+		(!r.machine.IsPaused() || b.isReshape() || b.told && r.freesSlots(r.machine.View()))
 }
 
 // freesSlots reports whether the members of a generation leave a host that is to be left, or are
@@ -97,55 +97,55 @@ func (r *leader) freesSlots(next topo.View) bool {
 		len(leaving) > 0 && slices.ContainsFunc(next.Members, comes))
 }
 
-// isQuietExcept reports whether nothing of the world is under way but batch f, so that the members
+// isQuietExcept reports whether nothing of the world is under way but batch b, so that the members
 // may change after it.
-func (r *leader) isQuietExcept(f *batch) bool {
+func (r *leader) isQuietExcept(b *batch) bool {
 	return r.matcher.IsQuiet() && !slices.ContainsFunc(r.batches, func(other *batch) bool {
-		return other != f && other.hasWorldCollective()
+		return other != b && other.hasWorldCollective()
 	})
 }
 
 // commitStep commits a batch that ends a step, which readyToCommit has accepted: the job moves on
 // in its data, its members learn who they are now, and a change that waits for that is entered.
-func (r *leader) commitStep(f *batch) {
-	c := wire.Commit{Batch: f.number}
-	if !f.isReshape() {
-		r.countStep(f, &c)
+func (r *leader) commitStep(b *batch) {
+	c := wire.Commit{Batch: b.number}
+	if !b.isReshape() {
+		r.countStep(b, &c)
 		r.parking = ""
 	}
 	next := r.machine.View()
 	switch {
-	case !r.isQuietExcept(f):
-		r.tellPlaceAfterLoss(f, &c)
-		r.writeEntry(c, f)
+	case !r.isQuietExcept(b):
+		r.tellPlaceAfterLoss(b, &c)
+		r.writeEntry(c, b)
 	case r.releasing != "" && r.state.AllReleased == "":
-		r.releaseAll(c, f)
-	case f.isReshape():
-		r.commitReshape(next, c, f)
+		r.releaseAll(c, b)
+	case b.isReshape():
+		r.commitReshape(next, c, b)
 	case r.chooseReshape(next), r.changesMembers(next):
-		r.commitView(next, c, f)
+		r.commitView(next, c, b)
 	default:
 		r.enterPark(&c)
-		r.writeEntry(c, f)
+		r.writeEntry(c, b)
 	}
 	r.machine.BeginStep()
 	r.resizeToSetting()
 }
 
-// releaseAll releases all members, with the entry c of the log, for the reason r.releasing. f is
+// releaseAll releases all members, with the entry c of the log, for the reason r.releasing. b is
 // the batch of that entry; nil = none.
-func (r *leader) releaseAll(c wire.Commit, f *batch) {
+func (r *leader) releaseAll(c wire.Commit, b *batch) {
 	r.state.AllReleased = r.releasing
 	c.Changed, c.Released = true, r.memberIDs()
-	r.writeEntry(c, f)
+	r.writeEntry(c, b)
 }
 
 // countStep counts the step that ends with a batch, and moves on in the data by what the workers
 // with calls in that batch have trained on. A change that waits for it is entered, with the entry c
 // of the log that is written next.
-func (r *leader) countStep(f *batch, c *wire.Commit) {
-	data := r.placeAfter(f)
-	change := r.popRequestedChange(f, data)
+func (r *leader) countStep(b *batch, c *wire.Commit) {
+	data := r.placeAfter(b)
+	change := r.popRequestedChange(b, data)
 	if change != nil {
 		r.endTrial(change)
 	}
@@ -157,22 +157,22 @@ func (r *leader) countStep(f *batch, c *wire.Commit) {
 }
 
 // tellPlaceAfterLoss has the members told where they go on behind a step with a loss, which they
-// cannot compute, where that step is not the time to tell them who they are now. f is the batch of
+// cannot compute, where that step is not the time to tell them who they are now. b is the batch of
 // the step, and c its entry of the log.
-func (r *leader) tellPlaceAfterLoss(f *batch, c *wire.Commit) {
-	if r.state.Data != nil && !f.isReshape() && slices.Contains(r.done, false) {
+func (r *leader) tellPlaceAfterLoss(b *batch, c *wire.Commit) {
+	if r.state.Data != nil && !b.isReshape() && slices.Contains(r.done, false) {
 		c.Changed, r.state.Joined = true, 0
 	}
 }
 
 // placeAfter returns the place in the data after the step that ends with a batch; nil = none is
 // stated.
-func (r *leader) placeAfter(f *batch) *cursor.Cursor {
+func (r *leader) placeAfter(b *batch) *cursor.Cursor {
 	if r.state.Data == nil || r.state.View.Size() == 0 {
 		return r.state.Data
 	}
 	clear(r.busy)
-	f.addWorkersTo(r.busy)
+	b.addWorkersTo(r.busy)
 	r.done = r.done[:0]
 	for _, m := range r.state.View.Members {
 		r.done = append(r.done, r.busy[m.Worker])
@@ -196,9 +196,9 @@ func (r *leader) memberIDs() []topo.WorkerID {
 }
 
 // commitView makes a generation, which is a topo.View, the one that the data plane and the workers
-// know, with the entry c of the log. f is the batch of that entry; nil = none. Nothing of the world
-// is under way but f, or the step is aborted.
-func (r *leader) commitView(next topo.View, c wire.Commit, f *batch) {
+// know, with the entry c of the log. b is the batch of that entry; nil = none. Nothing of the world
+// is under way but b, or the step is aborted.
+func (r *leader) commitView(next topo.View, c wire.Commit, b *batch) {
 	r.moveShares(next, c.Change)
 	c.Changed, c.View, c.Entered = true, &next, r.admitAsked(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
@@ -209,7 +209,7 @@ func (r *leader) commitView(next topo.View, c wire.Commit, f *batch) {
 		}
 	}
 	r.forgetEnded()
-	r.writeEntry(c, f)
+	r.writeEntry(c, b)
 }
 
 // admitAsked lists the members of a generation that asked to take part; they ask no more.
@@ -223,9 +223,9 @@ func (r *leader) admitAsked(next topo.View) (entered []topo.WorkerID) {
 	return entered
 }
 
-// writeEntry writes an entry of the log, with the newest state, and sends it to all followers. f is
+// writeEntry writes an entry of the log, with the newest state, and sends it to all followers. b is
 // its batch, which goes back to the pool; nil = none.
-func (r *leader) writeEntry(c wire.Commit, f *batch) {
+func (r *leader) writeEntry(c wire.Commit, b *batch) {
 	r.recordWantedSize()
 	r.index++
 	c.Index, c.Steps, c.Data, c.Elastic, c.AllReleased = r.index, r.state.Steps, r.state.Data,
@@ -245,15 +245,15 @@ func (r *leader) writeEntry(c wire.Commit, f *batch) {
 		r.agent.scratch.commit = c
 		r.sendToPeers(&r.agent.scratch.commit)
 	}
-	if f != nil && !f.here {
-		r.agent.pool.putBatch(f)
-		f = nil
+	if b != nil && !b.here {
+		r.agent.pool.putBatch(b)
+		b = nil
 	}
 	if r.agent.canCallDirectly() {
-		r.agent.follower.applyEntry(c, f)
+		r.agent.follower.applyEntry(c, b)
 	} else {
 		kept := c // c itself stays off the heap
-		r.agent.queueInner(false, localCommit{&kept, f})
+		r.agent.queueInner(false, localCommit{&kept, b})
 	}
 }
 

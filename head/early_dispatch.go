@@ -56,26 +56,26 @@ func (r *leader) dispatchEarly() {
 	if bytes < r.agent.cfg.EarlyBytes || len(sets) == 0 {
 		return
 	}
-	f := &r.earlyBatch
-	r.findHosts(f)
-	if len(f.hosts) < 2 {
+	b := &r.earlyBatch
+	r.findHosts(b)
+	if len(b.hosts) < 2 {
 		return
 	}
 	if r.early == nil {
 		r.earlyRoom = earlyDispatch{number: r.nextBatchID(),
-			hosts: wire.CopyInto(r.earlyRoom.hosts, f.hosts),
+			hosts: wire.CopyInto(r.earlyRoom.hosts, b.hosts),
 			calls: r.earlyRoom.calls[:0]}
 		r.early = &r.earlyRoom
 	}
 	a := r.early
-	f.number = a.number
+	b.number = a.number
 	a.sets += len(sets)
 	for _, s := range sets {
 		for _, p := range s.Calls {
 			a.calls = append(a.calls, ticketOf(p))
 		}
 	}
-	r.requestExecution(f, sets, true)
+	r.requestExecution(b, sets, true)
 }
 
 // withdrawEarly drops what was dispatched of a step.

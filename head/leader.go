@@ -265,8 +265,8 @@ func (r *leader) onEnded(e wire.Ended) {
 // more: a job may lose workers without end. No generation is open.
 func (r *leader) forgetEnded() {
 	clear(r.busy)
-	for _, f := range r.batches {
-		f.addWorkersTo(r.busy)
+	for _, b := range r.batches {
+		b.addWorkersTo(r.busy)
 	}
 	for w := range r.dead {
 		_, member := r.state.View.Rank(w)

@@ -126,42 +126,42 @@ func (r *leader) loseHost(host, how string) {
 // other hosts have executed goes on: its result is there. Another is withdrawn, and what is left of
 // it is dispatched again: nobody can have committed it, since a commit takes all hosts.
 func (r *leader) redispatch(host string, vanished []topo.WorkerID) {
-	r.batches = slices.DeleteFunc(r.batches, func(f *batch) bool {
-		took := slices.Contains(f.hosts, host)
-		f.hosts, f.waiting = removeValue(f.hosts, host), removeValue(f.waiting, host)
+	r.batches = slices.DeleteFunc(r.batches, func(b *batch) bool {
+		took := slices.Contains(b.hosts, host)
+		b.hosts, b.waiting = removeValue(b.hosts, host), removeValue(b.waiting, host)
 		switch {
-		case f.number != 0 && !took:
+		case b.number != 0 && !took:
 			return false
-		case f.isDone() && !f.isReshape(): // a part of the new state is gone with the host
-			return len(f.hosts) == 0
+		case b.isDone() && !b.isReshape(): // a part of the new state is gone with the host
+			return len(b.hosts) == 0
 		}
-		return r.withdrawBatch(f, vanished)
+		return r.withdrawBatch(b, vanished)
 	})
 }
 
 // withdrawBatch takes a batch back, and removes the calls of workers that have vanished. It reports
 // whether nothing is left.
-func (r *leader) withdrawBatch(f *batch, vanished []topo.WorkerID) (nothing bool) {
+func (r *leader) withdrawBatch(b *batch, vanished []topo.WorkerID) (nothing bool) {
 	var sets []collective.Ready
-	for _, s := range f.sets {
+	for _, s := range b.sets {
 		if s = r.matcher.WithoutLost(s, vanished); len(s.Calls) > 0 {
 			sets = append(sets, s)
 		}
 	}
-	f.sets = sets
-	f.replaces, f.number, f.told = cmp.Or(f.number, f.replaces), 0, false
+	b.sets = sets
+	b.replaces, b.number, b.told = cmp.Or(b.number, b.replaces), 0, false
 	if n := len(sets); n > 0 && sets[n-1].Err != nil {
-		f.step = false
+		b.step = false
 	}
 	if len(sets) == 0 {
-		r.sendDrops(f)
+		r.sendDrops(b)
 	}
 	return len(sets) == 0
 }
 
-// sendDrops has the hosts of f drop the batch that f replaces.
-func (r *leader) sendDrops(f *batch) {
-	for _, h := range f.hosts {
-		r.send(h, wire.Drops{Batch: f.replaces})
+// sendDrops has the hosts of b drop the batch that f replaces.
+func (r *leader) sendDrops(b *batch) {
+	for _, h := range b.hosts {
+		r.send(h, wire.Drops{Batch: b.replaces})
 	}
 }

@@ -33,16 +33,16 @@ type room struct {
 }
 
 // putBatch takes back a batch to which nothing refers any more, with its calls.
-func (s *pool) putBatch(f *batch) {
-	for _, set := range f.sets {
+func (s *pool) putBatch(b *batch) {
+	for _, set := range b.sets {
 		for _, p := range set.Calls {
 			s.PutCall(p)
 		}
 	}
-	clear(f.sets)
-	clear(f.calls)
-	*f = batch{sets: f.sets[:0], calls: f.calls[:0], hosts: f.hosts[:0], waiting: f.waiting[:0]}
-	s.batches = append(s.batches, f)
+	clear(b.sets)
+	clear(b.calls)
+	*b = batch{sets: b.sets[:0], calls: b.calls[:0], hosts: b.hosts[:0], waiting: b.waiting[:0]}
+	s.batches = append(s.batches, b)
 }
 
 // putAction takes back an action that the shell has carried out, with what belongs to it.

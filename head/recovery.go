@@ -166,18 +166,18 @@ func (r *leader) continueBatches(reports map[string]wire.Report) (keep []BatchID
 		if missing || slices.ContainsFunc(r.log, func(c wire.Commit) bool { return c.Batch == n }) {
 			continue
 		}
-		f := &batch{number: n, hosts: left}
+		b := &batch{number: n, hosts: left}
 		for _, s := range e.Sets {
 			set := collective.Ready{Err: failureOf(&s)}
 			for _, c := range s.Calls {
 				set.Calls = append(set.Calls, r.agent.pool.NewCall(c))
 			}
-			f.sets = append(f.sets, set)
+			b.sets = append(b.sets, set)
 		}
-		last := f.sets[len(f.sets)-1]
-		f.step = last.Err == nil && last.Calls[0].Call.Step
+		last := b.sets[len(b.sets)-1]
+		b.step = last.Err == nil && last.Calls[0].Call.Step
 		r.applyFlags(&last.Calls[0].Call)
-		r.batches = append(r.batches, f)
+		r.batches = append(r.batches, b)
 		keep = append(keep, n)
 	}
 	return keep

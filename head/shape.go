@@ -223,10 +223,10 @@ func (r *leader) emitMeshed(format string, args ...any) {
 }
 
 // isReshape reports whether a batch brings the state to another mesh.
-func (f *batch) isReshape() bool {
-	n := len(f.sets)
-	return n > 0 && len(f.sets[n-1].Calls) > 0 &&
-		f.sets[n-1].Calls[0].Call.Kind == collective.Reshape
+func (b *batch) isReshape() bool {
+	n := len(b.sets)
+	return n > 0 && len(b.sets[n-1].Calls) > 0 &&
+		b.sets[n-1].Calls[0].Call.Kind == collective.Reshape
 }
 
 // errUnproved fails a reshape that has not brought the state to where it belongs.
@@ -236,9 +236,9 @@ var errUnproved = errors.New("the state on the new mesh is not the old one: a fi
 
 // revokeReshape takes back a batch with a reshape that nobody has committed: its calls fail with
 // why, and the old state counts.
-func (r *leader) revokeReshape(f *batch, why error) {
-	f.sets[len(f.sets)-1].Err = why
-	f.replaces, f.number, f.step = f.number, 0, false
+func (r *leader) revokeReshape(b *batch, why error) {
+	b.sets[len(b.sets)-1].Err = why
+	b.replaces, b.number, b.step = b.number, 0, false
 	r.dispatchFree()
 }
 
@@ -246,8 +246,8 @@ func (r *leader) revokeReshape(f *batch, why error) {
 // since the worker that has it on the new mesh is lost. An earlier head may have committed it, but
 // then only hosts that are lost know: the state is the same on either mesh.
 func (r *leader) abortReshape() {
-	i := slices.IndexFunc(r.batches, func(f *batch) bool {
-		return f.isReshape() && f.step && f.isDone() && !f.told
+	i := slices.IndexFunc(r.batches, func(b *batch) bool {
+		return b.isReshape() && b.step && b.isDone() && !b.told
 	})
 	if i < 0 {
 		return
@@ -272,7 +272,7 @@ func (r *leader) abortReshape() {
 // commitReshape commits a reshape: it makes the new mesh the mesh of the job, and the generation
 // that goes with it its members. From there the job goes to a further mesh at once where one of
 // them is lost.
-func (r *leader) commitReshape(next topo.View, c wire.Commit, f *batch) {
+func (r *leader) commitReshape(next topo.View, c wire.Commit, b *batch) {
 	s := r.state.Shape.AfterReshape()
 	r.state.Shape, r.placed = &s, true
 	r.machine.PreferKinds(meshes.Parse(s.Mesh).Kinds())
@@ -281,7 +281,7 @@ func (r *leader) commitReshape(next topo.View, c wire.Commit, f *batch) {
 		_ = r.machine.Resize(r.requested.workers, r.requested.who)
 	}
 	r.chooseReshape(next)
-	r.commitView(next, c, f)
+	r.commitView(next, c, b)
 }
 
 // dropStepOf records that a member drops the step, since somebody that it needs is lost, and fails
