@@ -366,8 +366,9 @@ func FindJob(ctx context.Context, name string) (found Job, is bool) {
 }
 
 // Find returns the name of the pool that a tool is to ask: the one that is given, or else the only
-// one that is kept on this host. It fails where there is none, or there are several.
-func Find(given string) (string, error) {
+// one that is kept on this host. It fails where there is none, or there are several: how is what to
+// write then.
+func Find(given, how string) (string, error) {
 	if given != "" {
 		return given, nil
 	}
@@ -382,5 +383,5 @@ func Find(given string) (string, error) {
 		return live[0], nil
 	}
 	return "", &pool.UsageError{Msg: fmt.Sprintf("several pools are kept on this host, %s: say "+
-		"which one with --pool NAME", strings.Join(live, " and "))}
+		"which one with %s", strings.Join(live, " and "), how)}
 }

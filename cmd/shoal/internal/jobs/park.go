@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -155,7 +156,10 @@ others do, and goes on with the next sample. Another job is started again with s
 			if found, is := keeper.FindJob(ctx, args[0]); is {
 				name = found.Pool
 			}
-			name, err := keeper.Find(name)
+			name, err := keeper.Find(name, "the name of a job that one of them has")
+			if no := new(pool.UsageError); errors.As(err, &no) {
+				return cli.AsUsage(no)
+			}
 			if err == nil {
 				err = keeper.Call(ctx, name, keeper.PathResume, keeper.Ask{Job: args[0],
 					Who: cli.Requester()}, &struct{}{})

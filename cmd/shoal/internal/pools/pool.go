@@ -78,7 +78,7 @@ func asUsageError(err error) error {
 // call asks the keeper of a pool, "" = the only one of this host, as keeper.Call does, and waits
 // for the answer. Its errors are for the command line.
 func call(ctx context.Context, name, path string, body, into any) error {
-	name, err := keeper.Find(name)
+	name, err := keeper.Find(name, "--pool NAME")
 	if err == nil {
 		err = keeper.Call(ctx, name, path, body, into)
 	}
@@ -428,7 +428,7 @@ start finds them. To end a job, use shoal stop.`, cli.ExitCodes, "pool"),
 			if len(args) > 0 {
 				name = args[0]
 			}
-			name, err := keeper.Find(name)
+			name, err := keeper.Find(name, "shoal pool stop NAME")
 			if err != nil {
 				return asUsageError(err)
 			}
