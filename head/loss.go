@@ -159,7 +159,7 @@ func (r *leader) withdrawBatch(b *batch, vanished []topo.WorkerID) (nothing bool
 	return len(sets) == 0
 }
 
-// sendDrops has the hosts of b drop the batch that f replaces.
+// sendDrops has the hosts of b drop the batch that b replaces.
 func (r *leader) sendDrops(b *batch) {
 	for _, h := range b.hosts {
 		r.send(h, wire.Drops{Batch: b.replaces})
