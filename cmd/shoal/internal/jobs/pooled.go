@@ -200,11 +200,7 @@ func poolChangeText(c pool.Change, v pool.JobView) string {
 // timeText returns a time in milliseconds as people read it, with its date if that is another one
 // than that of the submission.
 func timeText(at int64, v pool.JobView) string {
-	t, first := time.UnixMilli(at), time.UnixMilli(v.Submitted)
-	if t.Format(time.DateOnly) == first.Format(time.DateOnly) {
-		return t.Format(time.TimeOnly)
-	}
-	return t.Format(time.DateTime)
+	return timeOrDate(time.UnixMilli(at), time.UnixMilli(v.Submitted))
 }
 
 // overText says how a job of a pool has ended, and whether that was expected.
