@@ -30,8 +30,10 @@ func main() {
 // newRootCommand returns the command shoal with all its subcommands. It starts nothing.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:     "shoal",
-		Short:   "A self-driving runtime for distributed machine learning",
+		Use:   "shoal",
+		Short: "A self-driving runtime for distributed machine learning",
+		Example: `  shoal demo                               train here, lose a worker, gain two, and watch
+  shoal run -n 4 -- python3 train.py       four workers of one job`,
 		Version: version.Version,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,21 +45,44 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(demo.NewCommand(), run.NewCommand(), jobs.NewPsCommand(), jobs.NewLogsCommand(),
-		jobs.NewResizeCommand(), jobs.NewLimitCommand(), jobs.NewSetCommand(),
-		jobs.NewReshapeCommand(),
-		jobs.NewStopCommand(), jobs.NewParkCommand(), jobs.NewResumeCommand(),
-		jobs.NewTopCommand(), jobs.NewDashCommand(),
-		jobs.NewReportCommand(), jobs.NewExplainCommand(),
-		run.NewPolicyCommand(),
-		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(),
-		jobs.NewRecoverCommand(),
-		state.NewCommand(), bench.NewCommand(), sim.NewCommand(), plan.NewCommand(),
-		replay.NewCommand(), pools.NewPoolCommand(), pools.NewSubmitCommand(),
-		pools.NewQueueCommand(), newVersionCommand())
+	cobra.EnableCommandSorting = false // what is used most comes first
+	for _, g := range newGroups() {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.title
+			root.AddCommand(c)
+		}
+	}
+	root.AddCommand(newVersionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Args = cli.KnownCommand
 	}
 	return root
+}
+
+// group is commands that the help of shoal lists together, below a title.
+type group struct {
+	title    string
+	commands []*cobra.Command
+}
+
+// newGroups returns the commands, as the help lists them.
+func newGroups() []group {
+	return []group{
+		{"Train:", []*cobra.Command{demo.NewCommand(), run.NewCommand(), run.NewAgentCommand(),
+			jobs.NewTokenCommand()}},
+		{"See what a job does:", []*cobra.Command{jobs.NewPsCommand(), jobs.NewTopCommand(),
+			jobs.NewDashCommand(), jobs.NewLogsCommand(), jobs.NewExplainCommand(),
+			jobs.NewReportCommand()}},
+		{"Change or end a running job:", []*cobra.Command{jobs.NewResizeCommand(),
+			jobs.NewSetCommand(), jobs.NewReshapeCommand(), jobs.NewLimitCommand(),
+			jobs.NewDrainCommand(), jobs.NewStopCommand(), jobs.NewParkCommand(),
+			jobs.NewRecoverCommand()}},
+		{"Share hosts among many jobs:", []*cobra.Command{pools.NewPoolCommand(),
+			pools.NewSubmitCommand(), pools.NewQueueCommand(), jobs.NewResumeCommand()}},
+		{"Plan and predict:", []*cobra.Command{plan.NewCommand(), sim.NewCommand(),
+			replay.NewCommand(), run.NewPolicyCommand()}},
+		{"Files and this machine:", []*cobra.Command{state.NewCommand(), bench.NewCommand()}},
+	}
 }
