@@ -46,10 +46,10 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	cobra.EnableCommandSorting = false // what is used most comes first
-	for _, g := range newGroups() {
-		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
-		for _, c := range g.commands {
-			c.GroupID = g.title
+	for _, s := range newSections() {
+		root.AddGroup(&cobra.Group{ID: s.title, Title: s.title})
+		for _, c := range s.commands {
+			c.GroupID = s.title
 			root.AddCommand(c)
 		}
 	}
@@ -61,15 +61,15 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// group is commands that the help of shoal lists together, below a title.
-type group struct {
+// section is commands that the help of shoal lists together, below a title.
+type section struct {
 	title    string
 	commands []*cobra.Command
 }
 
-// newGroups returns the commands, as the help lists them.
-func newGroups() []group {
-	return []group{
+// newSections returns the commands, as the help lists them.
+func newSections() []section {
+	return []section{
 		{"Train:", []*cobra.Command{demo.NewCommand(), run.NewCommand(), run.NewAgentCommand(),
 			jobs.NewTokenCommand()}},
 		{"See what a job does:", []*cobra.Command{jobs.NewPsCommand(), jobs.NewTopCommand(),
