@@ -7,7 +7,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // reader is a process that ends well at the end of its input.
@@ -51,7 +53,7 @@ func TestKillHitsNoOther(t *testing.T) {
 	if err := durable.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		t.Fatal(err)
 	}
-	other, launcher := startReader(t), startReader(t, lock)
+	other, run := startReader(t), startReader(t, lock)
 	p.saved.PID = other.Process.Pid
 	p.kill()
 	if how := other.end(); how != "exit status 0" {
@@ -60,9 +62,39 @@ func TestKillHitsNoOther(t *testing.T) {
 	if p.killing.IsZero() {
 		t.Error("the end is not asked for again")
 	}
-	p.saved.PID = launcher.Process.Pid
+	p.saved.PID = run.Process.Pid
 	p.kill()
-	if how := launcher.end(); how != "signal: terminated" {
+	if how := run.end(); how != "signal: terminated" {
 		t.Errorf("the launcher: %s", how)
+	}
+}
+
+// A job that a person has started under the name of a job of the pool is not taken for that.
+func TestLauncherOfAnotherJob(t *testing.T) {
+	p := newPart(newHost(Config{Dir: t.TempDir()}, nil), "big")
+	j := control.AtSocket("")
+	j.Name, j.PID, j.Dir = "big", os.Getpid(), t.TempDir()
+	for _, pid := range []int{0, j.PID} {
+		p.saved.PID = pid
+		if !p.isLauncher(j) {
+			t.Error("a launcher that cannot be seen here is not found")
+		}
+	}
+	var open []*os.File
+	for i, path := range []string{launcher.LedgerPath(j.Dir), p.host.path(p.name, lockSuffix)} {
+		file, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, file)
+		for _, pid := range []int{0, j.PID} {
+			p.saved.PID = pid
+			if is := p.isLauncher(j); is != (i == 1) {
+				t.Errorf("with %d of its files open, by its number %d: %t", len(open), pid, is)
+			}
+		}
+	}
+	for _, file := range open {
+		file.Close()
 	}
 }

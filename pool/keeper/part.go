@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/rundir"
+	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/pool"
 )
@@ -390,12 +391,15 @@ func (p *part) held() bool {
 	return durable.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB) != nil
 }
 
-// isLauncher reports whether a job that was found is this part.
+// isLauncher reports whether a job that was found is this part. One whose launcher can be seen
+// here, by its ledger, and has not the lock of this part, is another one's, such as a person's.
 func (p *part) isLauncher(j *control.Job) bool {
-	if p.saved.PID > 0 {
-		return j.PID == p.saved.PID
+	is := j.PID == p.saved.PID
+	if p.saved.PID == 0 {
+		is = j.Name == p.name || j.RequestedName == p.name
 	}
-	return j.Name == p.name || j.RequestedName == p.name
+	return is && (proc.HasOpen(j.PID, p.host.path(p.name, lockSuffix)) ||
+		!proc.HasOpen(j.PID, launcher.LedgerPath(j.Dir)))
 }
 
 // look asks the launcher how the job is, and reports whether all of its processes are gone. It also
