@@ -76,8 +76,12 @@ func startProgram(file string, within time.Duration) (*program, error) {
 	path, err := filepath.Abs(file)
 	if err == nil {
 		var info os.FileInfo
-		if info, err = os.Stat(path); err == nil && info.IsDir() {
+		switch info, err = os.Stat(path); {
+		case err != nil:
+		case info.IsDir():
 			err = errors.New("it is a folder, and no program")
+		case info.Mode().Perm()&0o111 == 0 && !strings.HasSuffix(path, ".py"):
+			err = errors.New("it is not executable; chmod +x it if it is a program")
 		}
 	}
 	if err != nil {
