@@ -1,12 +1,17 @@
-"""shoal: collectives for the workers of a job, over memory that the host's agent owns.
+"""shoal: training on workers that may be lost, join and change while it runs.
 
     import shoal
-    job = shoal.join()             # rank and size from the launcher; a job of one without it
-    grads = shoal.empty(1 << 20)   # a NumPy array in the arena
-    job.allreduce(grads, op="mean")
+    job = shoal.join()                             # without the launcher: a job of one worker
+    for step in job.steps(len(images), batch=64):  # this worker's samples: step.indices
+        ...
+        step.allreduce(gradient)                   # the mean over all workers; commits the step
 
-Start the workers with `shoal run -n 4 -- python3 train.py`. Only the standard library is imported
-until a program asks for an array.
+Start the workers with `shoal run -n 4 -- python3 train.py`. `shoal.torch` has this for PyTorch;
+`shoal.transformers`, `shoal.lightning` and `shoal.accelerate` for trainers of others. `Job` has the
+collectives, `Pool` submits jobs, `state` reads and writes checkpoints, `log` feeds other tools.
+Only the standard library is imported until a program asks for an array.
+
+Guide: https://github.com/shoal-ml/shoal/blob/main/docs/guide/train.md
 """
 
 from . import log, state
