@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/pool"
 )
@@ -128,6 +129,7 @@ func (k *keeper) handler() http.Handler {
 		return k.m.Forget(k.now(), a.Host)
 	}))
 	mux.HandleFunc("POST "+PathEnd, endHandler(k.group, k.Waiters))
+	mux.HandleFunc("/", refuseUnknown)
 	return mux
 }
 
@@ -174,6 +176,14 @@ func endHandler(g *group.Group, waiters *Waiters) http.HandlerFunc {
 		}
 		g.Stop(nil)
 	}
+}
+
+// refuseUnknown answers a request that there is not, as one of another version of shoal.
+func refuseUnknown(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = w.Write(refusalText(fmt.Sprintf("the keeper knows no %s %s: use the version of shoal "+
+		"that keeps the pool, which is %s", r.Method, r.URL.Path, version.Version)))
 }
 
 // submit answers PathSubmit, on the goroutine of the request, which waits until the store has the

@@ -112,3 +112,16 @@ func TestSocketPathIsTooLong(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A request that there is not is refused as any other one, with the version that knows others.
+func TestUnknownRequest(t *testing.T) {
+	h := newHost1(t)
+	k := h.start(h.record)
+	<-k.up
+	for path, body := range map[string]any{"/v2/queue": nil, PathQueue: Ask{}} {
+		err := Call(context.Background(), "lab", path, body, &struct{}{})
+		if err == nil || !strings.Contains(err.Error(), path+": use the version of shoal that") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

@@ -345,6 +345,7 @@ func (g *guest) handler() http.Handler {
 		mux.HandleFunc("POST "+path, g.forward)
 	}
 	mux.HandleFunc("POST "+PathEnd, endHandler(g.group, g.Waiters))
+	mux.HandleFunc("/", refuseUnknown)
 	return mux
 }
 
