@@ -58,6 +58,10 @@ func (d *driver) acceptStatement(m *worker, s *reshape.Statement,
 	if err != nil {
 		return "", err
 	}
+	if size := d.head.State().View.Size(); shape == nil && size > 0 && l.Ranks != size {
+		return "", &collective.FieldError{Field: "mesh", Problem: fmt.Sprintf("%s has %d ranks, "+
+			"the job %d workers; start it with as many", mesh, l.Ranks, size)}
+	}
 	if s.Local != nil {
 		if rank < 0 || rank >= l.Ranks {
 			return "", &collective.FieldError{Field: "local",
