@@ -26,16 +26,13 @@ import (
 	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
-	"github.com/shoal-ml/shoal/store/nats"
 )
 
 // shoal pool with start, stop and ls, and what all commands about pools share. The goroutine of the
 // command runs what is here; the keeper may call the functions that it is given on others. call and
-// inSession wait for a keeper; makePoolFolder, hostName and keeperConfig make and read files of the
-// pool.
+// inSession wait for a keeper; keeperConfig makes and reads files of the pool.
 
 // defaultName is the name of a pool that nobody has named.
 const defaultName = "main"
@@ -221,44 +218,6 @@ func checkName(name string) error {
 	return nil
 }
 
-// folderError returns the error of a folder or a file of a pool that cannot be used.
-func folderError(err error) error {
-	return fmt.Errorf("the files of the pool: %w; set XDG_STATE_HOME to a folder of yours that "+
-		"has room", err)
-}
-
-// makePoolFolder returns the folder of the files of a pool, which it makes.
-func makePoolFolder(name string) (string, error) {
-	runs, err := launcher.RunsDir()
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(filepath.Dir(runs), "pools", name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", folderError(err)
-	}
-	return dir, nil
-}
-
-// hostFile is the file in the folder of a pool that has the name of this host there.
-const hostFile = "host"
-
-// hostName returns the name of this host in a pool, which it has for good: its jobs are known under
-// that name. given is the one of the command line; "" = as before, or the host's own.
-func hostName(dir, pool, given string) (string, error) {
-	path := filepath.Join(dir, hostFile)
-	text, err := os.ReadFile(path)
-	known := strings.TrimSpace(string(text))
-	switch {
-	case err == nil && known != "" && given != "" && given != known:
-		return "", cli.Usagef("--name %s: this host is called %s in the pool %s, where its jobs "+
-			"are known under that name: leave --name out", given, known, pool)
-	case err == nil && known != "":
-		return known, nil
-	}
-	return cli.HostName(given), nil
-}
-
 // keeperConfig returns what a keeper of a pool needs on this host, whose folder of the pool is dir.
 // host and slots are those of the command line, and notes is where the keeper tells people what
 // happens.
@@ -292,7 +251,7 @@ func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) err
 	}
 	host := c.Host
 	defer c.Waiters.Close() // last of all
-	record, err := nats.Open(filepath.Join(dir, "record"))
+	record, err := openRecord(ctx, dir, name, notes)
 	if err != nil {
 		return err
 	}
