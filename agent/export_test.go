@@ -7,3 +7,12 @@ func (a *Agent) KnownWorkers() int {
 	defer a.mu.Unlock()
 	return len(a.sessions)
 }
+
+// CountWaits counts the workers for which others wait in calls of the job, and those of them that
+// the agent tells people of when it lasts, for tests. It waits for the engine's thread.
+func (a *Agent) CountWaits() (all, told int) {
+	_ = a.engine.runAndWait(func() {
+		all, told = len(a.driver.head.Waits()), len(a.driver.headWaits())
+	})
+	return all, told
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/stall"
 	"github.com/shoal-ml/shoal/topo"
@@ -62,11 +63,22 @@ func (d *driver) observeWaits() {
 	}
 	now := d.now()
 	unusual, over := d.stalls.Observe(now, d.head.Leads(), d.head.AppliedIndex(),
-		append(d.head.Waits(), d.engine.streamWaits()...))
+		append(d.headWaits(), d.engine.streamWaits()...))
 	d.reportWaits("waited", over, d.endedWaitText)
 	d.reportWaits("wait", unusual, d.unusualWaitText)
 	d.sendSignalsToHead()
 	d.publishRates()
+}
+
+// headWaits lists the workers for which others wait in the calls of the job, where it is led: none
+// before the job has begun while no host has room for all first workers, since the job waits for a
+// host then. It runs on the engine's thread.
+func (d *driver) headWaits() []collective.Wait {
+	if m := d.head.Machine(); m != nil && m.Unplaced() > 0 &&
+		d.head.Record().View.Generation == 0 {
+		return nil
+	}
+	return d.head.Waits()
 }
 
 // endWaits has the stall detector forget all waits, and gives the launcher an event about those

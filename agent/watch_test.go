@@ -77,3 +77,33 @@ func TestWhoIsWaitedFor(t *testing.T) {
 		t.Errorf("%+v", waits)
 	}
 }
+
+// Nobody is told to wait for a worker that cannot start before another host joins.
+func TestNoWaitForWorkersWithoutRoom(t *testing.T) {
+	t.Parallel()
+	c := startHosts(t, 2, []int{1}, agent.Orders{})
+	s := <-c.started
+	first := joinRawWithToken(t, s.agent, s.number, s.token)
+	d := validCall()
+	d.Step = true
+	first.submit(d)
+	all, told := 0, 0
+	for all == 0 {
+		all, told = c.head.CountWaits()
+	}
+	if told != 0 {
+		t.Errorf("told of %d of %d waits, while a host lacks", told, all)
+	}
+	c.addHost("b", 1)
+	s = <-c.started
+	for told == 0 {
+		_, told = c.head.CountWaits()
+	}
+	second := joinRawWithToken(t, s.agent, s.number, s.token)
+	second.submit(d)
+	for _, w := range []*rawWorker{first, second} {
+		if s, why := w.wait(); !s.OK() {
+			t.Fatalf("status %d: %s", s, why)
+		}
+	}
+}

@@ -229,6 +229,9 @@ func (f *fleet) invite(ctx context.Context) {
 	}
 	fmt.Fprintf(f.notes, "shoal: other hosts join with this file within %v, and this command:\n "+
 		" shoal agent --join %s --token-file %s\n", cli.TokenLife, at, f.tokenFile)
+	if len(f.hosts) == 0 {
+		f.updateShortage(func() {})
+	}
 }
 
 // runAgent runs an agent on a host over ssh until it ends, or ctx does, which is no error; a
