@@ -273,9 +273,10 @@ func (r Range) Contains(n uint64) bool { return r.From <= n && n <= r.To }
 func (r Range) String() string { return fmt.Sprintf("%d–%d", r.From, r.To) }
 
 // WhyBatchClosed says in words that the batch is closed, what opens it, and where nothing does.
-const WhyBatchClosed = "the batch is closed: shoal.torch.loader(…, batch_range=(least, most)) " +
-	"opens it; under the Trainer of transformers or Lightning, and in Accelerate's loop, it " +
-	"stays, since they count steps and plan learning rates by it"
+const WhyBatchClosed = "the batch is closed: batch_range=(least, most) of job.steps or of " +
+	"shoal.torch.loader opens it, in Go BatchRange; under the Trainer of transformers or " +
+	"Lightning, and in Accelerate's loop, it stays, since they count steps and plan learning " +
+	"rates by it"
 
 // WhyAlike says in words why the shares of work are closed where Levers.Alike is set.
 const WhyAlike = "the program averages gradients with all workers alike, so each sample of a " +
