@@ -44,9 +44,22 @@ func findRunning(ctx context.Context, name string) (*control.Job, error) {
 	j, err := control.Find(ctx, name)
 	if unknown := new(control.Unknown); errors.As(err, &unknown) && len(unknown.Matches) == 0 &&
 		unknown.Silent == nil {
-		err = notHere(ctx, name, err)
+		err = notHere(ctx, name, orEnded(name, err))
 	}
 	return j, err
+}
+
+// orEnded returns err, which says that no running job has a name, and adds it where the newest run
+// of that name has ended. It reads files of runs.
+func orEnded(name string, err error) error {
+	if rundir.IsPath(name) {
+		return err
+	}
+	if dir, none := launcher.NewestRun(name); none != nil || !hasResult(dir) {
+		return err
+	}
+	return fmt.Errorf("%w; the newest run of that name has ended: shoal explain %s says how", err,
+		name)
 }
 
 // notHere returns the error for a job of which there is no run here: what it does in a pool of this

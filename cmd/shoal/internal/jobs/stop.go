@@ -57,6 +57,10 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 			if stopped, failed := stopWaiting(cmd, args[0], err, f); stopped {
 				return failed
 			}
+			if unknown := new(control.Unknown); errors.As(err, &unknown) &&
+				len(unknown.Matches) == 0 {
+				return orEnded(args[0], err)
+			}
 			if err != nil {
 				return err
 			}
