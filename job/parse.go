@@ -156,17 +156,24 @@ func typeError(err error) error {
 	}
 	key, _, _ := strings.Cut(te.Field, ".")
 	if key == "schedule" {
-		return &Error{key, fmt.Sprintf("a %s does not belong here; write it like this: %s",
-			te.Value, exampleOf(te.Field))}
+		return &Error{key, whyNotHere(te.Value, exampleOf(te.Field))}
 	}
 	for _, k := range keys {
 		if k.name == key {
-			return &Error{key,
-				fmt.Sprintf("a %s does not belong here; write it like this: %s", te.Value,
-					k.example)}
+			return &Error{key, whyNotHere(te.Value, k.example)}
 		}
 	}
 	return &Error{key, plainReason(err)}
+}
+
+// whyNotHere says that a kind of value, such as "array", does not belong to a key, and how that is
+// written.
+func whyNotHere(kind, example string) string {
+	article := "a"
+	if strings.ContainsRune("ao", rune(kind[0])) {
+		article = "an"
+	}
+	return fmt.Sprintf("%s %s does not belong here; write it like this: %s", article, kind, example)
 }
 
 // plainReason returns an error's text without the layers that the YAML package puts before what is

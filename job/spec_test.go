@@ -65,7 +65,7 @@ func TestParseRefuses(t *testing.T) {
 		"fraction":     {"workers: 2.5\n", []string{"workers: a number", "workers: 4"}},
 		"command line": {"command: python3 train.py\n",
 			[]string{"command", "[python3, train.py]"}},
-		"env list": {"env: [A=b]\n", []string{"env: a array", "env: {LOG_LEVEL"}},
+		"env list": {"env: [A=b]\n", []string{"env: an array", "env: {LOG_LEVEL"}},
 		"documents": {"workers: 2\n---\nworkers: 3\n",
 			[]string{"more than one document", "---"}},
 		"schedule key": {"schedule: {priorty: 1}\n",

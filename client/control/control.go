@@ -65,7 +65,7 @@ func List(ctx context.Context) ([]*Job, error) {
 // ListWithRefusals is List, and returns also in refused what launchers say that answer for no job:
 // it ends, or is led from another host.
 func ListWithRefusals(ctx context.Context) (jobs []*Job, refused []string, err error) {
-	sockets, err := listSockets()
+	sockets, err := rundir.List("", rundir.ControlSuffix)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -96,19 +96,6 @@ func ListWithRefusals(ctx context.Context) (jobs []*Job, refused []string, err e
 	}
 	slices.SortFunc(jobs, func(a, b *Job) int { return a.Started.Compare(b.Started) })
 	return jobs, refused, errors.Join(silent...)
-}
-
-// listSockets returns the control sockets of this user's launchers on this host.
-func listSockets() ([]string, error) {
-	dir, err := rundir.Path()
-	if err != nil {
-		return nil, err
-	}
-	sockets, err := filepath.Glob(filepath.Join(dir, "*"+rundir.ControlSuffix))
-	if err != nil {
-		return nil, fmt.Errorf("control: %w", err)
-	}
-	return sockets, nil
 }
 
 // Unknown is the error of Find for a name that no running job has, or several have.
@@ -251,7 +238,7 @@ func (j *Job) Park(ctx context.Context, who string) error {
 // the other until one takes it; the error is what the last one said, or ErrEnded where there is
 // none.
 func ReportLostHost(ctx context.Context, dir, host, who string) error {
-	sockets, err := listSockets()
+	sockets, err := rundir.List("", rundir.ControlSuffix)
 	if err != nil {
 		return err
 	}

@@ -47,6 +47,25 @@ func Path() (string, error) {
 	return dir, checkPrivate(dir)
 }
 
+// List returns the paths in Path whose names begin and end so, in the order of their names. It
+// makes the folder as Path does.
+func List(prefix, suffix string) (paths []string, err error) {
+	dir, err := Path()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("rundir: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) && strings.HasSuffix(e.Name(), suffix) {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, nil
+}
+
 // CheckSocket fails for a path that is too long for that of a Unix socket. It is pure.
 func CheckSocket(path string) error {
 	const most = 103 // without the NUL

@@ -82,3 +82,23 @@ func TestPathRefuses(t *testing.T) {
 		})
 	}
 }
+
+// The files of a folder whose path has letters that patterns give a meaning to are found.
+func TestList(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv(Variable, filepath.Join(t.TempDir(), "run[1]*?"))
+	dir, err := Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"b.ctl", "a.ctl", "pool-x.sock", "a.lock"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := List("", ControlSuffix)
+	if want := []string{filepath.Join(dir, "a.ctl"), filepath.Join(dir, "b.ctl")}; err != nil ||
+		!slices.Equal(got, want) {
+		t.Errorf("listed %q, %v; want %q", got, err, want)
+	}
+}

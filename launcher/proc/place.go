@@ -87,14 +87,16 @@ func (p *Place) Close() error {
 // removeStale clears the places in dir whose launcher and guard were killed together. Places in use
 // are left alone. It blocks as Sweep does, once for each such place.
 func removeStale(dir string) error {
-	locks, err := filepath.Glob(filepath.Join(dir, "*.lock"))
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("proc: %w", err)
 	}
-	for _, path := range locks {
-		// A locked place is in use. A place that cannot be cleared now waits for the next start,
-		// and is no reason to refuse this job.
-		_ = takeOverPlace(path, syscall.LOCK_EX|syscall.LOCK_NB)
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".lock") {
+			// A locked place is in use. A place that cannot be cleared now waits for the next
+			// start, and is no reason to refuse this job.
+			_ = takeOverPlace(filepath.Join(dir, e.Name()), syscall.LOCK_EX|syscall.LOCK_NB)
+		}
 	}
 	return nil
 }

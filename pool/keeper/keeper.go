@@ -122,11 +122,7 @@ func Socket(name string) (string, error) {
 // Names returns the pools that are kept on this host, by their sockets. One whose keeper was killed
 // is among them.
 func Names() (names []string, err error) {
-	dir, err := rundir.Path()
-	if err != nil {
-		return nil, err
-	}
-	paths, err := filepath.Glob(filepath.Join(dir, socketPrefix+"*"+socketSuffix))
+	paths, err := rundir.List(socketPrefix, socketSuffix)
 	for _, path := range paths {
 		name := strings.TrimPrefix(filepath.Base(path), socketPrefix)
 		names = append(names, strings.TrimSuffix(name, socketSuffix))

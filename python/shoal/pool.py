@@ -219,7 +219,8 @@ class Pool:
     def _names() -> List[str]:
         """The pools that answer on this host."""
         found = []
-        for path in sorted(glob.glob(os.path.join(_folder(), f"{_PREFIX}*{_SUFFIX}"))):
+        pattern = os.path.join(glob.escape(_folder()), f"{_PREFIX}*{_SUFFIX}")
+        for path in sorted(glob.glob(pattern)):
             probe = socket.socket(socket.AF_UNIX)
             try:
                 probe.connect(path)
