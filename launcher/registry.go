@@ -48,6 +48,7 @@ type registry struct {
 	denied map[string]bool
 
 	allLost bool  // no member is left, and none has finished its work
+	ended   bool  // the membership has ended: no worker is to be started any more
 	over    bool  // this host is not needed any more
 	leaving bool  // this host was asked to leave
 	fatal   error // why the job cannot go on here; nil = it can
@@ -315,7 +316,7 @@ func (r *registry) anyJoined() bool {
 // is held.
 func (r *registry) countWorkers() int {
 	known := r.old.ended + len(r.workers) + r.ordered
-	if r.followed {
+	if r.followed || r.ended {
 		return known
 	}
 	return max(known, r.initial)

@@ -162,7 +162,7 @@ func (r *registry) isDrained() bool {
 func (r *registry) setJobEnd(ok bool) (follows bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.allLost = !ok
+	r.allLost, r.ended = !ok, true
 	if follows = r.leader != r.host; follows {
 		r.over = ok
 	}

@@ -298,3 +298,21 @@ func TestResultOfAJobWithoutWorkers(t *testing.T) {
 		t.Errorf("%s, %v", text, err)
 	}
 }
+
+// A job does not wait for the end of a worker that was to start on a host that left before: when
+// the members have finished, nobody starts any more.
+func TestWorkersThatNeverStartDoNotKeepAJob(t *testing.T) {
+	r := newRegistry("a", 2)
+	r.setJob(&jobMessage{})
+	r.setHost("a")
+	r.register("a", &message{Started: &startedMessage{0, 1000}})
+	r.register("a", &message{Joined: &workerMessage{0}})
+	r.register("a", &message{Ended: &endedMessage{Worker: 0}})
+	if v := r.verdict(); v.done {
+		t.Errorf("%+v, while another worker is to start", v)
+	}
+	r.setJobEnd(true)
+	if v := r.verdict(); !v.done || v.fault != noFault {
+		t.Errorf("%+v when the members have finished, want a good end", v)
+	}
+}
