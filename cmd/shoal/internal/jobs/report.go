@@ -125,7 +125,7 @@ far as the directory can be read, and what is missing is said.`, cli.ExitCodes, 
 				return err // nobody could open the page
 			}
 			fmt.Fprintln(cmd.ErrOrStderr(), "shoal: open this address in a browser; Ctrl-C ends "+
-				"the page, and the job goes on")
+				"the page alone")
 			if err := page.Wait(); err != nil {
 				return err
 			}
