@@ -397,5 +397,8 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 	s.stopAndCheck(2)
 	s.awaitExit(s.agents["b"], 0)
+	if said := s.outputOf(s.agents["b"]); !strings.Contains(said, "the job is over") {
+		t.Errorf("the agent of a job that has ended says %s", said)
+	}
 	other.stopAndCheck(1)
 }

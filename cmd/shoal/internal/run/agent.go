@@ -142,6 +142,7 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 	var network *tcp.Network
 	unreachable := reportUnreachable(notes, f.join)
 	var wrote error // what has come of the file of --end-file
+	left := partingLine(nil, true)
 	err = launcher.Serve(p.Ctx,
 		launcher.ServeConfig{Manager: f.manager, CannotLeave: cannot,
 			Slots: f.slots, Kind: f.kind, Dir: f.logDir, Stdout: out,
@@ -159,17 +160,16 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 				joined.Store(err == nil)
 				return network, err
 			},
-			Join: func() string {
-				return network.Addr()
-			}, Token: func(life time.Duration) string {
-				return network.Token(life)
-			}, Store: f.store.unconnectedStore,
+			Join:  func() string { return network.Addr() },
+			Token: func(life time.Duration) string { return network.Token(life) },
+			Store: f.store.unconnectedStore,
 			OnJob: func(job, dir string) {
 				fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n",
 					plural.Of(f.slots, "worker"), job, dir)
 				asked.setRunDir(dir)
 			},
 			OnEnd: func(result *launcher.Result, goesOn bool, err error) {
+				left = partingLine(result, goesOn)
 				wrote = asked.writeEnd(result, goesOn, p.Ctx.Err() != nil, err)
 				if f.onEnd != nil {
 					f.onEnd(result)
@@ -180,9 +180,18 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 		err = errors.Join(err, wrote)
 	}
 	if err == nil {
-		fmt.Fprintln(notes, "shoal: this host has left the job")
+		fmt.Fprintln(notes, "shoal: "+left)
 	}
 	return err
+}
+
+// partingLine returns what people are told when this host's part in a job has ended, as OnEnd of
+// launcher.ServeConfig gets it.
+func partingLine(result *launcher.Result, goesOn bool) string {
+	if goesOn || result != nil && (result.Drained || result.GoesOn != "") {
+		return "this host has left the job"
+	}
+	return "the job is over, and this host has left it"
 }
 
 // describeHost sets what the flags leave open of this host: its kind and its slots.
