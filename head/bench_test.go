@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/wire"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -46,7 +47,7 @@ func newCollectives(n int, step bool) (once func()) {
 		a.WorkerAsks(w)
 		run()
 	}
-	p := collective.Posted{Call: sumCall(topo.World)}
+	p := collective.Posted{Call: wiretest.SumCall(topo.World)}
 	p.Call.Step = step
 	return func() {
 		p.Ticket++
@@ -71,7 +72,7 @@ func TestCollectivesOfOneHostAllocateNothing(t *testing.T) {
 // it is complete, once its memory is there.
 func TestCollectivesOfTwoHostsAllocateNothing(t *testing.T) {
 	for what, posts := range map[string][]collective.Call{
-		"a call":      {sumCall(topo.World)},
+		"a call":      {wiretest.SumCall(topo.World)},
 		"a step":      {endCall(topo.World)},
 		"a long step": {largeCall(true), largeCall(true), largeCall(false)},
 	} {

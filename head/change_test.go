@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/wire"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -39,7 +40,7 @@ func newOpenPair(t testing.TB) *pair {
 // endStep has the listed workers end a step, whose calls have a ticket.
 func (p *pair) endStep(ticket uint64, workers ...topo.WorkerID) {
 	for _, w := range workers {
-		c := sumCall(topo.World)
+		c := wiretest.SumCall(topo.World)
 		c.Step = true
 		p.postAndRun(w, ticket, c)
 	}
@@ -247,7 +248,7 @@ func TestChangeOutlivesItsHead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for w := range topo.WorkerID(2) {
-		c := sumCall(topo.World)
+		c := wiretest.SumCall(topo.World)
 		c.Step = true
 		b.PostCall(&collective.Posted{Worker: 2 + w, Ticket: 2, Call: c})
 	}

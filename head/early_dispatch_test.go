@@ -5,13 +5,14 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // largeCall returns a collective of the world that is worth to be begun with before its step is
 // complete: with more, one after which the step goes on; else the last.
 func largeCall(more bool) collective.Call {
-	c := sumCall(topo.World)
+	c := wiretest.SumCall(topo.World)
 	c.In, c.Out, c.Shape = make([]byte, head.EarlyBytes), make([]byte, head.EarlyBytes),
 		[]int{head.EarlyBytes / 4}
 	c.More, c.Step = more, !more
@@ -47,7 +48,7 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 			}
 		}
 	}
-	small := sumCall(topo.World)
+	small := wiretest.SumCall(topo.World)
 	small.More = true
 	for w := range topo.WorkerID(4) {
 		p.postAndRun(w, 3, small)

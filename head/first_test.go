@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
@@ -43,7 +44,7 @@ func (a *alone) runActions() {
 // endStep posts the call with which a worker ends its step, and runs what follows.
 func (a *alone) endStep(w topo.WorkerID) {
 	a.tickets++
-	c := sumCall(topo.World)
+	c := wiretest.SumCall(topo.World)
 	c.Step = true
 	a.PostCall(&collective.Posted{Worker: w, Ticket: a.tickets, Call: c})
 	a.runActions()

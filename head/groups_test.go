@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -87,7 +88,7 @@ func TestFreedGroupsAreForgotten(t *testing.T) {
 			p.runAll()
 		}
 		for w := range topo.WorkerID(4) {
-			p.postAndRun(w, step+1, sumCall(topo.World))
+			p.postAndRun(w, step+1, wiretest.SumCall(topo.World))
 		}
 		for _, a := range p.agents {
 			a.Tick()

@@ -11,10 +11,10 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/wire"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
-	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -148,12 +148,6 @@ func newestAction[A head.Action](p *pair, host string) (a A) {
 	return a
 }
 
-// sumCall returns an all-reduce of two f32 on a group, with memory.
-func sumCall(group topo.GroupID) collective.Call {
-	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum,
-		Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
-}
-
 // postAndRun posts a call on the agent of a worker, and runs all that follows.
 func (p *pair) postAndRun(w topo.WorkerID, ticket uint64, c collective.Call) {
 	p.agentOf(w).PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
@@ -164,7 +158,7 @@ func (p *pair) postAndRun(w topo.WorkerID, ticket uint64, c collective.Call) {
 func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 	p := newPair(t)
 	for w := range topo.WorkerID(4) {
-		p.postAndRun(w, 1, sumCall(topo.World))
+		p.postAndRun(w, 1, wiretest.SumCall(topo.World))
 	}
 	for host, first := range map[string]int{"A": 0, "B": 2} {
 		a := newestAction[*head.Apply](p, host)
@@ -192,7 +186,7 @@ func TestRouteComesWithTheBatch(t *testing.T) {
 	routes := collective.Candidates(2, 8)
 	for i := range routes {
 		for w := range topo.WorkerID(4) {
-			p.postAndRun(w, uint64(i+1), sumCall(topo.World))
+			p.postAndRun(w, uint64(i+1), wiretest.SumCall(topo.World))
 		}
 		for host := range p.agents {
 			if got := newestAction[*head.Execute](p, host).Parts[0].Route; got != routes[i] {
@@ -209,9 +203,9 @@ func TestRouteComesWithTheBatch(t *testing.T) {
 // Ranks that disagree get an error on every host; one about a lost rank can be told apart.
 func TestErrorsReachEveryHost(t *testing.T) {
 	p := newPair(t)
-	other := sumCall(topo.World)
+	other := wiretest.SumCall(topo.World)
 	other.Reduction = collective.Max
-	p.postAndRun(0, 1, sumCall(topo.World))
+	p.postAndRun(0, 1, wiretest.SumCall(topo.World))
 	p.postAndRun(2, 1, other)
 	for host := range p.agents {
 		a := newestAction[*head.Apply](p, host)
@@ -223,7 +217,7 @@ func TestErrorsReachEveryHost(t *testing.T) {
 	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
 	p.runAll()
 	p.postAndRun(1, 1, other)
-	p.postAndRun(0, 2, sumCall(topo.World))
+	p.postAndRun(0, 2, wiretest.SumCall(topo.World))
 	a := newestAction[*head.Apply](p, "A")
 	var lost *collective.LostError
 	if len(a.Parts) != 1 || !errors.As(a.Parts[0].Err, &lost) ||
@@ -253,13 +247,13 @@ func TestGroups(t *testing.T) {
 		t.Error("there is a group 77")
 	}
 	for _, w := range list {
-		p.postAndRun(w, 1, sumCall(a.ID))
+		p.postAndRun(w, 1, wiretest.SumCall(a.ID))
 	}
 	if got := newestAction[*head.Apply](p, "B"); len(got.Parts) != 1 ||
 		len(got.Parts[0].Calls) != 2 {
 		t.Errorf("B applies %+v", got)
 	}
-	p.postAndRun(1, 2, sumCall(a.ID))
+	p.postAndRun(1, 2, wiretest.SumCall(a.ID))
 	p.agentOf(1).Ungroup(1, a.ID) // a call is open
 	p.agentOf(2).Ungroup(2, a.ID)
 	p.runAll()
@@ -306,7 +300,7 @@ func TestBatchesOfOneHost(t *testing.T) {
 			p.agentOf(w).RequestGroup(w, list)
 			p.runAll()
 		}
-		c := sumCall(newestAction[head.Grouped](p, host).ID)
+		c := wiretest.SumCall(newestAction[head.Grouped](p, host).ID)
 		p.seen = map[string][]head.Action{}
 		for _, w := range list {
 			p.postAndRun(w, 1, c)
@@ -328,7 +322,7 @@ func TestPostCopies(t *testing.T) {
 	shape := []int{2}
 	posted := collective.Posted{Ticket: 1}
 	for w := range topo.WorkerID(4) {
-		posted.Worker, posted.Call = w, sumCall(topo.World)
+		posted.Worker, posted.Call = w, wiretest.SumCall(topo.World)
 		posted.Call.Shape = shape
 		p.agentOf(w).PostCall(&posted)
 		posted.Call, shape[0] = collective.Call{}, 9

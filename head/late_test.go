@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/wire"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -35,7 +36,7 @@ func TestCallsInTheViewBefore(t *testing.T) {
 			b.PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
 		}
 	}
-	step := sumCall(topo.World)
+	step := wiretest.SumCall(topo.World)
 	step.Step = true
 	post(1, step)
 	p.runAll()

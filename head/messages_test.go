@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/wire"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -212,12 +213,12 @@ func messagesOfPair(f testing.TB) (said []wire.Message) {
 		In: make([]byte, 8)})
 	for ticket := range uint64(2) {
 		for w := range topo.WorkerID(4) {
-			c := sumCall(topo.World)
+			c := wiretest.SumCall(topo.World)
 			c.More, c.Step = ticket == 0, ticket == 1
 			p.postAndRun(w, 2+ticket, c)
 		}
 	}
-	p.postAndRun(2, 9, sumCall(topo.World))
+	p.postAndRun(2, 9, wiretest.SumCall(topo.World))
 	_ = p.agents["A"].Resize(6, "ada")
 	p.runAll()
 	p.agents["B"].WorkerStarted(5)
@@ -225,7 +226,8 @@ func messagesOfPair(f testing.TB) (said []wire.Message) {
 	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
 	p.runAll()
 	for w := range topo.WorkerID(3) { // a step that is not executed when B reports to a new head
-		p.agentOf(w).PostCall(&collective.Posted{Worker: w, Ticket: 10, Call: sumCall(topo.World)})
+		p.agentOf(w).PostCall(&collective.Posted{Worker: w, Ticket: 10,
+			Call: wiretest.SumCall(topo.World)})
 	}
 	for _, host := range []string{"B", "A"} {
 		for _, a := range p.agents[host].Ready() {
@@ -251,8 +253,8 @@ func newLeading(t testing.TB) *head.Agent {
 	a.LinkUp("C")
 	p.agents["C"] = head.New(head.Config{Self: "C"})
 	p.runAll()
-	p.postAndRun(0, 1, sumCall(topo.World))
-	p.postAndRun(2, 1, sumCall(topo.World))
+	p.postAndRun(0, 1, wiretest.SumCall(topo.World))
+	p.postAndRun(2, 1, wiretest.SumCall(topo.World))
 	return a
 }
 
@@ -263,7 +265,7 @@ func newFollowing(t testing.TB) *head.Agent {
 	a.Receive("A", wire.Answer{Answer: member.Decision{Record: newPair(t).agents["A"].Record()}})
 	a.WorkerStarted(9)
 	a.WorkerAsks(9)
-	a.PostCall(&collective.Posted{Worker: 0, Ticket: 1, Call: sumCall(topo.World)})
+	a.PostCall(&collective.Posted{Worker: 0, Ticket: 1, Call: wiretest.SumCall(topo.World)})
 	return a
 }
 
@@ -300,6 +302,9 @@ func TestReadersForget(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	said := messagesOfPair(t)
+	for _, f := range wiretest.SteadyFrames(t) {
+		said = append(said, f)
+	}
 	var reader wire.Reader
 	refused, read := 0, 0
 	for range 20000 {

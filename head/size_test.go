@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -83,7 +84,7 @@ func TestSizesAreRefused(t *testing.T) {
 	p := newTrainingPair(t)
 	a := p.agents["A"]
 	rigid, mesh := newPair(t), newMeshJob(t, 2).agent
-	rigid.postAndRun(0, 1, sumCall(topo.World))
+	rigid.postAndRun(0, 1, wiretest.SumCall(topo.World))
 	for want, err := range map[string]error{
 		"no host has room for size=5":  a.Change(setting.Setting{Size: 5}, bySize),
 		"above the job's maximum of 8": a.Change(setting.Setting{Size: 9}, bySize),

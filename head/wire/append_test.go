@@ -9,45 +9,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head/wire"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/state/digest"
-	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
-
-// steadyFrames returns frames of the steady state: what a step of two hosts takes. They are new,
-// and the caller may change them. It fails t only if their data cannot be.
-func steadyFrames(t testing.TB) []*wire.Frame {
-	data, err := cursor.New(100, 10, 7, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	call := wire.Call{Worker: 3, Ticket: 300,
-		Call: collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
-			Reduction: collective.Mean, Group: 2, Weight: 0.5,
-			Shape: []int{2, 3}, Far: &collective.Far{In: 6, Out: 6},
-			Flags: collective.Flags{Step: true}}}
-	other := call
-	other.Splits, other.Shape, other.Far, other.Weight = []int{}, nil, nil, 0
-	other.Kind, other.Peer, other.Promoted, other.Shared = collective.Barrier, -1, true,
-		collective.Shared{Group: 2, Name: "total", Off: 8}
-	sets := []wire.Set{
-		{Calls: []wire.Call{call, other}, Of: []int{0, 1}, Route: collective.DefaultRoute(1 << 20)},
-		{Calls: []wire.Call{other}, Of: []int{-1}, Err: "why", Lost: true}}
-	return []*wire.Frame{
-		{Term: 1, Up: true, First: 2, Ack: 3,
-			Payloads: []wire.Payload{&wire.Posted{Call: call}, &wire.Posted{Call: other},
-				&wire.Executed{Batch: 1<<32 | 7}}},
-		{Term: 1, First: 300, Ack: 2, Payloads: []wire.Payload{
-			&wire.Exec{Batch: 1<<32 | 7, Replaces: 1<<32 | 6, Hosts: []string{"A", "B"},
-				Without: []string{"C"}, Sets: sets, More: true},
-			&wire.Commit{Index: 9, Batch: 1<<32 | 7, Steps: 4, Data: &data, Elastic: true,
-				Stable: 8},
-			&wire.Commit{Index: 10}}},
-		{Term: 1, First: 1, Ack: 2},
-	}
-}
 
 // Frames in bytes are written as docs/formats/hosts.md says, and read as what was written.
 func TestBinaryFrames(t *testing.T) {
@@ -58,13 +24,13 @@ func TestBinaryFrames(t *testing.T) {
 			1, 3, 0xac, 2, 11, 2, 2, 0xa2, 1, 2, 1, 0, 1, 0, 2, 5, 't', 'o', 't', 'a', 'l', 16,
 			2, 0x87, 0x80, 0x80, 0x80, 0x10},
 	} {
-		if got := wire.Append(nil, steadyFrames(t)[i]); !bytes.Equal(got, want) {
+		if got := wire.Append(nil, wiretest.SteadyFrames(t)[i]); !bytes.Equal(got, want) {
 			t.Errorf("frame %d is written as\n% x, want\n% x", i, got, want)
 		}
 	}
 	var reader wire.Reader
 	for range 2 { // into memory of its own, and again into that of others
-		for i, f := range steadyFrames(t) {
+		for i, f := range wiretest.SteadyFrames(t) {
 			b := wire.Append(nil, f)
 			if got, err := reader.Read(b); !wire.IsBinary(b) || err != nil ||
 				cmp.Diff(wire.Message(f), got) != "" {
@@ -95,7 +61,7 @@ func TestFramesThatSayMoreAreJSON(t *testing.T) {
 // A frame in bytes that is cut short, goes on, or says what no agent says is refused.
 func TestReadRefusesBrokenFrames(t *testing.T) {
 	var reader wire.Reader
-	for _, f := range steadyFrames(t) {
+	for _, f := range wiretest.SteadyFrames(t) {
 		b := wire.Append(nil, f)
 		for n := range len(b) {
 			if _, err := reader.Read(b[:n]); err == nil {
@@ -106,7 +72,7 @@ func TestReadRefusesBrokenFrames(t *testing.T) {
 			t.Errorf("a zero behind % x is read", b)
 		}
 	}
-	call := steadyFrames(t)[0].Payloads[0].(*wire.Posted).Call
+	call := wiretest.SteadyFrames(t)[0].Payloads[0].(*wire.Posted).Call
 	far := func(in int) wire.Call {
 		c := call
 		c.Far = &collective.Far{In: in}
@@ -142,7 +108,7 @@ func TestReadRefusesBrokenFrames(t *testing.T) {
 			t.Errorf("%s is read as %+v", what, m)
 		}
 	}
-	f := steadyFrames(t)[0]
+	f := wiretest.SteadyFrames(t)[0]
 	f.Payloads[0].(*wire.Posted).Weight = math.NaN()
 	if m, err := reader.Read(wire.Append(nil, f)); err != nil ||
 		m.(*wire.Frame).Payloads[0].(*wire.Posted).Weight != -1 {
@@ -153,7 +119,7 @@ func TestReadRefusesBrokenFrames(t *testing.T) {
 // Frames in bytes are written and read in memory that is used again; the place in the data, which
 // others may hold, is new.
 func TestBinaryFramesAllocateNothing(t *testing.T) {
-	frames := steadyFrames(t)
+	frames := wiretest.SteadyFrames(t)
 	frames[1].Payloads[1].(*wire.Commit).Data = nil
 	for _, b := range frames[1].Payloads {
 		if e, is := b.(*wire.Exec); is {
@@ -178,11 +144,11 @@ func TestBinaryFramesAllocateNothing(t *testing.T) {
 // field that is added later is not forgotten.
 func TestBinaryFramesLoseNothing(t *testing.T) {
 	said := 0
-	for i := range steadyFrames(t) {
+	for i := range wiretest.SteadyFrames(t) {
 		var frame *wire.Frame
 		// fresh sets frame to a new one, and lists the parts of its payloads.
 		fresh := func() []reflect.Value {
-			frame = steadyFrames(t)[i]
+			frame = wiretest.SteadyFrames(t)[i]
 			var leaves []reflect.Value
 			for _, b := range frame.Payloads {
 				leaves = append(leaves, changeableParts(reflect.ValueOf(b).Elem())...)

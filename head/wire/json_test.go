@@ -10,15 +10,15 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head/wire"
+	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // Each message is written as docs/formats/hosts.md says, and reads as what was written.
 func TestEncode(t *testing.T) {
 	data, _ := cursor.New(100, 10, 7, true)
-	call := wire.Call{Worker: 3, Ticket: 1 << 63, Call: sumCall(2)}
+	call := wire.Call{Worker: 3, Ticket: 1 << 63, Call: wiretest.SumCall(2)}
 	call.In, call.Out, call.Far = nil, nil, &collective.Far{In: 2, Out: 2}
 	shared := call
 	shared.Far, shared.Shared = &collective.Far{In: 2, Out: 2},
@@ -75,7 +75,7 @@ func TestEncode(t *testing.T) {
 // Memory and errors as values have no place in a message, and a weight that is no number has no
 // word.
 func TestEncodeLeavesMemoryBehind(t *testing.T) {
-	c := sumCall(0)
+	c := wiretest.SumCall(0)
 	c.Weight, c.Far = math.Inf(1), &collective.Far{In: 2, Out: 2}
 	b := string(wire.Append(nil,
 		&wire.Frame{First: 2, Up: true,
@@ -169,10 +169,4 @@ func TestDecodeRefuses(t *testing.T) {
 			t.Errorf("%s is read as %+v, %v; want an error about %q", text, m, err, want)
 		}
 	}
-}
-
-// sumCall returns an all-reduce of two f32 on a group, with memory.
-func sumCall(group topo.GroupID) collective.Call {
-	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum,
-		Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
 }
