@@ -121,7 +121,8 @@ func (l *Loop) whyLeftAlone(c setting.Change, learns bool) string {
 	}
 	for _, part := range c.Parts() {
 		if n := l.entry.Setting.People[part]; n > 0 {
-			return fmt.Sprintf("a person has set %s (change %d), and it stays", part, n)
+			return fmt.Sprintf("a person has set %s (change %d), and it stays until one sets "+
+				"%[1]s=%[3]s", part, n, setting.Auto)
 		}
 		v := l.findOrAddLever(part)
 		if v.until.isAhead(l.now) && (part != "rate" || isRateChange(c)) {

@@ -209,7 +209,9 @@ func (l *Loop) EntryApplied(e Entry) {
 	}
 	l.entry = e
 	l.forgetStay(e)
-	if e.Change != nil && e.Change.IsAtOnce() {
+	if e.Change != nil && e.Change.IsRequest() && e.Change.IsAtOnce() {
+		l.next = min(l.next, e.Step+commitsForSteps(interval, e.Setting.Round))
+	} else if e.Change != nil && e.Change.IsAtOnce() {
 		v := l.findOrAddLever("rate")
 		l.asked, v.until, v.why = nil, l.momentAfter(maxInterval), "it was changed lately"
 	} else if e.Change != nil {
@@ -307,14 +309,22 @@ func (l *Loop) Propose(next setting.Setting, who string) (Order, error) {
 	if err := l.entry.Levers.CheckChange(l.now.Setting, next); err != nil {
 		return Order{}, err
 	}
-	if next.Equal(l.now.Setting) {
+	request := setting.Change{Phase: setting.Entered, Step: l.now.Step, Who: setting.CutText(who)}
+	now := l.now.Setting
+	now.People = l.entry.Setting.People
+	request.From, request.To = now.DiffRequested(next)
+	switch {
+	case request.From == request.To && request.To == "":
 		return Order{}, fmt.Errorf("the job trains by %s already", next)
+	case request.IsAtOnce():
+		return Order{Next: next, Change: request}, nil
 	}
 	l.twin.Observe(l.now)
 	p := l.twin.Predict(decide.Target{Setting: next})
 	c := l.predictedChange(decide.Scored{Target: decide.Target{Setting: next}, Prediction: p},
 		p.Efficiency.Mid)
-	if c.Who = setting.CutText(who); !c.Predicted.IsKnown() {
+	c.Who, c.From, c.To = request.Who, request.From, request.To
+	if !c.Predicted.IsKnown() {
 		c.Why = setting.CutText(p.Guess)
 	}
 	return Order{Next: next, Change: c}, nil

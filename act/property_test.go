@@ -87,11 +87,14 @@ func applyEvent(t testing.TB, j *job, e event, newLoop func() *act.Loop) {
 }
 
 // setByPerson has a person set the batch and the size, as far as the job allows it; a size of 0
-// stays. What a policy has on trial ends.
+// stays. What a policy has on trial ends. Without People they stay, too.
 func (j *job) setByPerson(t testing.TB, next setting.Setting) {
 	j.observe(t)
 	if next.Size == 0 {
 		next.Size = j.state.Setting.Size
+	}
+	if next.People == nil {
+		next.People = j.state.Setting.People
 	}
 	o, err := j.loop.Propose(next, "ada@h1")
 	if err != nil || j.state.Trial != nil && j.state.Trial.Who != "" {

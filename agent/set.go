@@ -18,7 +18,7 @@ import (
 // head.ErrNotHead. The job has it when a step ends; Status tells. who asks is part of the reason
 // that people read. It waits for the engine's thread and for policies that decide.
 func (a *Agent) Set(text, who string) error {
-	next, err := a.Status().Setting.WithRequested(text)
+	next, err := a.requestedSetting(a.Status().Setting, text)
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (a *Agent) Set(text, who string) error {
 		// what the text does not name stays as it is now: policies may have changed it meanwhile
 		known := a.driver.head.State()
 		now := loop.NewEntry(known, nil, true).Setting
-		if next, err = now.WithRequested(text); err != nil {
+		if next, err = a.requestedSetting(now, text); err != nil {
 			return err
 		}
 		if err := a.engine.signals.Levers(known).CheckSharesChange(now, next); err != nil &&
@@ -46,7 +46,7 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 	if s.Head != a.Host() {
 		return setting.Change{}, head.ErrNotHead
 	}
-	next, err := s.Setting.WithRequested(text)
+	next, err := a.requestedSetting(s.Setting, text)
 	if err == nil && s.Mesh == "" {
 		err = s.Levers.CheckSharesChange(s.Setting, next)
 	}
@@ -59,8 +59,23 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 		return setting.Change{}, err
 	}
 	c := a.loop.Predict(next, who)
-	c.From, c.To = s.Setting.Diff(next)
+	c.From, c.To = s.Setting.DiffRequested(next)
 	return c, nil
+}
+
+// requestedSetting returns the setting that a person asks for who sees the job train by now. Where
+// no policies decide, there is nothing that could be left to them, or kept from them.
+func (a *Agent) requestedSetting(now setting.Setting, text string) (setting.Setting, error) {
+	next, err := now.WithRequested(text)
+	if err != nil || a.loop.Decides() {
+		return next, err
+	}
+	if name := setting.LeftPart(text); name != "" {
+		return now, fmt.Errorf("%s=%s: this job has no policies, to which that could be left; "+
+			"they decide in a job that is started by shoal run --auto", name, setting.Auto)
+	}
+	next.People = now.People
+	return next, nil
 }
 
 // serveSetting answers how the job trains. It runs on the session's goroutine, and does not wait:

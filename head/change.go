@@ -25,9 +25,13 @@ import (
 // of a policy is under trial. A policy's change of the rate alone is kept at once, and refused
 // while any is under trial. The head sets the number of next, and Number, Step, From and To of the
 // change; where next has no size, or From and To of a policy's change say that it has none, the job
-// keeps its own. Members join and leave after that step, as with Resize, which ends the trial
-// of a size. With Kept and Void, the trial of the change of that number ends, and next does not
-// count. With Reverted it ends with the end of a step, where the job goes to next.
+// keeps its own. Members join and leave after that step, as with Resize, which ends the trial of a
+// size. With Kept and Void, the trial of the change of that number ends, and next does not count.
+// With Reverted it ends with the end of a step, where the job goes to next.
+//
+// Where a person asks, People of next are those of the job, with what that person sets or leaves to
+// policies, as WithRequested returns them; if nothing else changes, the change is kept at once, and
+// ends any trial. No policy changes what a person has set.
 //
 // What waits for the end of a step is lost with the head, and nobody is told: who asked looks at
 // the State, and asks the next head again. RequestedChange tells what waits.
@@ -130,17 +134,21 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 	if err := r.checkChange(next, c); err != nil {
 		return err
 	}
-	before, after := r.settingInForce(), r.withPartsInForce(next)
-	if before.Equal(after) {
-		return fmt.Errorf("the job has this setting already: %v", before)
-	}
 	c.Number = r.state.Setting.Number + 1
-	c.From, c.To = before.Diff(after)
+	c.From, c.To = r.diffOf(c, next)
+	if c.From == "" && c.To == "" {
+		return fmt.Errorf("the job has this setting already: %v", r.settingInForce())
+	}
 	if c.IsAtOnce() {
-		if t := r.state.Trial; t != nil {
+		if t := r.state.Trial; t != nil && c.Policy != "" {
 			return fmt.Errorf("change %d is under trial", t.Number)
 		}
-		c.Phase = setting.Kept
+		c.Phase, c.Predicted, c.Rate = setting.Kept, setting.Band{}, 0
+	}
+	for _, part := range c.Parts() {
+		if n := r.state.Setting.People[part]; n > 0 && c.Policy != "" {
+			return fmt.Errorf("a person has set %s meanwhile (change %d), and it stays", part, n)
+		}
 	}
 	r.entering = &requestedChange{next, c}
 	return nil
@@ -210,7 +218,7 @@ func (r *leader) popRequestedChange(b *batch, data *cursor.Cursor) *requestedCha
 // endTrial ends the trial that another change replaces, by an entry of its own before that of the
 // change.
 func (r *leader) endTrial(by *requestedChange) {
-	if t := r.state.Trial; t != nil && !by.change.Phase.IsEnd() {
+	if t := r.state.Trial; t != nil && t.Number != by.change.Number {
 		end := *t
 		end.Phase, end.Why = setting.Void, fmt.Sprintf("%s asked for %s meanwhile",
 			cmp.Or(by.change.Who, by.change.Policy, "somebody"), by.change.To)

@@ -96,12 +96,21 @@ func (r *leader) restateSizeChange(e *requestedChange) bool {
 	if e.next.Size == 0 || e.change.Phase.IsEnd() {
 		return false
 	}
-	e.change.From, e.change.To = r.settingInForce().Diff(r.withPartsInForce(e.next))
-	if e.change.IsAtOnce() { // the rate alone is left
+	e.change.From, e.change.To = r.diffOf(e.change, e.next)
+	if e.change.IsAtOnce() { // the rate alone is left, or what policies may change
 		e.next.Size, e.change.Phase = 0, setting.Kept
-		return r.state.Trial != nil
+		return r.state.Trial != nil && e.change.Policy != ""
 	}
-	return e.change.From == e.change.To
+	return e.change.To == "" && e.change.From == ""
+}
+
+// diffOf returns the parts in which the setting that a change brings differs from that in force.
+func (r *leader) diffOf(c setting.Change, to setting.Setting) (before, after string) {
+	now, next := r.settingInForce(), r.withPartsInForce(to)
+	if c.IsRequest() {
+		return now.DiffRequested(next)
+	}
+	return now.Diff(next)
 }
 
 // resizeToSetting has the membership resize to what a change has made the size of the job, behind

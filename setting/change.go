@@ -102,6 +102,32 @@ func (s Setting) Diff(o Setting) (before, after string) {
 		strings.Join(slices.DeleteFunc(slices.Clone(b), both), ",")
 }
 
+// DiffRequested returns what Diff does, where next is WithRequested by a person. A part that
+// policies may change again is in after with Auto as its value, and one that stays as it is, and
+// that policies may change no more, is in both.
+func (s Setting) DiffRequested(next Setting) (before, after string) {
+	now, then := s.String(), next.String()
+	var a, b []string
+	for _, name := range names {
+		from, to := PartOf(now, name), PartOf(then, name)
+		_, was := s.People[name]
+		_, is := next.People[name]
+		switch {
+		case was && !is:
+			to = Auto
+		case from == to && (was || !is):
+			continue
+		}
+		if from != "" {
+			a = append(a, name+"="+from)
+		}
+		if to != "" {
+			b = append(b, name+"="+to)
+		}
+	}
+	return strings.Join(a, ","), strings.Join(b, ",")
+}
+
 // Parts returns the names of the parts of the setting that the change has changed, in the order of
 // the text form.
 func (c Change) Parts() (list []string) {
@@ -119,10 +145,23 @@ func (c Change) Parts() (list []string) {
 func (c Change) HasPart(name string) bool { return slices.Contains(c.Parts(), name) }
 
 // IsAtOnce reports whether the change begins and ends with the same entry of the log, in Phase
-// Kept: that of a policy which changes the rate alone. The rate changes nothing of how fast a job
-// is, so there is nothing to be measured.
+// Kept, because there is nothing to be measured: that of a policy which changes the rate alone,
+// which changes nothing of how fast a job is, and that of a person which only changes what policies
+// may change.
 func (c Change) IsAtOnce() bool {
-	return c.Policy != "" && slices.Equal(c.Parts(), []string{"rate"})
+	parts := c.Parts()
+	if c.Policy != "" {
+		return slices.Equal(parts, []string{"rate"})
+	}
+	return len(parts) > 0 && !slices.ContainsFunc(parts, func(name string) bool {
+		to := PartOf(c.To, name)
+		return to != Auto && to != PartOf(c.From, name)
+	})
+}
+
+// IsRequest reports whether a person has asked for the change, and it is no end of one.
+func (c Change) IsRequest() bool {
+	return c.Policy == "" && c.Who != TheWorkers && (!c.Phase.IsEnd() || c.IsAtOnce())
 }
 
 // TheWorkers is who asks for a change by which the setting names how workers synchronise already.
@@ -132,15 +171,15 @@ const TheWorkers = "the workers"
 // brings beside the parts: the number, and which parts people have set.
 func (s Setting) EnteredBy(c Change, from Setting) Setting {
 	s.Number, s.People = max(c.Number, from.Number), from.People
-	if c.Phase.IsEnd() || c.Policy != "" || c.Who == TheWorkers {
+	if !c.IsRequest() {
 		return s
 	}
-	s.People = maps.Clone(from.People)
+	s.People = map[string]uint64{}
+	maps.Copy(s.People, from.People)
 	for _, part := range c.Parts() {
-		if s.People == nil {
-			s.People = map[string]uint64{}
+		if s.People[part] = c.Number; PartOf(c.To, part) == Auto {
+			delete(s.People, part)
 		}
-		s.People[part] = c.Number
 	}
 	return s
 }

@@ -6,6 +6,7 @@ package setting
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -98,31 +99,74 @@ func (s Setting) With(text string) (Setting, error) {
 	return s, s.Validate()
 }
 
-// WithRequested returns the setting that a person asks for by the parts that a text gives. A rate
+// Auto is the value by which a person leaves a part of the setting to policies again.
+const Auto = "auto"
+
+// follower names the part that goes with another one, where a text has that one alone.
+var follower = map[string]string{"batch": "rate", "sync": "round"}
+
+// WithRequested returns the setting that a person asks for by the parts that a text gives. What it
+// gives a value is of People from then on, and what it gives Auto is so no more, and stays. A rate
 // goes with its batch: where the text has a batch alone, workers choose the rate. And sync=ssgd
 // goes with rounds of one step. An error says what is wrong with the text.
 func (s Setting) WithRequested(text string) (Setting, error) {
-	seen := map[string]bool{}
+	values := map[string]string{}
+	var words []string // those that give a value
 	for _, word := range strings.Split(text, ",") {
-		name, _, _ := strings.Cut(strings.TrimSpace(word), "=")
-		switch {
-		case seen[name]:
+		name, value, _ := strings.Cut(strings.TrimSpace(word), "=")
+		if _, twice := values[name]; twice {
 			return s, fmt.Errorf("%s is given twice: leave one out", name)
-		default:
-			seen[name] = true
+		}
+		if values[name] = value; value != Auto || !slices.Contains(names, name) {
+			words = append(words, word)
 		}
 	}
-	next, err := s.With(text)
+	next, err := s, error(nil)
+	if len(words) > 0 {
+		next, err = s.With(strings.Join(words, ","))
+	}
 	if err != nil {
 		return s, err
 	}
-	if seen["batch"] && !seen["rate"] {
+	next.People = map[string]uint64{}
+	maps.Copy(next.People, s.People)
+	for name, value := range values {
+		if value == Auto {
+			next.leaveToPolicies(name)
+		} else {
+			next.People[name] = cmp.Or(s.People[name], s.Number+1)
+		}
+		if _, given := values[follower[name]]; value == Auto && !given {
+			next.leaveToPolicies(follower[name])
+		}
+	}
+	batch, sync := values["batch"], values["sync"]
+	if _, given := values["rate"]; batch != "" && batch != Auto && !given {
 		next.Rate = 0
 	}
-	if next.Sync == Ssgd && seen["sync"] && !seen["round"] {
+	if _, given := values["round"]; sync == Ssgd && !given {
 		next.Round = 1
 	}
 	return next, nil
+}
+
+// LeftPart returns the first part that a text leaves to policies, such as "batch"; "" = none.
+func LeftPart(text string) string {
+	for _, word := range strings.Split(text, ",") {
+		if name, value, _ := strings.Cut(strings.TrimSpace(word), "="); value == Auto {
+			return name
+		}
+	}
+	return ""
+}
+
+// leaveToPolicies makes a part one that no person has set. A rate that one has set goes with that:
+// workers choose it again.
+func (s *Setting) leaveToPolicies(name string) {
+	if _, set := s.People[name]; set && name == "rate" {
+		s.Rate = 0
+	}
+	delete(s.People, name)
 }
 
 // setPart sets the part of a name to a value in text form.

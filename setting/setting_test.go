@@ -442,3 +442,53 @@ func TestReplicaSamples(t *testing.T) {
 		}
 	}
 }
+
+// What a person sets is theirs until they leave it to policies again, with what goes with it; both
+// are told by a change, also where no value changes.
+func TestPeople(t *testing.T) {
+	had := setting.Setting{Number: 4, Batch: 64, Rate: 1.5, Round: 8, Sync: "local", Save: 9,
+		People: map[string]uint64{"batch": 2, "rate": 2, "save": 3}}
+	for _, x := range []struct {
+		text, from, to string
+		people         map[string]uint64
+		atOnce         bool
+		words          string
+	}{
+		{"save=9", "", "", map[string]uint64{"batch": 2, "rate": 2, "save": 3}, false, ""},
+		{"round=8", "round=8", "round=8",
+			map[string]uint64{"batch": 2, "rate": 2, "save": 3, "round": 5}, true,
+			"round stays 8"},
+		{"batch=auto", "batch=64,rate=1.5", "batch=auto,rate=auto", map[string]uint64{"save": 3},
+			true, "batch 64 -> auto, rate 1.5 -> auto"},
+		{"save=auto,round=4", "round=8,save=9", "round=4,save=auto",
+			map[string]uint64{"batch": 2, "rate": 2, "round": 5}, false,
+			"round 8 -> 4, save 9 -> auto"},
+		{"batch=auto,rate=1.5", "batch=64", "batch=auto", map[string]uint64{"rate": 2, "save": 3},
+			true, "batch 64 -> auto"},
+		{"sync=auto", "", "", map[string]uint64{"batch": 2, "rate": 2, "save": 3}, false, ""},
+	} {
+		next, err := had.WithRequested(x.text)
+		c := setting.Change{Number: 5, Phase: setting.Entered, Who: "ada"}
+		c.From, c.To = had.DiffRequested(next)
+		if err != nil || c.From != x.from || c.To != x.to || c.IsAtOnce() != x.atOnce ||
+			c.DiffText() != x.words {
+			t.Errorf("%s: %+v, %v", x.text, c, err)
+		}
+		if c.IsAtOnce() {
+			c.Phase = setting.Kept
+		}
+		if diff := cmp.Diff(x.people, next.EnteredBy(c, had).People); diff != "" && c.To != "" {
+			t.Errorf("%s (-want +got): %s", x.text, diff)
+		}
+		if text := c.String(); c.To != "" && (!c.IsNews() ||
+			text != "change 5 at step 0: "+x.words) {
+			t.Errorf("%s: %s", x.text, text)
+		}
+	}
+	if next, _ := had.WithRequested("batch=auto"); next.Rate != 0 || next.Batch != 64 {
+		t.Errorf("the rate that goes with a batch of a person is kept without it: %+v", next)
+	}
+	if _, err := had.WithRequested("bacth=auto"); err == nil {
+		t.Error("a part of another name is left to policies")
+	}
+}

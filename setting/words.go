@@ -88,7 +88,10 @@ func (c Change) AskedBy() string {
 // rate alone, which it does as often as the noise changes; nor where it has ended, as a person's
 // change, without a prediction or a measurement, which mostly another one has cut short.
 func (c Change) IsNews() bool {
-	return !c.IsAtOnce() && (c.Phase != Void || c.Policy != "" || c.Predicted.IsKnown())
+	if c.IsAtOnce() {
+		return c.IsRequest()
+	}
+	return c.Phase != Void || c.Policy != "" || c.Predicted.IsKnown()
 }
 
 // DiffText says what the change changes, such as "batch 128 -> 256".
@@ -100,6 +103,8 @@ func (c Change) DiffText() string {
 			from, to = cmp.Or(from, "equal"), cmp.Or(to, "equal")
 		}
 		switch {
+		case from == to:
+			list = append(list, fmt.Sprintf("%s stays %s", name, to))
 		case from == "":
 			list = append(list, name+" "+to)
 		case to == "":

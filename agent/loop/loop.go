@@ -289,6 +289,13 @@ func (l *Loop) Predict(next setting.Setting, who string) setting.Change {
 	return setting.Change{Phase: setting.Entered, Who: who}
 }
 
+// Decides reports whether policies change the setting of the job, or say what they would change.
+func (l *Loop) Decides() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mode != act.Off
+}
+
 // WorkerFailed tells the loop that a worker of the job has ended by itself, and how. When it
 // returns, the head was asked to take back the change that may be why, so that the job has it for
 // one step: it waits for the engine's thread, and for policies that decide.

@@ -265,7 +265,7 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 		p.loop.OrderRefused(err)
 		return
 	}
-	if t := p.entry.Trial; t != nil && !c.Phase.IsEnd() { // a person's change replaces a trial
+	if t := p.entry.Trial; t != nil && t.Number != c.Number { // a person's change replaces a trial
 		end := *t
 		end.Phase, end.Why = setting.Void, "another change was asked for"
 		p.recordChange(end, step)

@@ -68,7 +68,7 @@ func readFactor(l *line) float64 {
 // readSetting reads the parts of the setting that a person asks for.
 func (p *parser) readSetting(l *line) string {
 	text := l.nextWord("parts of the setting, such as batch=256")
-	next, err := setting.Setting{}.With(text)
+	next, err := setting.Setting{}.WithRequested(text)
 	if err == nil {
 		err = p.whyRefused(next)
 	}

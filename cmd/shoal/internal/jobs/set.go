@@ -38,7 +38,8 @@ func NewSetCommand() *cobra.Command {
 		Short: "Change how a running job trains, such as its batch",
 		Long: cli.Help(`Change how a running job trains. All workers do so from the same step on, and no sample is lost.
 The command ends when that is so, or says why it will not be. No policy of shoal run --auto
-changes what is set, until the job is started again.
+changes what is set, also where that is what the job has, until NAME=auto leaves it to them again,
+or the job is started again.
 
   batch=512   samples of a step over all workers, within what the program allows:
               shoal.torch.loader(…, batch_range=(64, 1024)), job.steps, or client.Data in Go
@@ -57,6 +58,7 @@ changes what is set, until the job is started again.
 		Example: `  shoal set train batch=512
   shoal set train batch=512 --dry-run          what is predicted of it
   shoal set train size=4
+  shoal set train batch=auto                   policies may change it again
   shoal set train sync=local round=16          each 16 steps on their own, then the mean of all
   shoal set train batch=256 rate=1.4 --no-wait
   shoal set ~/runs/train batch=64 --json       by the directory of the run, one object a change`,
@@ -172,6 +174,8 @@ func (f *setFlags) predict(ctx context.Context, out io.Writer, j *control.Job, t
 	switch {
 	case f.json:
 		return json.NewEncoder(out).Encode(c)
+	case c.IsAtOnce():
+		_, err = fmt.Fprintln(out, c.DiffText())
 	case c.DiffText() == "":
 		_, err = fmt.Fprintf(out, "job %s has %s already\n", j.Name,
 			strings.ReplaceAll(text, ",", " "))
@@ -220,7 +224,14 @@ func hasSetting(j *control.Job, text string) bool {
 		return false
 	}
 	want, err := j.Setting.WithRequested(text)
-	return err == nil && want.Equal(*j.Setting)
+	switch {
+	case err != nil:
+		return false
+	case j.Auto == "": // it says so itself where nothing can be left to policies
+		return setting.LeftPart(text) == "" && want.Equal(*j.Setting)
+	}
+	before, after := j.Setting.DiffRequested(want)
+	return before == after && after == ""
 }
 
 // lostChangeText says what to do where the launcher of a job is gone before a change was made; ""

@@ -1,0 +1,52 @@
+package head_test
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// A person who keeps the batch as it is, or leaves it to policies again, changes only who may
+// change it: that is entered and kept by one entry, on all hosts alike, and ends any trial. In
+// between no policy changes the batch, also where it has decided before it knew.
+func TestPeopleTakeAndLeaveParts(t *testing.T) {
+	p := newOpenPair(t)
+	all := []topo.WorkerID{0, 1, 2, 3}
+	p.endStep(1, all...)
+	p.mustChange("A", setting.Setting{Batch: 32},
+		setting.Change{Phase: setting.Entered, Policy: "batch"})
+	p.endStep(2, all...)
+	for i, x := range []struct {
+		text, from, to string
+		people         map[string]uint64
+	}{
+		{"batch=32", "batch=32", "batch=32", map[string]uint64{"batch": 2}},
+		{"batch=auto", "batch=32", "batch=auto", nil},
+	} {
+		next, err := p.agents["A"].State().Setting.WithRequested(x.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.mustChange("A", next, setting.Change{Phase: setting.Entered, Who: "ada", Rate: 3})
+		p.endStep(uint64(3+i), all...)
+		want := setting.Change{Number: uint64(2 + i), Phase: setting.Kept, Who: "ada",
+			Step: uint64(3 + i), From: x.from, To: x.to}
+		for host := range p.agents {
+			a, s := newestAction[*head.Apply](p, host), p.agents[host].State()
+			if a.Change == nil || cmp.Diff(want, *a.Change) != "" || s.Trial != nil ||
+				s.Setting.Batch != 32 || !maps.Equal(s.Setting.People, x.people) {
+				t.Errorf("%s: %s applies %+v, change %+v", x.text, host, a, a.Change)
+			}
+		}
+		err = p.agents["A"].Change(setting.Setting{Batch: 64},
+			setting.Change{Phase: setting.Entered, Policy: "batch"})
+		if refused := err != nil; refused != (x.people != nil) {
+			t.Errorf("behind %s, a policy's change of the batch: %v", x.text, err)
+		}
+	}
+}
