@@ -335,7 +335,8 @@ func (r *registry) verdict() verdict {
 }
 
 // mayLeave reports whether this host is not needed any more and its workers have ended: workers
-// that were let go may still save a model, say. The error is why the job cannot go on here.
+// that were let go may still save a model, say. A host that was asked to leave is then drained,
+// unless the job has ended. The error is why the job cannot go on here.
 func (r *registry) mayLeave() (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -343,7 +344,11 @@ func (r *registry) mayLeave() (bool, error) {
 	for _, w := range r.workers {
 		idle = idle && (w.host != r.host || w.exit != nil)
 	}
-	return idle && (r.over || r.leaving && r.leader != r.host), r.fatal
+	asked := r.leaving && r.leader != r.host
+	if idle && asked && !r.over && !r.ended && r.fatal == nil {
+		r.shutdown.drained = true
+	}
+	return idle && (r.over || asked), r.fatal
 }
 
 // setFatal stores why the job cannot go on here. The first reason counts.
