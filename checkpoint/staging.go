@@ -140,7 +140,7 @@ func (s *staging) alreadyPublished(id move.Identity) bool {
 	}
 	text, err := os.ReadFile(filepath.Join(s.partialFolder(), journalName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return true // it was stopped in the midst of cleaning up
+		return s.hasPublishedFiles() // it was stopped in the midst of cleaning up
 	}
 	_, _, other := move.ParseJournal(text, id)
 	return errors.Join(err, other) == nil

@@ -43,6 +43,59 @@ func TestStrangersInPartial(t *testing.T) {
 	}
 }
 
+// TestForeignPartial has a folder DST.partial that somebody else has made: it stays as it is. What
+// a run has made that lost its journal with the power is taken over.
+func TestForeignPartial(t *testing.T) {
+	from := filepath.Join(t.TempDir(), "model.safetensors")
+	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	for _, at := range []string{"", "notes", "more/notes", "files/notes", "files"} {
+		for _, published := range []bool{false, true} {
+			to := filepath.Join(t.TempDir(), "to")
+			path := filepath.Join(to+PartialSuffix, at)
+			if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte("mine"), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			if published {
+				if err := os.Mkdir(to, 0o777); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := moveTo(t, from, to, nil)
+			if err == nil || !strings.Contains(err.Error(),
+				"is there, and no earlier run of this command has made it") {
+				t.Errorf("%q: %v", at, err)
+			}
+			if text, err := os.ReadFile(path); err != nil || string(text) != "mine" {
+				t.Errorf("%q: %q, %v", at, text, err)
+			}
+		}
+	}
+	to := filepath.Join(t.TempDir(), "to")
+	for _, folder := range []string{to, to + PartialSuffix} {
+		if err := os.Mkdir(folder, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := moveTo(t, from, to, nil); err == nil ||
+		!strings.Contains(err.Error(), "to is there already") {
+		t.Errorf("a folder that no run has made: %v", err)
+	}
+	to = filepath.Join(t.TempDir(), "to")
+	left := filepath.Join(to+PartialSuffix, filesName)
+	if err := os.MkdirAll(left, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(left, "model.safetensors"), nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := moveTo(t, from, to, nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestPartialOnAnotherDisk has a file system mounted where the checkpoint is to grow.
 func TestPartialOnAnotherDisk(t *testing.T) {
 	dir := t.TempDir()
