@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	gopath "path"
 	"path/filepath"
 	"slices"
 	"time"
@@ -67,6 +68,12 @@ func Open(path string) (*Checkpoint, error) {
 		return nil, err
 	}
 	c.Checkpoint, c.Files, err = detect.Open(c.fsys, c.file)
+	if err != nil {
+		if one := c.oneOfJob(); one != "" {
+			err = fmt.Errorf("the folder has the checkpoints of a job, and is none itself; give "+
+				"one of them, such as %s/%s", c.dir, one)
+		}
+	}
 	if err != nil && c.dir != "." {
 		err = fmt.Errorf("%s: %w", c.dir, err)
 	}
@@ -87,6 +94,19 @@ func Open(path string) (*Checkpoint, error) {
 	}
 	c.addJobValues()
 	return c, nil
+}
+
+// oneOfJob returns the name of one of the checkpoints in the folder of a job; "" if it is none. It
+// reads the lists of folders.
+func (c *Checkpoint) oneOfJob() string {
+	if c.file != "" {
+		return ""
+	}
+	found, err := fs.Glob(c.fsys, "step-*/"+snapshot.StateName)
+	if err != nil || len(found) == 0 {
+		return ""
+	}
+	return gopath.Dir(slices.Max(found))
 }
 
 // diffManifest returns the set of names of the tensors that a manifest does not list with the same

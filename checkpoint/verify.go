@@ -28,6 +28,11 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 	}
 	m, err := at.readManifest()
 	if errors.Is(err, fs.ErrNotExist) {
+		c, err := Open(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer c.Close()
 		return nil, nil, fmt.Errorf("%s was not sealed: there is no %s; shoal state seal makes one",
 			path, at.manifestPath())
 	}
