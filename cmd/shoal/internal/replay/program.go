@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,11 +15,13 @@ import (
 
 	"github.com/shoal-ml/shoal/decide/sched"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/strict"
 )
 
 // A policy that is a program: it gets a line of JSON for each decision and answers one. One
-// goroutine uses it, that of the command, which waits for an answer as long as --answer-in says.
+// goroutine asks it, that of the command, which waits for an answer as long as --answer-in says.
+// Another waits for its end.
 
 const (
 	// firstIn is how long the first answer may take at least, while the program starts.
@@ -30,7 +33,7 @@ const (
 // program implements sched.Share. Where the program fails it panics with the reason, which the
 // machine turns into a fault, and another policy decides.
 type program struct {
-	cmd     *exec.Cmd
+	running *group.Group // the end of its context ends the program
 	in, out *os.File
 	lines   *bufio.Scanner
 	next    time.Duration // for how long the next answer is waited for
@@ -67,25 +70,32 @@ type programAnswer struct {
 	Again float64 `json:"again"`
 }
 
-// startProgram starts a program, each of whose answers may take so long; one that ends with .py is
-// run by Python. The caller calls stop.
-func startProgram(file string, within time.Duration) (*program, error) {
+// checkProgram returns what is wrong with the file of a program; nil = nothing. It asks the file
+// system.
+func checkProgram(file string) error {
 	if file == "" {
-		return nil, cli.Usagef("--policy exec: names no program; write exec:./mine.py")
+		return cli.Usagef("--policy exec: names no program; write exec:./mine.py")
 	}
-	path, err := filepath.Abs(file)
-	if err == nil {
-		var info os.FileInfo
-		switch info, err = os.Stat(path); {
-		case err != nil:
-		case info.IsDir():
-			err = errors.New("it is a folder, and no program")
-		case info.Mode().Perm()&0o111 == 0 && !strings.HasSuffix(path, ".py"):
-			err = errors.New("it is not executable; chmod +x it if it is a program")
-		}
+	info, err := os.Stat(file)
+	switch {
+	case err != nil:
+	case info.IsDir():
+		err = errors.New("it is a folder, and no program")
+	case info.Mode().Perm()&0o111 == 0 && !strings.HasSuffix(file, ".py"):
+		err = errors.New("it is not executable; chmod +x it if it is a program")
 	}
 	if err != nil {
-		return nil, cli.Usagef("--policy exec:%s: %v", file, err)
+		return cli.Usagef("--policy exec:%s: %v", file, err)
+	}
+	return nil
+}
+
+// startProgram starts a program, each of whose answers may take so long; one that ends with .py is
+// run by Python. The program ends with g, whose owner can wait for that. The caller calls stop.
+func startProgram(g *group.Group, file string, within time.Duration) (*program, error) {
+	path, err := filepath.Abs(file)
+	if err != nil {
+		return nil, err
 	}
 	cmd := exec.Command(path)
 	if strings.HasSuffix(path, ".py") {
@@ -102,24 +112,29 @@ func startProgram(file string, within time.Duration) (*program, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
-	if closed := errors.Join(theirIn.Close(), theirOut.Close()); err == nil {
-		err = closed
-	}
+	_ = errors.Join(theirIn.Close(), theirOut.Close()) // the program has its own
 	if err != nil {
 		_ = errors.Join(in.Close(), out.Close()) // the other error says more
 		return nil, cli.Usagef("--policy exec:%s: %v", file, err)
 	}
-	p := &program{cmd: cmd, in: in, out: out, lines: bufio.NewScanner(out),
+	p := &program{running: group.New(g.Context()), in: in, out: out, lines: bufio.NewScanner(out),
 		next: max(firstIn, within), within: within}
 	p.lines.Buffer(nil, longestLine)
+	p.running.Go("program "+file, func(ctx context.Context) error {
+		<-ctx.Done()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+		_ = cmd.Wait()
+		return nil
+	})
+	g.Go("program "+file, func(context.Context) error { return p.running.Wait() })
 	return p, nil
 }
 
 // stop ends the program and what it has started, and waits for it.
 func (p *program) stop() {
 	_ = p.in.Close()
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
-	_ = p.cmd.Wait()
+	p.running.Stop(nil)
+	_ = p.running.Wait()
 	_ = p.out.Close()
 }
 
@@ -160,8 +175,10 @@ func (p *program) ask(v *sched.View) (d sched.Decision, err error) {
 	if !p.lines.Scan() {
 		if err := p.lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 			return d, fmt.Errorf("answers a line of more than %d bytes", longestLine)
+		} else if errors.Is(err, os.ErrDeadlineExceeded) {
+			return d, fmt.Errorf("gives no answer within %v", within)
 		} else if err != nil {
-			return d, fmt.Errorf("gives no answer within %v: %w", within, err)
+			return d, fmt.Errorf("gives no answer: %w", err)
 		}
 		return d, errors.New("has ended")
 	}

@@ -4,6 +4,7 @@ package replay
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -19,14 +20,16 @@ import (
 	"github.com/shoal-ml/shoal/decide/sched"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/sim/trace"
 	"github.com/shoal-ml/shoal/world/cluster"
 	"github.com/shoal-ml/shoal/world/experiment"
 )
 
-// shoal replay. One goroutine runs what is here, that of the command, so nothing is locked. It
-// reads and writes files, and computes for as long as the replays take.
+// shoal replay. One goroutine runs what is here, that of the command, so nothing is locked; a
+// signal ends programs on another one. It reads and writes files, and computes for as long as the
+// replays take.
 
 // flags are those of shoal replay.
 type flags struct {
@@ -51,6 +54,7 @@ type flags struct {
 	experiment string
 	data       string
 
+	programs *group.Group // what runs policies that are programs
 	progress *cli.Progress
 }
 
@@ -85,7 +89,9 @@ Policies, and experiments on public data:
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.progress = cli.NewProgress(cmd.ErrOrStderr())
-			done := cli.ExitOnSignal(cmd.Context()) // since files are written whole or not at all
+			f.programs = group.New(cmd.Context())
+			// files are written whole or not at all, so nothing else is to be undone
+			done := cli.ExitOnSignal(cmd.Context(), f.endPrograms)
 			defer done()
 			err := cli.RefuseEmpty(cmd.Flags(), "curves", "costs", "csv", "html", "data",
 				"experiment")
@@ -230,11 +236,10 @@ func (f *flags) run(out io.Writer, file string) error {
 			return cli.AsUsage(fmt.Errorf("--curves %s: %w", f.curves, err))
 		}
 	}
-	policies, stop, err := f.openPolicies()
+	policies, err := f.findPolicies()
 	if err != nil {
 		return err
 	}
-	defer stop()
 	r := &report{File: filepath.Base(file), Price: f.price}
 	for _, gpus := range f.gpus {
 		t, err := trace.Read(bytes.NewReader(text), trace.Options{GPUs: gpus, Strict: f.strict})
@@ -250,10 +255,9 @@ func (f *flags) run(out io.Writer, file string) error {
 					f.progress.Count(fmt.Sprintf("playing %s on %d GPUs", p.Name, gpus),
 						uint64(ended), uint64(all))
 				}}
-			result, err := cluster.Play(t.Jobs, cfg)
-			f.progress.Clear()
+			result, err := f.play(t.Jobs, cfg)
 			if err != nil {
-				return cli.AsUsage(err)
+				return err
 			}
 			r.Runs = append(r.Runs, run{Result: result, File: r.File, Lines: t.Rows,
 				Found: t.Found, Costs: f.costs, Sigma: f.sigma, Load: f.load,
@@ -318,34 +322,46 @@ func wrapNames(names []string) string {
 	return b.String()
 }
 
-// openPolicies returns the policies by their names, and a function that ends those that are
-// programs.
-func (f *flags) openPolicies() (list []sched.Policy, stop func(), err error) {
-	var programs []*program
-	stop = func() {
-		for _, p := range programs {
-			p.stop()
-		}
-	}
+// findPolicies returns the policies by their names. Those that are programs have no Share yet.
+func (f *flags) findPolicies() (list []sched.Policy, err error) {
 	for _, name := range f.policies {
+		p := sched.Policy{Name: name, About: "a program"}
 		if file, is := programOf(name); is {
-			p, err := startProgram(file, f.answerIn)
-			if err != nil {
-				stop()
-				return nil, nil, err
-			}
-			programs = append(programs, p)
-			list = append(list, sched.Policy{Name: name, About: "a program", Share: p})
-			continue
+			err = checkProgram(file)
+		} else if p, err = sched.Named(name); err != nil {
+			err = cli.Usagef("--policy: %v; or exec:FILE for a program", err)
 		}
-		p, err := sched.Named(name)
 		if err != nil {
-			stop()
-			return nil, nil, cli.Usagef("--policy: %v; or exec:FILE for a program", err)
+			return nil, err
 		}
 		list = append(list, p)
 	}
-	return list, stop, nil
+	return list, nil
+}
+
+// play plays jobs by a configuration. A policy that is a program runs for as long: what one play
+// has left in it, or its end, is nothing to the next one.
+func (f *flags) play(jobs []trace.Job, cfg cluster.Config) (*cluster.Result, error) {
+	if file, is := programOf(cfg.Policy.Name); is {
+		p, err := startProgram(f.programs, file, f.answerIn)
+		if err != nil {
+			return nil, err
+		}
+		defer p.stop()
+		cfg.Policy.Share = p
+	}
+	result, err := cluster.Play(jobs, cfg)
+	f.progress.Clear()
+	if signal := context.Cause(f.programs.Context()); signal != nil { // it has ended programs too
+		return nil, signal
+	}
+	return result, cli.AsUsage(err)
+}
+
+// endPrograms ends what runs policies, and waits for that.
+func (f *flags) endPrograms() {
+	f.programs.Stop(nil)
+	_ = f.programs.Wait()
 }
 
 // costsFile is a file with what changes take, in seconds.
