@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -206,8 +207,9 @@ func (p *preset) setMegatron() error {
 		return err
 	}
 	if layers == 0 {
-		return fmt.Errorf("the catalogue has no tensor **model.layers.#.** or " +
-			"**decoder.layers.#.self_attention.linear_qkv.weight")
+		return errors.New("no tensor is called **model.layers.#.**, as Hugging Face names a " +
+			"decoder, or **decoder.layers.#.self_attention.linear_qkv.weight, as Megatron Core " +
+			"does; rename the tensors, or choose another preset or a layout of your own")
 	}
 	if err := p.joinMegatronNames(); err != nil {
 		return err
@@ -357,7 +359,9 @@ func (p *preset) headRows() ([]int, error) {
 			return strings.HasSuffix(t.Name, ".self_attn."+part+"_proj.weight") && len(t.Shape) > 0
 		})
 		if n < 0 {
-			return nil, fmt.Errorf("the catalogue has no tensor **.self_attn.%s_proj.weight", part)
+			return nil, fmt.Errorf("no tensor is called **.self_attn.%s_proj.weight; the preset "+
+				"is for decoders that keep q, k and v apart: choose another, or a layout of your "+
+				"own", part)
 		}
 		t := p.tensors[n]
 		if kv := p.kvHeads; kv < 1 || t.Shape[0]%kv != 0 || t.Shape[0] == 0 {

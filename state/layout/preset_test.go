@@ -229,7 +229,9 @@ func TestRefusedPresets(t *testing.T) {
 		{"fsdp2", none, small, 1, "no axis dp"},
 		{"zero1", none, small, 1, "no axis dp"},
 		{"megatron-core", dp, small, 1,
-			"no tensor **model.layers.#.** or **decoder.layers.#.self_attention.linear_qkv.weight"},
+			"no tensor is called **model.layers.#.**, as Hugging Face names a decoder, or " +
+				"**decoder.layers.#.self_attention.linear_qkv.weight, as Megatron Core does; " +
+				"rename the tensors, or choose another preset or a layout of your own"},
 		{"megatron-core", dp, decoderTensors(2, 0), 3, "not for 3 heads"},
 		{"megatron-core", tp, megatronTensors(2, 0), 1,
 			"1 heads of k and v do not come out even over tp=2"},
