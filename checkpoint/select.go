@@ -33,7 +33,7 @@ func (c *Checkpoint) Select(keep func(name string) bool) error {
 // Rename replaces the prefix from of tensor names by to, where dots in from stand for slashes too.
 // It fails when no name begins so, or two tensors would have one name.
 func (c *Checkpoint) Rename(from, to string) error {
-	tensors := slices.Clone(c.Tensors)
+	tensors, renamed := slices.Clone(c.Tensors), maps.Clone(c.renamed)
 	n := 0
 	for i := range tensors {
 		t := &tensors[i]
@@ -45,15 +45,19 @@ func (c *Checkpoint) Rename(from, to string) error {
 			old = t.Name
 		}
 		t.Name = to + t.Name[len(from):]
-		c.renamed[t.Name] = old
+		renamed[t.Name] = old
 		n++
 	}
 	if n == 0 {
 		return fmt.Errorf("%s: no tensor has a name that begins with %q; %s", c.path, from,
 			describeNames(c.Tensors))
 	}
-	c.Tensors = tensors
-	return c.Finish()
+	c.Tensors, c.renamed = tensors, renamed
+	if err := c.Finish(); err != nil {
+		return fmt.Errorf("%s: with %q for %q in front, names are not told apart: %w; choose "+
+			"another beginning, or take fewer tensors", c.path, to, from, err)
+	}
+	return nil
 }
 
 // dotted returns a name with dots for slashes.
