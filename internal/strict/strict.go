@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"strings"
 )
 
 // JSON reads text into a value, as json.Unmarshal does. A field that the value does not have is an
@@ -21,12 +23,56 @@ func JSON(text []byte, into any) error {
 	case err == io.ErrUnexpectedEOF:
 		return fmt.Errorf("it is cut off: %w", err)
 	case err != nil:
-		return err
+		return inWords(err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return errors.New("something stands after it")
 	}
 	return nil
+}
+
+// inWords returns an error of json.Decoder as one that speaks of the text, and not of types of Go.
+func inWords(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	where := "it"
+	if wrong.Field != "" {
+		where = "field " + wrong.Field
+	}
+	article := "a"
+	switch {
+	case strings.HasPrefix(wrong.Value, "number "):
+		article = "the"
+	case strings.ContainsRune("ao", rune(wrong.Value[0])):
+		article = "an"
+	}
+	return fmt.Errorf("%s has %s %s (at byte %d), and takes %s", where, article, wrong.Value,
+		wrong.Offset, kindOf(wrong.Type))
+}
+
+// kindOf says in words which JSON a type of Go is read from.
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return kindOf(t.Elem())
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a text"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return fmt.Sprintf("a whole number from 0 on, of up to %d bits", t.Bits())
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return fmt.Sprintf("a whole number of up to %d bits", t.Bits())
+	}
+	return "something else"
 }
 
 // Document reads a text as JSON does, which must have this version in its field shoal, as into has.

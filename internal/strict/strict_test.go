@@ -30,6 +30,34 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+// TestWrongType: a value of another type is named as the text has it, without types of Go.
+func TestWrongType(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"layers":[{"times":{"a":"1 s"}}]}`: "field layers.times has a string (at byte 30), and " +
+			"takes a number",
+		`{"layers":[{"bytes":-1}]}`: "field layers.bytes has the number -1 (at byte 22), and takes " +
+			"a whole number from 0 on, of up to 32 bits",
+		`{"layers":{}}`: "field layers has an object (at byte 11), and takes a list",
+		`{"name":1.5}`:  "field name has a number (at byte 11), and takes a text",
+		`{"count":1.5}`: "field count has the number 1.5 (at byte 12), and takes a whole number of " +
+			"up to 64 bits",
+		`{"last":1}`: "field last has a number (at byte 9), and takes true or false",
+	} {
+		var v struct {
+			Name   string `json:"name"`
+			Count  *int64 `json:"count"`
+			Last   bool   `json:"last"`
+			Layers []struct {
+				Times map[string]float64 `json:"times"`
+				Bytes uint32             `json:"bytes"`
+			} `json:"layers"`
+		}
+		if err := strict.JSON([]byte(text), &v); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
 // TestDocument: what a file is instead of the one that is wanted is said before its fields.
 func TestDocument(t *testing.T) {
 	for text, wants := range map[string]string{
@@ -39,7 +67,7 @@ func TestDocument(t *testing.T) {
 		`{"kinds":[]}`:                     `the field shoal is "", not "model/1"`,
 		`{"shoal":"model/1","a":`:          "it is cut off: unexpected EOF",
 		``:                                 "it is empty: EOF",
-		`[]`:                               "cannot unmarshal array",
+		`[]`:                               "it has an array (at byte 1), and takes an object",
 	} {
 		var v struct {
 			Shoal string `json:"shoal"`
