@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/move"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -32,7 +33,8 @@ type Difference struct {
 func (d Difference) String() string {
 	switch d.What {
 	case "content":
-		return fmt.Sprintf("%q: %d elements differ, the first at %v", d.Tensor, d.Elements,
+		return fmt.Sprintf("%q: %s %s, the first at %v", d.Tensor,
+			plural.Of(d.Elements, "element"), plural.Verb(d.Elements, "differs", "differ"),
 			tensor.Shape(d.First))
 	case "type or shape":
 		return fmt.Sprintf("%q: %s against %s", d.Tensor, d.A, d.B)

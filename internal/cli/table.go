@@ -10,8 +10,11 @@ import (
 // Tables that commands print, on their own goroutine.
 
 // Table prints rows to out, of which the first are the heads, without the columns that have nothing
-// but dashes. All rows are of the same length.
+// but dashes; nothing where there are no others. All rows are of the same length.
 func Table(out io.Writer, rows [][]string) error {
+	if len(rows) == 1 {
+		return nil
+	}
 	tab := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	told := make([]bool, len(rows[0]))
 	for _, row := range rows[1:] {

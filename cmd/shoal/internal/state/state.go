@@ -222,6 +222,10 @@ func listValues(out io.Writer, c *format.Checkpoint) error {
 		}
 		rows = append(rows, []string{quotedName(v.Path), string(is)})
 	}
+	if len(c.Values) == 0 {
+		_, err := fmt.Fprintf(out, "%s: 0 values\n", c.Format)
+		return err
+	}
 	return cli.Table(out, rows)
 }
 
