@@ -68,7 +68,8 @@ func (c *Config) newPlayers(jobs []trace.Job) []player {
 			math.Sqrt(portable.Exp(float64(c.Sigma*c.Sigma))-1)}
 		list[i] = player{job: j, work: work, left: work, row: Job{Name: t.Name, Line: t.Line,
 			Tenant: t.Tenant, Model: t.Model, GPUs: t.GPUs, Arrived: arrived, Started: -1,
-			Ended: -1, Duration: t.Duration, Deadline: j.Deadline}}
+			Ended: -1, Duration: t.Duration, Deadline: j.Deadline,
+			NoSpeeds: len(c.Curves) > 0 && j.Sizes == nil}}
 		if t.Model == "" && len(j.Speed) > 1 {
 			list[i].row.Model = c.Curves[c.curveOf(t, i, byModel)].Model
 		}

@@ -23,6 +23,9 @@ type Job struct {
 	Parks      int     `json:"parks"` // how often all were taken from it
 	GPUSeconds float64 `json:"gpu_seconds"`
 	Refused    string  `json:"refused,omitempty"` // why it never ran
+	// NoSpeeds is whether there are curves, and none is for its model and the GPUs that it asked
+	// for, so it had those or none.
+	NoSpeeds bool `json:"no_speeds,omitempty"`
 	// Unfair is the time that it took over what it would take if all jobs that were there had had
 	// equal parts of the GPUs: finish-time fairness (Mahajan et al., NSDI 2020, section 3). Above 1
 	// it was treated worse than that.
@@ -70,6 +73,8 @@ type Result struct {
 	UnfairP99 float64 `json:"unfair_p99"`
 	Deadlines int     `json:"deadlines"` // jobs that have one
 	Met       int     `json:"deadlines_met"`
+
+	NoSpeeds int `json:"no_speeds,omitempty"` // jobs whose NoSpeeds is set
 
 	Faults []Fault   `json:"faults,omitempty"`
 	Hours  []float64 `json:"-"` // GPUs in use, as means of consecutive hours
@@ -126,6 +131,9 @@ func (r *Result) summarize(u *usage) {
 		r.GPUHours += j.GPUSeconds / 3600
 		if j.Deadline > 0 {
 			r.Deadlines++
+		}
+		if j.NoSpeeds {
+			r.NoSpeeds++
 		}
 		if j.MetDeadline() {
 			r.Met++

@@ -81,7 +81,11 @@ func pageOf(r *report) []byte {
 		}
 		b.WriteString("</tr>\n")
 	}
-	b.WriteString("</table></div>\n")
+	b.WriteString("</table></div>\n<ul>")
+	for _, text := range r.remarks() {
+		fmt.Fprintf(&b, "<li>%s</li>", html.EscapeString(text))
+	}
+	b.WriteString("</ul>\n")
 	var took, unfair, used []series
 	for _, x := range r.Runs {
 		name := fmt.Sprintf("%s, %d GPUs", x.Policy, x.GPUs)

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,7 +23,8 @@ import (
 // report is all that came of a trace.
 type report struct {
 	File   string
-	Price  float64 // of a GPU an hour; 0 = not known
+	Price  float64                    // of a GPU an hour; 0 = not known
+	Speeds map[string][]trace.Finding // in tables of speeds, by the name of the file
 	Traces []traceOf
 	Runs   []run
 }
@@ -38,10 +41,13 @@ type run struct {
 	File  string          `json:"file"`
 	Lines int             `json:"lines"`
 	Found []trace.Finding `json:"found,omitempty"`
-	Costs string          `json:"costs"`
-	Sigma float64         `json:"sigma"`
-	Load  float64         `json:"load"`
-	Cost  float64         `json:"cost,omitempty"`
+	// SpeedsFound is the Speeds of the report.
+	SpeedsFound map[string][]trace.Finding `json:"speeds_found,omitempty"`
+
+	Costs string  `json:"costs"`
+	Sigma float64 `json:"sigma"`
+	Load  float64 `json:"load"`
+	Cost  float64 `json:"cost,omitempty"`
 }
 
 // encode prints a value as a line of JSON.
@@ -79,18 +85,46 @@ func printReport(out io.Writer, r *report) error {
 	if err := cli.Table(out, r.table()); err != nil {
 		return err
 	}
+	for _, text := range r.remarks() {
+		fmt.Fprintln(out, text)
+	}
+	return nil
+}
+
+// remarks returns what has to be known to read the table, as texts for people: what was found in
+// tables of speeds, for which jobs these say nothing, jobs that never ended, and how policies
+// failed.
+func (r *report) remarks() (list []string) {
+	for _, file := range slices.Sorted(maps.Keys(r.Speeds)) {
+		for _, f := range r.Speeds[file] {
+			list = append(list, fmt.Sprintf("%s: %s", cli.Visible(file, false), f))
+		}
+	}
+	for i, x := range r.Runs {
+		if x.NoSpeeds > 0 && (i == 0 || r.Runs[i-1].GPUs != x.GPUs) {
+			first := slices.IndexFunc(x.Jobs, func(j cluster.Job) bool { return j.NoSpeeds })
+			j := &x.Jobs[first]
+			model := ""
+			if j.Model != "" {
+				model = cli.Visible(j.Model, false) + ", "
+			}
+			list = append(list, fmt.Sprintf("%s on %d GPUs can have no other size, since no table "+
+				"of speeds is for the model and the size; the first is in line %d: %s%s",
+				plural.Of(x.NoSpeeds, "job"), x.GPUs, j.Line, model, plural.Of(j.GPUs, "GPU")))
+		}
+	}
 	for _, x := range r.Runs {
 		name := fmt.Sprintf("%s on %d GPUs", cli.Visible(x.Policy, false), x.GPUs)
 		if x.Unfinished > 0 {
-			fmt.Fprintf(out, "%s: %s never ended, because the policy does not run them\n", name,
-				plural.Of(x.Unfinished, "job"))
+			list = append(list, fmt.Sprintf("%s: %s never ended, because the policy does not run "+
+				"them", name, plural.Of(x.Unfinished, "job")))
 		}
 		for _, f := range x.Faults {
-			fmt.Fprintf(out, "%s, %s: %s\n", name, plural.Of(f.Count, "time"),
-				cli.Visible(f.Text, false))
+			list = append(list, fmt.Sprintf("%s, %s: %s", name, plural.Of(f.Count, "time"),
+				cli.Visible(f.Text, false)))
 		}
 	}
-	return nil
+	return list
 }
 
 // table returns the heads of the table of a report, and after them a row for each run.

@@ -229,9 +229,10 @@ func (f *flags) run(out io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
+	r := &report{File: filepath.Base(file), Price: f.price}
 	var curves []trace.Curve
 	if f.curves != "" {
-		curves, _, err = experiment.ReadCurves(durable.Folder(f.curves), ".", f.strict)
+		curves, r.Speeds, err = experiment.ReadCurves(durable.Folder(f.curves), ".", f.strict)
 		if err != nil {
 			return cli.AsUsage(fmt.Errorf("--curves %s: %w", f.curves, err))
 		}
@@ -240,7 +241,6 @@ func (f *flags) run(out io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	r := &report{File: filepath.Base(file), Price: f.price}
 	for _, gpus := range f.gpus {
 		t, err := trace.Read(bytes.NewReader(text), trace.Options{GPUs: gpus, Strict: f.strict})
 		if err != nil {
@@ -260,7 +260,7 @@ func (f *flags) run(out io.Writer, file string) error {
 				return err
 			}
 			r.Runs = append(r.Runs, run{Result: result, File: r.File, Lines: t.Rows,
-				Found: t.Found, Costs: f.costs, Sigma: f.sigma, Load: f.load,
+				Found: t.Found, SpeedsFound: r.Speeds, Costs: f.costs, Sigma: f.sigma, Load: f.load,
 				Cost: float64(f.price * result.GPUHours)})
 		}
 	}
