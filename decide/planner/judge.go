@@ -153,7 +153,11 @@ func (p *problem) parseOn(c *candidate, replicas, stages layout.Axis) error {
 	}
 	for _, name := range names {
 		k := slices.IndexFunc(p.kinds, func(k cluster.Kind) bool { return k.Name == name })
-		if k < 0 {
+		has := func(h cluster.Host) bool { return h.Kind == name }
+		switch {
+		case k < 0 && slices.ContainsFunc(p.all.Hosts, has):
+			return p.unmeasuredOn([]string{name})
+		case k < 0:
 			return fmt.Errorf("no host has devices of kind %s; there are %s", name, p.kindNames())
 		}
 		c.on = append(c.on, k)
@@ -170,9 +174,7 @@ func (p *problem) parseBatch(c *candidate, replicas layout.Axis) error {
 	}
 	for _, k := range c.on {
 		if p.costs(k, c.tp, c.sample) == nil {
-			return fmt.Errorf("micro-batches of %d samples were not measured on %s with tp=%d; "+
-				"those of %v were", c.sample, p.kinds[k].Name, c.tp,
-				p.model.Micros(p.kinds[k].Name, c.tp))
+			return p.unmeasuredPointError(p.kinds[k].Name, c.tp, c.sample)
 		}
 	}
 	shares, sum := replicas.Shares, 0

@@ -292,8 +292,13 @@ func newProblem(r Request) (*problem, error) {
 		}
 	}
 	if r.Workers < 0 || r.Workers > len(p.places) {
-		return nil, fmt.Errorf("%d workers; the hosts have places for %d", r.Workers,
-			len(p.places))
+		unmeasured := ""
+		if n := len(r.Cluster.Places()) - len(p.places); n > 0 {
+			unmeasured = fmt.Sprintf(" on %s, and nothing was measured on the other %d",
+				p.kindNames(), n)
+		}
+		return nil, fmt.Errorf("%d workers; the hosts have places for %d%s", r.Workers,
+			len(p.places), unmeasured)
 	}
 	p.orders = [][]cluster.Place{p.places}
 	if order := p.hostOrder(); !slices.Equal(order, p.places) {

@@ -32,7 +32,27 @@ func (p *problem) unmeasuredError() error {
 		has = append(has, place.Kind)
 	}
 	slices.Sort(has)
-	kinds, measured := slices.Compact(has), p.model.Devices()
+	return p.unmeasuredOn(slices.Compact(has))
+}
+
+// unmeasuredPointError is the error that layers were not measured on a kind of device with so many
+// ranks that share them and micro-batches of so many samples.
+func (p *problem) unmeasuredPointError(kind string, tp, micro int) error {
+	switch degrees, micros := p.model.Degrees(kind), p.model.Micros(kind, tp); {
+	case degrees == nil:
+		return p.unmeasuredOn([]string{kind})
+	case micros == nil:
+		return fmt.Errorf("layers that %d ranks share were not measured on %s (tp=%d); those of "+
+			"tp=%v were", tp, kind, tp, degrees)
+	default:
+		return fmt.Errorf("micro-batches of %d samples were not measured on %s with tp=%d; those "+
+			"of %v were", micro, kind, tp, micros)
+	}
+}
+
+// unmeasuredOn is the error that nothing was measured on these kinds of devices.
+func (p *problem) unmeasuredOn(kinds []string) error {
+	measured := p.model.Devices()
 	return fmt.Errorf("nothing was measured on %s; the model has points of %s: measure it on that "+
 		"kind (python3 -m shoal.torch.profile … --device-name %s), or, if this is the same kind, "+
 		"call it %s in the cluster, in a job by shoal agent --kind", strings.Join(kinds, ", "),

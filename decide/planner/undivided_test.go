@@ -103,3 +103,31 @@ func TestUnmeasuredKind(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestUnmeasuredPoint judges a mesh whose degree of tp, or whose micro-batch, was not measured, and
+// one for a kind that was not.
+func TestUnmeasuredPoint(t *testing.T) {
+	r := alike(4, 2).request(t, 4)
+	r.Cluster = reread(t, cluster.Cluster{Shoal: cluster.Version,
+		Links: append(r.Cluster.Links, cluster.Link{Curve: cluster.Curve{Rate: 1e9}}),
+		Kinds: []cluster.Kind{{Name: "cpu", Memory: 1 << 40}, {Name: "gpu", Memory: 1 << 40}},
+		Hosts: []cluster.Host{{Name: "a", Kind: "cpu", Places: 2},
+			{Name: "b", Kind: "gpu", Places: 2}},
+	}, cluster.Parse)
+	for mesh, want := range map[string]string{
+		"pp=1(on=cpu),tp=2(micro=1)": "layers that 2 ranks share were not measured on cpu " +
+			"(tp=2); those of tp=[1] were",
+		"dp=1(micro=7;on=cpu)":         "were not measured on cpu with tp=1; those of [1] were",
+		"dp=2(1/1;micro=1;on=cpu/gpu)": "nothing was measured on gpu; the model has points of cpu",
+	} {
+		if _, err := planner.Judge(r, mesh); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", mesh, err, want)
+		}
+	}
+	r.Workers = 3
+	_, err := planner.Solve(r)
+	want := "3 workers; the hosts have places for 2 on cpu, and nothing was measured on the other 2"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/shoal-ml/shoal/internal/spelling"
 	"github.com/shoal-ml/shoal/internal/strict"
@@ -137,6 +138,8 @@ func (c *Cluster) validate() error {
 		switch {
 		case h.Name == "" || hosts[h.Name]:
 			return fmt.Errorf("a host %q has no name, or comes twice", h.Name)
+		case strings.ContainsFunc(h.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
+			return fmt.Errorf("host %q has letters in its name that cannot be shown", h.Name)
 		case !slices.Contains(kinds, h.Kind):
 			return fmt.Errorf("host %s: there is no kind %q%s", h.Name, h.Kind,
 				meant(h.Kind, kinds))

@@ -63,6 +63,7 @@ func TestParse(t *testing.T) {
 		{`"reserve": 10`, `"reserve": 100`, "of which 100 are reserved"},
 		{`"memory": 100`, `"memory": 0`, "0 bytes of memory"},
 		{`"name": "b"`, `"name": "a"`, `a host "a" has no name, or comes twice`},
+		{`"name": "b"`, `"name": "b\u001b"`, `host "b\x1b" has letters in its name that cannot be`},
 		{`"name": "cpu"`, `"name": "cpu/2"`, `"cpu/2" names no kind of host`},
 		{`"kind": "cpu"`, `"kind": "cpus"`, `there is no kind "cpus" (did you mean cpu?)`},
 		{`"places": 2`, `"places": 0`, "host a has 0 places"},

@@ -6,6 +6,8 @@ package model
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/shoal-ml/shoal/internal/spelling"
 	"github.com/shoal-ml/shoal/internal/strict"
@@ -92,6 +94,9 @@ func Parse(text []byte) (*Model, error) {
 	return &m, nil
 }
 
+// isUnprintable reports whether a terminal may do something else with a letter than show it.
+func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
+
 // validate returns what is wrong with a model; nil = nothing.
 func (m *Model) validate() error {
 	switch {
@@ -110,6 +115,9 @@ func (m *Model) validate() error {
 		if l.ID == "" {
 			return fmt.Errorf("layer %d has no id", i)
 		}
+		if strings.ContainsFunc(l.ID, isUnprintable) {
+			return fmt.Errorf("layer %d: its id %q has letters that cannot be shown", i, l.ID)
+		}
 		index[l.ID] = i
 		for what, n := range map[string]int64{"params": l.Params, "state": l.State, "out": l.Out} {
 			if n < 0 || n > maxNumber {
@@ -127,6 +135,10 @@ func (m *Model) validate() error {
 		return fmt.Errorf("%d points; it takes up to %d", len(m.Points), maxPoints)
 	}
 	for i, p := range m.Points {
+		if strings.ContainsFunc(p.Formula, isUnprintable) {
+			return fmt.Errorf("point %d: its formula %q has letters that cannot be shown", i,
+				p.Formula)
+		}
 		if err := p.validate(m, index); err != nil {
 			return fmt.Errorf("point %d (%s, tp %d, micro %d): %w", i, p.Device, p.Degree(),
 				p.Micro, err)

@@ -34,6 +34,8 @@ func TestParse(t *testing.T) {
 		{`"name"`, `"title"`, "unknown field"},
 		{`"id": "b"`, `"id": "a"`, `layers 0 and 1 are both called "a"`},
 		{`"id": "b"`, `"id": ""`, "layer 1 has no id"},
+		{`"id": "b"`, `"id": "b\n"`, `layer 1: its id "b\n" has letters that cannot be shown`},
+		{`"micro": 2`, `"micro": 2, "formula": "\u001b[31m"`, "cannot be shown"},
 		{`"b": {`, `"c": {`, `the model has no layer "c"`},
 		{`"params": 4`, `"params": -4`, "layer a: params is -4 bytes"},
 		{`"forward": 3`, `"forward": -3`, "layer b: forward takes -3 seconds"},

@@ -50,6 +50,9 @@ shoal.train, which states how its state lies.`, cli.ExitCodes, "meshes"),
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.RefuseEmpty(cmd.Flags(), "mesh", "plan"); err != nil {
+				return err
+			}
 			if err := f.readPlan(); err != nil {
 				return err
 			}

@@ -10,12 +10,14 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/decide/planner"
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // shoal plan. One goroutine runs what is here, that of the command, so nothing is locked. It reads
@@ -71,7 +73,7 @@ running job, with what it has measured of them. Devices may be of several kinds.
 			if err != nil {
 				return err
 			}
-			if err := f.validate(cmd.Flags().Changed("batch")); err != nil {
+			if err := f.validate(cmd.Flags()); err != nil {
 				return err
 			}
 			return f.run(cmd.Context(), cmd.OutOrStdout(), args[0])
@@ -111,17 +113,18 @@ func (f *flags) checkOutputs(model string) error {
 	return cmp.Or(same, cli.CheckOutput("-o", f.out), cli.CheckOutput("--trace", f.trace))
 }
 
-// validate fails for flags that say too little, or contradict each other; batch = there is --batch.
-func (f *flags) validate(batch bool) error {
+// validate fails for flags that say too little, or contradict each other; set knows which of them
+// were given.
+func (f *flags) validate(set *pflag.FlagSet) error {
 	switch {
 	case f.cluster == "" && f.job == "":
 		return cli.Usagef("say on which machines: --cluster FILE, or --job JOB for those of a " +
 			"running job")
 	case f.cluster != "" && f.job != "":
 		return cli.Usagef("--cluster and --job both say on which machines: give one of them")
-	case f.batch < 1 && (f.job == "" || batch):
+	case f.batch < 1 && (f.job == "" || set.Changed("batch")):
 		return cli.Usagef("say how many samples a step has: --batch 96")
-	case f.workers < 0:
+	case f.workers < 1 && set.Changed("workers"):
 		return cli.Usagef("--workers=%d: at least one takes part", f.workers)
 	case !(f.work >= 0 && f.work <= deployment.MostWork):
 		return cli.Usagef("--work=%v: it is from 0 to %d", f.work, deployment.MostWork)
@@ -133,6 +136,9 @@ func (f *flags) validate(batch bool) error {
 		return cli.Usagef("--mesh is judged as it is: leave out --from")
 	case f.mesh != "" && f.workers > 0:
 		return cli.Usagef("--mesh and --workers both say how many workers take part")
+	case f.mesh != "":
+		_, err := layout.ParseMesh(f.mesh)
+		return cli.AsUsage(err)
 	}
 	return nil
 }
