@@ -51,7 +51,8 @@ func Open(address string) (*Bucket, error) {
 	}
 	if !ok || bucket == "" || strings.ContainsAny(address, "\x00?#\\") {
 		return nil, fmt.Errorf(
-			"%.200q names no folder of a bucket: give s3://BUCKET or s3://BUCKET/PREFIX",
+			"%.200q names no folder of a bucket: give s3://BUCKET or s3://BUCKET/PREFIX, and in "+
+				"AWS_ENDPOINT_URL_S3 the address of a store that is not Amazon's",
 			address)
 	}
 	e, err := readSettings()

@@ -51,9 +51,13 @@ func (f Folder) StoreOrLocal() Store {
 	return f.Store
 }
 
-// IsURL reports whether a root is in a bucket, which agents read and write, and workers do not. It
-// is pure.
-func IsURL(root string) bool { return strings.HasPrefix(root, "s3://") }
+// IsURL reports whether a root is in a bucket, which agents read and write, and workers do not; or
+// in another store, which nobody does, rather than in a folder that is called gs: or so. It is
+// pure.
+func IsURL(root string) bool {
+	scheme, _, found := strings.Cut(root, "://")
+	return found && scheme != "" && !strings.Contains(scheme, "/")
+}
 
 // Path returns where in a folder of the file system the checkpoint of a step is, or would be.
 func (f Folder) Path(step uint64) string { return localStore(f.Root).sealedPath(step) }

@@ -43,7 +43,8 @@ class Checkpoints:
         next one is due. `every` is a number of steps, a time or "auto". Raises TypeError or
         ValueError for arguments that mean nothing, ShoalError for a bucket without an agent.
         """
-        if root.rstrip("/ ") in ("", "s3:") or "\0" in root:
+        nothing = root.rstrip("/ ") in ("", "s3:") or "\0" in root
+        if nothing or "://" in root and not is_bucket(root):
             raise ValueError(f"checkpoint({root!r}): name a folder, or s3://BUCKET/PREFIX")
         self.root = root.rstrip("/") if is_bucket(root) else os.path.abspath(root)
         self.keep = keep = as_integer(
