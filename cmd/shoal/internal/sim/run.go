@@ -94,10 +94,11 @@ func (o *options) printReport(out io.Writer, r *recorded.Report) error {
 		facts = append(facts, plural.Of(r.Generations, "membership"),
 			plural.Of(r.Changes, "change"))
 	}
-	fmt.Fprintf(out, "%s: %s\n", cmp.Or(r.Job, "a job"), strings.Join(append(facts,
+	head := fmt.Sprintf("%s: %s", cmp.Or(r.Job, "a job"), strings.Join(append(facts,
 		cmp.Or(strings.Join(r.Command, " "), "what was run is not known")), ", "))
+	fmt.Fprintln(out, cli.Visible(head, false))
 	for _, m := range r.Missing {
-		fmt.Fprintf(out, "missing: %s\n", m)
+		fmt.Fprintf(out, "missing: %s\n", cli.Visible(m, false))
 	}
 	if len(r.Periods) == 0 {
 		return nil
@@ -119,9 +120,10 @@ func (o *options) printReport(out io.Writer, r *recorded.Report) error {
 		return err
 	}
 	for _, n := range r.Notes {
-		fmt.Fprintf(out, "note: %s\n", n)
+		fmt.Fprintf(out, "note: %s\n", cli.Visible(n, false))
 	}
-	fmt.Fprintf(out, "\nas a scenario, where %s:\n", strings.Join(firstHosts(r.Hosts), ", "))
+	fmt.Fprintf(out, "\nas a scenario, where %s:\n",
+		cli.Visible(strings.Join(firstHosts(r.Hosts), ", "), false))
 	for line := range strings.Lines(r.Scenario) {
 		fmt.Fprint(out, "  "+line)
 	}
