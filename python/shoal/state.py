@@ -56,6 +56,7 @@ Layout = Union[str, Mapping[str, Any]]
 Catalogue = Sequence[Mapping[str, Any]]
 
 _LAYOUT = "shoal-layout.json"
+_OWN = ("rank-", "shoal-", "values.")  # how the names of files begin that a save writes
 
 
 def save(
@@ -294,14 +295,23 @@ def _check_layout(local: _LocalState) -> None:
 
 def _make_staging(target: str, staging: str) -> None:
     """Make the folder in which the checkpoint is written until it is whole, on rank 0, and remove
-    an earlier one of the name. Raises ShoalError where the target is there.
+    an earlier one of the name. Raises ShoalError where the target is there, or in the place of the
+    folder what no save has made.
     """
     if os.path.lexists(target):
         raise ShoalError(
             f"{target} is there already; shoal overwrites nothing: remove it, or choose another"
             " name"
         )
-    shutil.rmtree(staging, ignore_errors=True)  # a save that was killed leaves it
+    if os.path.lexists(staging):  # a save that was killed leaves it
+        strangers = [name for name in os.listdir(staging) if not name.startswith(_OWN)]
+        if strangers:
+            raise ShoalError(
+                f"{os.path.join(staging, min(strangers))} is there, and no earlier save has made"
+                f" it; {staging} would be removed, and shoal overwrites nothing: move it away, or"
+                " choose another name"
+            )
+        shutil.rmtree(staging)
     os.makedirs(staging)
 
 

@@ -217,6 +217,20 @@ def test_what_a_killed_save_left_is_removed(tmp_path):
     ]
 
 
+def test_what_no_save_made_stays(tmp_path):
+    """A folder that somebody else has made where a save writes stays as it is."""
+    (tmp_path / "saved.partial").mkdir()
+    (tmp_path / "saved.partial" / "journal").write_bytes(b"of a move")
+    (tmp_path / "other.partial").write_bytes(b"mine")
+    with shoal.join():
+        with pytest.raises(shoal.ShoalError, match="journal is there, and no earlier save"):
+            shoal.state.save({"a": numpy.arange(3)}, tmp_path / "saved")
+        with pytest.raises(shoal.ShoalError, match="other.partial"):
+            shoal.state.save({"a": numpy.arange(3)}, tmp_path / "other")
+    assert (tmp_path / "saved.partial" / "journal").read_bytes() == b"of a move"
+    assert (tmp_path / "other.partial").read_bytes() == b"mine"
+
+
 def test_dtensors(launch, state, tmp_path):
     """DTensors are saved from a mesh and loaded on others."""
     pytest.importorskip("torch.distributed.tensor")
