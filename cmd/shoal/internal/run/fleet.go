@@ -242,10 +242,12 @@ func (f *fleet) runAgent(ctx context.Context, h sshHost, at, token string) error
 	if err != nil {
 		return fmt.Errorf("is not started, because this folder has no path: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "cd", shellQuoted(here),
-		"&&",
-		"exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots",
-		strconv.Itoa(h.slots), "--name", shellQuoted(h.jobName()))
+	words := []string{"-o", "BatchMode=yes", h.name, "cd", shellQuoted(here), "&&", "exec", "shoal",
+		"agent", "--join", at, "--token-file", "-", "--slots", strconv.Itoa(h.slots)}
+	if name := h.jobName(); name != "" {
+		words = append(words, "--name", name)
+	}
+	cmd := exec.CommandContext(ctx, "ssh", words...)
 	cmd.Stdin = strings.NewReader(token + "\n")
 	cmd.WaitDelay = time.Second
 	// Ctrl-C is for shoal run, which dismisses the agents
