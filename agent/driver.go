@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -143,7 +142,7 @@ func (d *driver) carryOutAction(action head.Action) {
 		}
 	case head.Refuse:
 		if m := d.engine.byID[a.Worker]; m != nil {
-			d.engine.expel(m, errors.New(a.Why))
+			d.engine.cutOff(m, fmt.Errorf("contradicted the other workers (%s)", a.Why))
 		}
 	case head.Decided:
 		d.reportRecord(a.Record)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -286,9 +287,14 @@ func (e *engine) failCall(p *collective.Posted, err error) {
 // expel takes nothing more from a worker that broke the protocol, fails what waits for it, and has
 // e.broke hang up on it.
 func (e *engine) expel(m *worker, err error) {
+	e.cutOff(m, fmt.Errorf("broke the protocol (%w)", err))
+}
+
+// cutOff is expel, where how says what the worker did, as "broke the protocol".
+func (e *engine) cutOff(m *worker, how error) {
 	m.broken = true
-	e.driver.loseWorker(m.id, "broke the protocol ("+err.Error()+")", false)
-	e.broke(m.id, err)
+	e.driver.loseWorker(m.id, how.Error(), false)
+	e.broke(m.id, how)
 }
 
 // executeCalls executes the calls of one collective whose memory is all on this host, from inputs

@@ -73,3 +73,22 @@ func TestEndedWorkersAreForgotten(t *testing.T) {
 		t.Errorf("%d workers are known, want the 1 that lives", n)
 	}
 }
+
+// A client whose requests can be interrupted must tell which answer is to which, also where one is
+// an error.
+func TestAnswersRepeatTheSerial(t *testing.T) {
+	a := startAgent(t, 2)
+	w := joinRaw(t, a, 1)
+	for i, message := range []any{
+		map[string]any{"type": "segment", "serial": 41, "bytes": 1},
+		map[string]any{"type": "free", "serial": 1 << 60, "id": 9},
+		map[string]any{"type": "segment", "serial": 7, "colour": "red"},
+		&api.SegmentRequest{Bytes: 1},
+	} {
+		r, fds := w.request(message)
+		arena.CloseFDs(fds)
+		if want := []uint64{41, 1 << 60, 7, 0}[i]; r.Serial != want {
+			t.Errorf("%v: the answer has serial %d, want %d: %+v", message, r.Serial, want, r)
+		}
+	}
+}

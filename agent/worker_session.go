@@ -99,14 +99,14 @@ func (a *Agent) forgetIfOver(worker int) {
 	}
 }
 
-// cutOff hangs up on a worker that broke the protocol, and logs it. It runs on the engine's
-// thread.
+// cutOff hangs up on a worker from which nothing more is taken, tells it why, and logs it. It runs
+// on the engine's thread.
 func (a *Agent) cutOff(w topo.WorkerID, err error) {
-	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host",
-		a.Host(), "worker", w, "error", err)
+	a.cfg.Log.Error("a worker is cut off", "job", a.cfg.Job, "host", a.Host(), "worker", w,
+		"error", err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p := a.sessions[int(w)]; p != nil && p.conn != nil {
-		_ = p.conn.Shutdown()
+		_ = p.conn.HangUp(api.Tag(&api.ErrorReply{Problem: err.Error()}, 0))
 	}
 }

@@ -45,7 +45,7 @@ type calls struct {
 	users     [arena.Slots]*Handle // by slot, the call whose completion lies there; nil = free
 	parked    bool                 // whether a goroutine waits at the bell on behalf of all
 	woken     *sync.Cond           // tells, on mu, that the goroutine at the bell is back
-	gone      bool                 // whether the agent is gone
+	gone      error                // ErrLost where the agent is gone, and why; nil = it is not
 	changed   bool                 // whether a completed call told that the view has changed
 }
 
@@ -144,8 +144,8 @@ func (k *calls) await(ctx context.Context, h *Handle) error {
 		switch {
 		case k.closed.Load():
 			return ErrClosed
-		case k.gone:
-			return ErrLost
+		case k.gone != nil:
+			return k.gone
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case k.parked:
@@ -197,7 +197,7 @@ func (k *calls) waitAtBell(ctx context.Context, h *Handle) {
 		err := k.own.WaitOrHangUp(k.conn)
 		k.mu.Lock()
 		if errors.Is(err, io.EOF) {
-			k.gone = true
+			k.gone = lostError(k.conn)
 		} else if err != nil {
 			panic(fmt.Sprintf("client: waiting at the bell: %v", err))
 		}

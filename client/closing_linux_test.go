@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
@@ -123,5 +125,22 @@ func TestALateContextRingsNoBell(t *testing.T) {
 	agent.Close()
 	if err := j.calls.own.WaitOrHangUp(other.conn); !errors.Is(err, io.EOF) {
 		t.Errorf("Park: %v, want io.EOF: the bell was rung", err)
+	}
+}
+
+// A worker that is cut off hears why, from a call that waits and from every later one.
+func TestAgentSaysWhyItHangsUp(t *testing.T) {
+	job, agent := newSilentJob(t, 0)
+	defer job.Close()
+	h := startCall[uint8](job, collective.Barrier, collective.None, 0, nil, nil, nil)
+	word := &api.ErrorReply{Problem: "contradicted others"}
+	if err := agent.HangUp(api.Tag(word, 0)); err != nil {
+		t.Fatal(err)
+	}
+	_, asked := job.Split(0)
+	for _, err := range []error{h.Wait(t.Context()), job.Report(nil), asked} {
+		if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "which contradicted others") {
+			t.Errorf("got %v", err)
+		}
 	}
 }

@@ -11,6 +11,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -147,11 +148,11 @@ func (j *Job) request(r, reply api.Message, want int) (fds []int, err error) {
 		return nil, ErrClosed
 	}
 	if err := j.conn.Send(api.Tag(r, 0)); err != nil {
-		return nil, connError(err)
+		return nil, j.connError(err)
 	}
 	b, fds, err := j.conn.Receive(j.buf)
 	if err != nil {
-		return nil, connError(err)
+		return nil, j.connError(err)
 	}
 	err = parseReply(b, reply)
 	if err == nil && len(fds) != want {
@@ -227,20 +228,41 @@ func (j *Job) sendWithoutReply(r api.Message) error {
 		return ErrClosed
 	}
 	if err := j.conn.Send(api.Tag(r, 0)); err != nil {
-		return connError(err)
+		return j.connError(err)
 	}
 	return nil
 }
 
 // connError returns an error of the connection as ErrLost where the conversation has ended, and
 // else as that of a message that could not be sent, such as one that is too long.
-func connError(err error) error {
+func (j *Job) connError(err error) error {
 	var broken *net.OpError
 	if errors.Is(err, io.EOF) || errors.As(err, &broken) {
-		return fmt.Errorf("%w (%w)", ErrLost, err)
+		return fmt.Errorf("%w (%w)", lostError(j.conn), err)
 	}
 	return fmt.Errorf("client: %w", err)
 }
+
+// lostError returns ErrLost, of an agent that has hung up, with what it has said of why.
+func lostError(conn *arena.Conn) error {
+	var word api.ErrorReply
+	if b := conn.LastWord(make([]byte, arena.MaxMessage)); json.Unmarshal(b, &word) != nil ||
+		word.Type != word.TypeName() || word.Serial != 0 {
+		return ErrLost // it has said nothing, or an answer lies there that nobody took
+	}
+	return &cutOffError{word.Problem}
+}
+
+// cutOffError is an ErrLost of an agent that takes nothing more from this worker.
+type cutOffError struct{ how string }
+
+// Error says what the worker did, as the agent has told it.
+func (e *cutOffError) Error() string {
+	return "client: the job takes nothing more from this worker, which " + e.how
+}
+
+// Is reports whether target is ErrLost.
+func (e *cutOffError) Is(target error) bool { return target == ErrLost }
 
 // Split returns a group of the listed ranks, of which this one must be a member. It asks the agent,
 // and does not wait for the other members. Every member must ask for the same list; the k-th time

@@ -128,6 +128,12 @@ func (c *Conn) Send(any, ...int) error { return ErrUnsupported }
 // Receive returns ErrUnsupported.
 func (c *Conn) Receive([]byte) ([]byte, []int, error) { return nil, nil, ErrUnsupported }
 
+// HangUp does nothing.
+func (c *Conn) HangUp(any) error { return nil }
+
+// LastWord returns nothing.
+func (c *Conn) LastWord([]byte) []byte { return nil }
+
 // Close does nothing.
 func (c *Conn) Close() error { return nil }
 

@@ -1,6 +1,7 @@
 package arena
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -193,6 +194,40 @@ func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
+}
+
+// HangUp shuts the conversation down behind a last word, v as JSON, which LastWord of the other
+// side returns. It does not block: where the socket is full, or v too long, v is left out.
+func (c *Conn) HangUp(v any) error {
+	if b, err := json.Marshal(v); err == nil && len(b) <= MaxMessage {
+		_ = c.now(func(fd int) error { return unix.Sendmsg(fd, b, nil, nil, unix.MSG_DONTWAIT) })
+	}
+	return c.Shutdown()
+}
+
+// LastWord returns what the other side said last, in buf, and nobody has received; nil = nothing.
+// It is for the time after the other side has hung up. It does not block.
+func (c *Conn) LastWord(buf []byte) []byte {
+	n := 0
+	err := c.now(func(fd int) (err error) {
+		n, _, err = unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT|unix.MSG_PEEK)
+		return err
+	})
+	if err != nil || n <= 0 {
+		return nil
+	}
+	return buf[:n]
+}
+
+// now calls f with the descriptor of the socket, which stays open meanwhile.
+func (c *Conn) now(f func(fd int) error) error {
+	raw, err := c.c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = f(int(fd)) })
+	return cmp.Or(err, failed)
 }
 
 // Shutdown hangs up: both sides see the end, and Receive returns. Close still has to follow.

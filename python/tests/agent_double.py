@@ -131,10 +131,14 @@ class AgentDouble:
         while not any(r["type"] == kind for r in list(self.requests)):
             os.sched_yield()
 
-    def hang_up(self):
-        """Shut down every control socket, so that workers see what a killed agent leaves."""
+    def hang_up(self, word=None):
+        """Shut down every control socket, so that workers see what a killed agent leaves; behind a
+        last `word`, a message without a serial, where one is given.
+        """
         for connection in self._connections:
             try:
+                if word:
+                    connection.send(json.dumps(word).encode())
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass

@@ -276,6 +276,20 @@ def test_an_agent_that_vanishes_wakes_every_waiter(agent):
             call()
 
 
+def test_agent_says_why_it_hangs_up(agent):
+    """Who is cut off hears why from every call, also from one that waits."""
+    job = agent.join()
+    agent.going.clear()
+    handle = job.allreduce_async(numpy.ones(3))
+    agent.hang_up({"type": "error", "error": "contradicted the other workers (batch)"})
+    for call in (handle.wait, job.barrier, lambda: job.group([0])):
+        with pytest.raises(
+            shoal.LostError,
+            match=r"job double takes nothing more from this worker, which contradicted .*\(batch\)",
+        ):
+            call()
+
+
 def test_what_was_complete_before_the_agent_vanished_counts(agent):
     """A call that was complete has its result, although the agent is gone."""
     job = agent.join()

@@ -59,6 +59,8 @@ class Link:
         # Why every call fails from now on; None = the link works. Set without a lock by the thread
         # that finds it first, and never cleared.
         self.broken: Optional[ShoalError] = None
+        # What this worker has done that the agent hung up on it, in its words; "" = it has not.
+        self._how = ""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(None)  # whatever the program has for those of its own
         try:
@@ -81,12 +83,29 @@ class Link:
         the caller to raise. Takes no lock.
         """
         if self.broken is None:
-            self.broken = LostError(
-                f"the agent of job {self.job} is gone (its control socket hung up), so this call"
-                " cannot finish: look at the end of the launcher's output for the reason, and"
-                " start the job again"
-            )
+            self._how = self._last_word()
+            if self._how:
+                self.broken = LostError(
+                    f"job {self.job} takes nothing more from this worker, which {self._how}"
+                )
+            else:
+                self.broken = LostError(
+                    f"the agent of job {self.job} is gone (its control socket hung up), so this"
+                    " call cannot finish: look at the end of the launcher's output for the reason,"
+                    " and start the job again"
+                )
         return LostError(*self.broken.args)
+
+    def _last_word(self) -> str:
+        """What this worker has done, by the last word of an agent that has hung up on it; "" =
+        it has said nothing. Takes no lock.
+        """
+        try:
+            packet = self.socket.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+            word = json.loads(packet)
+            return str(word["error"]) if word["type"] == "error" and "serial" not in word else ""
+        except (OSError, ValueError, TypeError, KeyError):
+            return ""  # it is gone without a word, or an answer lies there that nobody took
 
     def send(self, message: Message) -> None:
         """Send a message, and do not wait for an answer. Takes no lock; blocks only while the
@@ -181,7 +200,8 @@ class Link:
         if self._closing.wait(_EXIT_SECONDS):
             return
         try:
-            sys.stderr.write(f"shoal: the agent of job {self.job} is gone; this worker ends\n")
+            text = f"the agent of job {self.job} is gone" if not self._how else str(self.broken)
+            sys.stderr.write(f"shoal: {text}; this worker ends\n")
             sys.stderr.flush()
         except (OSError, ValueError, AttributeError):
             pass  # stderr was a pipe to the launcher
