@@ -254,6 +254,10 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 	switch d.State.Phase {
 	case decide.Starting, decide.Running, decide.Parking:
 		return ctrl.Result{RequeueAfter: lookAgain}, nil
+	case decide.Succeeded, decide.Failed: // nothing may happen to the pods any more
+		if slices.ContainsFunc(w.claims, func(c claimed) bool { return !c.Finished }) {
+			return ctrl.Result{RequeueAfter: time.Second}, nil
+		}
 	}
 	return ctrl.Result{}, nil
 }

@@ -254,3 +254,26 @@ func TestOddWorkload(t *testing.T) {
 		t.Errorf("the job is still there with %d Workloads", len(c.workloads()))
 	}
 }
+
+// TestQueuedEndsAtOnce ends all pods of a job before the operator looks: it gives the quota back
+// although nothing happens to the pods after that.
+func TestQueuedEndsAtOnce(t *testing.T) {
+	c := newQueueCluster(t, newJob(example))
+	c.runQueued(3)
+	c.admit(1, 2, "a100")
+	c.runQueued(6)
+	c.want(v1alpha1.Running, "big-1-0* big-1-1")
+	c.end("big-1-1", "over")
+	c.end("big-1-0", "finished")
+	r := &Reconciler{Client: c.api, Fresh: c.api, Asker: c.asker, Events: c, Now: c.now.Local,
+		Kueue: true}
+	for looks, again := 0, true; again; looks++ {
+		result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: c.key})
+		c.must(err)
+		if again = result.RequeueAfter > 0; again && looks == 5 {
+			t.Fatal("it looks at a job that has ended again and again")
+		}
+	}
+	c.want(v1alpha1.Succeeded, "")
+	c.wantClaims("1: 1-2 has 2 finished")
+}
