@@ -29,6 +29,9 @@ def fetch(indices):
 def mistaken(indices):
     return torch.ones(len(indices), 5), None
 
+def stopped(indices):
+    raise KeyboardInterrupt
+
 chain = shoal.torch.chain(
     layers, loss=nn.functional.mse_loss, optimizer=lambda p: torch.optim.Adam(p, 0.1)
 )
@@ -127,6 +130,11 @@ def test_tuples_of_several_types():
         (["model:chain", "-o", "none/m.json"], 2, "there is no folder none: make it first"),
         (["none.py:chain", "-o", "none/m.json"], 2, "there is no folder none: make it first"),
         (["model:chain", "-o", "."], 2, "-o .: it is a folder; name a file in it"),
+        (["model:chain", "-o", ""], 2, "-o : it is empty; name a file"),
+        (["model.py:chain", "-o", "./model.py"], 2, "-o ./model.py: it is the file of model.py:ch"),
+        (["model:chain", "-o", "model.py"], 2, "-o model.py: it is the file of model:chain; name"),
+        (["model:chain", "--device", "meta"], 2, "--device meta: nothing is computed there; give"),
+        (["model:chain", "--sample", "model:stopped"], 130, "SIGINT: nothing is written"),
         (["model:chain", "-o", "pipe"], 2, "-o pipe: it is no regular file; name another one"),
         (["model:chain", "-o", "link"], 2, "-o link: it is no regular file; name another one"),
         (["model:chain", "--device-name", "a 100"], 2, "'a 100' names no kind of device"),
@@ -145,7 +153,15 @@ def test_refusals(program, capsys, words, code, said):
     except SystemExit as end:  # argparse
         found = end.code
     assert found == code and said in capsys.readouterr().err
-    assert not list(program.glob("m.json*"))
+    assert not list(program.glob("m.json*")) and (program / "model.py").read_text() == MODEL
+
+
+def test_help_has_an_example(capsys):
+    """--help shows a command line that is one."""
+    with pytest.raises(SystemExit):
+        profile.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.endswith("gpt.py:chain --sample gpt.py:fetch --micro 4,8 -o gpt.model.json"), said
 
 
 def test_names_of_devices(monkeypatch):

@@ -192,6 +192,8 @@ def check_writable(path: str) -> None:
     """Raise Refused where no file can be written there, before hours of measuring are lost."""
     beside = f"{path}.{os.getpid()}.tmp"
     try:
+        if not path:
+            raise OSError(errno.EINVAL, "it is empty; name a file")
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, "it is a folder; name a file in it")
         if os.path.islink(path) or os.path.exists(path) and not os.path.isfile(path):
@@ -205,6 +207,17 @@ def check_writable(path: str) -> None:
         raise Refused(f"-o {path}: there is no folder {folder}: make it first") from e
     except OSError as e:
         raise Refused(f"-o {path}: {e.strerror}") from e
+
+
+def check_not_program(path: str, objects: Sequence[str]) -> None:
+    """Raise Refused where a file written there would replace one that the objects, given as to
+    `load_object`, come from. They are loaded.
+    """
+    for name in objects:
+        place = name.rpartition(":")[0]
+        source = place if place.endswith(".py") else getattr(sys.modules[place], "__file__", None)
+        if source and os.path.exists(path) and os.path.samefile(source, path):
+            raise Refused(f"-o {path}: it is the file of {name}; name another one")
 
 
 def write_model(path: str, model: Dict[str, Any]) -> None:
@@ -227,6 +240,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python3 -m shoal.torch.profile",
         description="Measures each layer of a chain by itself, and writes a model for shoal plan.",
+        epilog="example: python3 -m shoal.torch.profile gpt.py:chain --sample gpt.py:fetch"
+        " --micro 4,8 -o gpt.model.json",
     )
     parser.add_argument("chain", help="the chain, as gpt.py:chain or package.module:chain")
     parser.add_argument(
@@ -265,6 +280,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     except (ShoalError, TypeError) as e:
         print(f"shoal.torch.profile: {given.chain}: {e}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("shoal.torch.profile: SIGINT: nothing is written", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -276,6 +294,8 @@ def _run(given: argparse.Namespace) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as e:
         raise Refused(f"--device {given.device}: {str(e).splitlines()[0]}") from e
+    if device.type == "meta":
+        raise Refused(f"--device {given.device}: nothing is computed there; give cpu or a GPU")
     if shoal.join().rank == 0:
         check_writable(given.output)
     chain, sample = load_object(given.chain, "the chain"), load_object(given.sample, "--sample")
@@ -284,6 +304,7 @@ def _run(given: argparse.Namespace) -> None:
         raise Refused(f"{given.chain} is a {kind}, and no chain of shoal.torch.chain")
     if not callable(sample):
         raise Refused(f"--sample {given.sample} is a {type(sample).__name__}, and no function")
+    check_not_program(given.output, [given.chain, given.sample])
     model = profile(
         chain,
         sample,
