@@ -259,8 +259,8 @@ func (l *launcher) answerLost(w http.ResponseWriter, r *http.Request) {
 	sendJSON(w, struct{}{})
 }
 
-// maxInvitation is the longest time for which a token can be good: nobody can call a token back.
-const maxInvitation = 366 * 24 * time.Hour
+// LongestToken is how long a token can be good at most: nobody can call one back.
+const LongestToken = 366 * 24 * time.Hour
 
 // answerInvite makes a token with which other hosts join, and sends an api.Invitation.
 func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
@@ -271,10 +271,10 @@ func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 	}
 	f := l.cfg.Fleet
 	switch {
-	case ask.Seconds < 1 || ask.Seconds > int64(maxInvitation/time.Second):
+	case ask.Seconds < 1 || ask.Seconds > int64(LongestToken/time.Second):
 		sendError(w, http.StatusBadRequest,
 			fmt.Errorf("seconds: a token cannot be good for %d s; give 1 to %d", ask.Seconds,
-				int64(maxInvitation/time.Second)))
+				int64(LongestToken/time.Second)))
 		return
 	case f == nil || f.Token == nil || f.Join == nil:
 		sendError(w, http.StatusConflict,

@@ -21,6 +21,8 @@ const TokenLife = 24 * time.Hour
 // CheckToken fails where WriteToken could write no file at path.
 func CheckToken(path string) error {
 	switch there, err := os.Lstat(path); {
+	case path == "-":
+		return Usagef("--token-file -: standard output is for other lines: name a file")
 	case err == nil && there.IsDir():
 		return Usagef("--token-file %s is a folder: name a file in it", path)
 	case err == nil && !there.Mode().IsRegular():

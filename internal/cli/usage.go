@@ -74,6 +74,22 @@ func CheckAddress(flag, text string) error {
 	return nil
 }
 
+// CheckJoin fails if the text of --join is not where another host listens; it may be empty.
+func CheckJoin(text string) error {
+	if text == "" {
+		return nil
+	}
+	err := CheckAddress("join", text)
+	if err == nil {
+		_, port, _ := net.SplitHostPort(text) // CheckAddress has read it
+		if n, _ := net.LookupPort("tcp", port); n > 0 {
+			return nil
+		}
+	}
+	return Usagef("--join %s is not HOST:PORT, such as node1:7077; the command that was started "+
+		"with --listen prints it", text)
+}
+
 // NoArguments fails if there are arguments; it is the check of commands that take flags only.
 func NoArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {

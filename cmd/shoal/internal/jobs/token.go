@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // shoal token. One goroutine runs what is here, that of the command, so nothing is locked.
@@ -37,9 +38,17 @@ also works for a job that was started with --hosts. Run it on the host that lead
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			err := cli.RefuseEmpty(cmd.Flags(), "token-file")
+			if err != nil {
+				return err
+			}
 			if f.life < time.Second {
 				return cli.Usagef(
 					"--for %v: a token is good for a second at least, such as --for 1h", f.life)
+			}
+			if f.life > launcher.LongestToken {
+				return cli.Usagef("--for %v: a token is good for %.0f hours at most", f.life,
+					launcher.LongestToken.Hours())
 			}
 			j, err := findRunning(cmd.Context(), args[0])
 			if err != nil {

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -143,10 +144,9 @@ it is back.`, cli.ExitCodes, "pool"),
 			if err != nil {
 				return err
 			}
-			for flag, text := range map[string]string{"join": f.join, "listen": f.listen} {
-				if err := cli.CheckAddress(flag, text); err != nil {
-					return err
-				}
+			err = cmp.Or(cli.CheckJoin(f.join), cli.CheckAddress("listen", f.listen))
+			if err != nil {
+				return err
 			}
 			if err := keeper.CheckFree(name); err != nil {
 				return err

@@ -205,7 +205,8 @@ func (f *agentFlags) describeHost(cmd *cobra.Command) (err error) {
 
 // check returns what is wrong with the flags; nil = nothing.
 func (f *agentFlags) check(cmd *cobra.Command) error {
-	err := cli.RefuseEmpty(cmd.Flags(), "join", "job", "token-file", "name", "listen", "log-dir")
+	err := cli.RefuseEmpty(cmd.Flags(), "join", "job", "token-file", "name", "kind", "listen",
+		"log-dir")
 	if err != nil {
 		return err
 	}
@@ -218,10 +219,10 @@ func (f *agentFlags) check(cmd *cobra.Command) error {
 		return cli.Usagef("--join and --store are two ways to the same job: give one of them")
 	case byName != (f.job != ""):
 		return cli.Usagef("to join by name give --store URL and --job NAME")
-	case f.slots < 0:
-		return cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
+	case f.name != "" && tcp.CheckName(fabric.Host(f.name)) != nil:
+		return cli.Usagef("--name: %v", tcp.CheckName(fabric.Host(f.name)))
 	}
-	return cmp.Or(cli.CheckAddress("join", f.join), cli.CheckAddress("listen", f.listen),
+	return cmp.Or(checkSlots(f.slots), cli.CheckJoin(f.join), cli.CheckAddress("listen", f.listen),
 		f.store.checkCredentials(cmd.Flags()), f.pod.check(cmd),
 		cli.CheckNewFolder("--log-dir", f.logDir))
 }

@@ -88,9 +88,21 @@ func parseHosts(list string) (hosts []sshHost, err error) {
 			return nil, cli.Usagef(
 				"--hosts %s: %q is not HOST:SLOTS, as in --hosts node1:4,node2:4", list, word)
 		}
+		if n > job.MaxWorkers {
+			return nil, cli.Usagef("--hosts %s: %q: a host takes 1 to %d workers", list, word,
+				job.MaxWorkers)
+		}
 		hosts = append(hosts, sshHost{name, n})
 	}
 	return hosts, nil
+}
+
+// checkSlots fails if a host cannot take so many workers. It is pure.
+func checkSlots(slots int) error {
+	if slots < 0 || slots > job.MaxWorkers {
+		return cli.Usagef("--slots %d: a host takes 0 to %d workers", slots, job.MaxWorkers)
+	}
+	return nil
 }
 
 // checkRoom fails for more workers than the hosts can have slots for, unless hosts may join by

@@ -304,13 +304,14 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "",
 		plain: f.plain, notes: cmd.ErrOrStderr()}
 	said := cmd.Flags().Changed
-	if err := cli.RefuseEmpty(cmd.Flags(), "listen", "hosts", "token-file",
+	if err := cli.RefuseEmpty(cmd.Flags(), "listen", "hosts", "token-file", "kind",
 		"authority-file"); err != nil {
 		return nil, err
 	}
+	if err := checkSlots(f.slots); err != nil && said("slots") {
+		return nil, err
+	}
 	switch {
-	case f.slots < 0:
-		return nil, cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
 	case f.task != nil:
 		fl.task, fl.open, fl.listen = f.task, true, cmp.Or(f.listen, ":0")
 	case f.listen == "" && f.hosts == "":
