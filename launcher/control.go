@@ -347,8 +347,9 @@ func sendError(w http.ResponseWriter, code int, err error) {
 // describeJob returns the job as it is now, for tools; s is its newest status. It waits for the
 // engine's thread.
 func (l *launcher) describeJob(s agent.Status) api.Job {
-	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation,
-		Size: s.Size, Want: s.Want, Spares: s.Spares, Training: l.describeTraining(s),
+	j := api.Job{Started: l.startOf(l.registry.knownJob()), PID: os.Getpid(), Head: s.Head,
+		Generation: s.Generation, Size: s.Size, Want: s.Want, Spares: s.Spares,
+		Training: l.describeTraining(s),
 		MeshStatus: api.MeshStatus{Mesh: s.Mesh, NextMesh: s.Reshaping, MeshError: s.Broken,
 			RollbackReason: s.Lost, LastRollback: s.Back},
 		Room: l.describeRoom(s), Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short,

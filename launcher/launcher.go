@@ -310,6 +310,17 @@ func (l *launcher) interruptedError(ctx context.Context) error {
 	return fmt.Errorf("job %s was stopped: %w", l.registry.jobName(), context.Cause(ctx))
 }
 
+// startOf returns when a job was started, by the clock of the host where that was, but not after
+// this host has come to it; nil = it is not known yet.
+func (l *launcher) startOf(j *jobMessage) time.Time {
+	if j != nil && j.Started > 0 {
+		if t := time.UnixMilli(j.Started); t.Before(l.started) {
+			return t
+		}
+	}
+	return l.started
+}
+
 // failJob has run end this host's part in the job with an error, and does not wait. Any goroutine
 // may call it.
 func (l *launcher) failJob(err error) {

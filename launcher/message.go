@@ -115,6 +115,8 @@ type (
 		Port int `json:"port"`
 		// Addr is for MASTER_ADDR.
 		Addr string `json:"addr"`
+		// Started is when the job was started, in milliseconds since 1970.
+		Started int64 `json:"started"`
 		// After is how many generations the job had before this start.
 		After topo.Generation `json:"after,omitempty"`
 		// Record is nil where the job has no record that this host could write.

@@ -49,7 +49,7 @@ type Job struct {
 	Dir string `json:"dir"`
 	// Command is what the workers run.
 	Command []string `json:"command"`
-	// Started is when the launcher started.
+	// Started is when the job was started.
 	Started time.Time `json:"started"`
 	// PID is the process of the launcher.
 	PID int `json:"pid"`
