@@ -160,6 +160,20 @@ def test_what_is_no_number_and_what_is_missing(open_page, tmp_path):
     expect(page.locator("nav a")).to_have_text(["1 Charts", "2 What happened", "3 Changes"])
 
 
+def test_a_metric_that_is_reported_once(open_page, tmp_path):
+    """What a worker has reported once, as at the end of its training, has a chart of some time."""
+    row = {"time": "2026-11-24T16:00:09Z", "rank": 0, "metrics": {"accuracy": 0.98}}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    keep = "window.texts = []; CanvasRenderingContext2D.prototype.fillText = (t) => texts.push(t);"
+    page = open_page(report.as_uri(), before=lambda page: page.add_init_script(keep))
+    page.wait_for_function("() => texts.includes('16:00:00')")
+    charts = page.locator("#charts section").inner_text()
+    assert "accuracy, as worker 0 reports it" in charts and "0.98" in charts
+
+
 def test_axis_of_some_days(open_page, tmp_path):
     """On the axis of a run of three days, only midnights are dates, and not noons too."""
     rows = [

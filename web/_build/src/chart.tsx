@@ -78,6 +78,13 @@ function drawMarks(u: uPlot, marks: Mark[]) {
   ctx.restore();
 }
 
+// timesAround returns the first and the last time of a chart: of one with a single point, which has
+// no span of its own, half a minute before and after it.
+function timesAround(u: uPlot, low: number, high: number): [number, number] {
+  const times = u.data[0];
+  return times.length === 1 ? [times[0] - 30, times[0] + 30] : [low, high];
+}
+
 // optionsOf returns what uPlot is told of a chart.
 function optionsOf(p: Props, width: number, marks: () => Mark[]): uPlot.Options {
   const format = p.format ?? digits;
@@ -95,7 +102,7 @@ function optionsOf(p: Props, width: number, marks: () => Mark[]): uPlot.Options 
     cursor: { sync: { key: sync.key }, drag: { x: true, y: false } },
     legend: { live: true },
     scales: {
-      x: { time: true },
+      x: { time: true, range: timesAround },
       y: { range: (_u, low, high) => scaleOf(low, high, !!p.stacked || !!p.counts) },
     },
     bands: p.stacked

@@ -206,7 +206,7 @@ function Charts({ view, theme }: { view: View; theme: string }) {
   }
   const others = view.series.filter((s) => {
     const name = s.name.startsWith("metric ") ? s.name.slice(7) : "step";
-    return name !== "step" && s !== loss && s.points > 2;
+    return name !== "step" && s !== loss;
   });
   // chartOf returns the chart of a metric.
   const chartOf = (s: Series) => (
