@@ -138,3 +138,23 @@ def test_what_one_worker_cannot_read_ends_the_job(train, tmp_path, refused):  # 
     assert re.search("cannot be read: another worker says why", output), output
     assert sorted(os.listdir(folder)) == before
     assert "FROM" not in train(2) and len(results(train(2))) == 2
+
+
+def test_state_of_another_program(tmp_path):
+    """A checkpoint of a program that has registered something else is named, and what to do."""
+
+    def train(name):
+        """Train to the end with a state of that name."""
+        with shoal.join() as job:
+            job.register(name, lambda: 1, lambda _: None)
+            job.checkpoint(tmp_path / "checkpoints", every=1)
+            for step in job.steps(4, batch=1, steps=2):
+                step.allreduce(np.zeros(1))
+
+    train("total")
+    with pytest.raises(
+        shoal.ShoalError,
+        match=r"^the checkpoint of step 2 in .*checkpoints: its workers had registered"
+        r" \['total', .*\], and this one has \['other', .*\]: name another folder",
+    ):
+        train("other")

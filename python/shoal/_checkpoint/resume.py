@@ -60,8 +60,8 @@ class ReadCheckpoint(NamedTuple):
                 self.loaded.parts,
                 checkpoint=True,
             )
-        except ShoalError:
-            raise
+        except ShoalError as err:
+            raise ShoalError(f"{self.name}: {err}") from None
         except Exception as err:
             # An error of a registered setter: the state is that of another model or optimizer.
             raise ShoalError(

@@ -303,6 +303,11 @@ class State:
                     setters.pop(name, None)
         if notes.keys() != setters.keys():
             theirs, ours = sorted(notes), sorted(setters)
+            if checkpoint:
+                raise ShoalError(
+                    f"its workers had registered {theirs}, and this one has {ours}: name another"
+                    " folder, or run the program that wrote it"
+                )
             raise ShoalError(
                 f"the state comes from workers that registered {theirs}, this worker {ours}: run"
                 " the same program everywhere, and make all of it before the loop"
