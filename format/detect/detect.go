@@ -70,7 +70,11 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 	case hf.IsModelFolder(fsys):
 		return hf.Read, ".", nil
 	}
-	if _, err := fs.ReadDir(fsys, "."); err != nil { // fs.Glob tells of no error
+	_, err := fs.ReadDir(fsys, ".")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "", errors.New("there is no such folder or file")
+	}
+	if err != nil { // fs.Glob tells of no error
 		return nil, "", fmt.Errorf("the folder cannot be listed: %w", err)
 	}
 	return nil, "", fmt.Errorf("the folder is no checkpoint that shoal knows: there are no "+
