@@ -58,7 +58,7 @@ const (
 type columns struct {
 	name, arrived, duration, gpus, gpuTime, tenant, kind, model, batch, iterations, deadline,
 	priority, value int
-	date bool // whether arrivals are dates
+	date bool // whether arrivals and deadlines are dates
 }
 
 // Read reads a trace, as text or compressed by gzip. It fails for a file that is no table or lacks
@@ -174,7 +174,11 @@ func (c *columns) parseJob(row row) (job Job, rule Rule) {
 	job.Batch = int(read(c.batch, mostCount, false))
 	job.Iterations = read(c.iterations, mostCount, false)
 	job.Value = read(c.value, mostCount, false)
-	if text := cell(c.deadline); text != "" {
+	switch text := cell(c.deadline); {
+	case text == "" || rule != "":
+	case c.date:
+		job.Deadline, rule = parseDate(text)
+	default:
 		job.Deadline = milliseconds(read(c.deadline, mostSeconds, true))
 	}
 	if text := cell(c.priority); text != "" && rule == "" {

@@ -127,6 +127,23 @@ func TestJob(t *testing.T) {
 	}
 }
 
+// TestDeadlineOfDates reads deadlines beside arrivals that are dates: dates, since a number of
+// seconds would be one of 1970.
+func TestDeadlineOfDates(t *testing.T) {
+	got, err := trace.Read(strings.NewReader("name,timestamp,duration,gpus,deadline\n"+
+		"a,2017-10-09 07:01:55,10,1,2017-10-09 07:02:55\nb,2017-10-09 07:01:56,10,1,\n"+
+		"c,2017-10-09 07:01:57,10,1,60\n"), trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Jobs) != 2 || got.Jobs[0].Deadline != 60_000 || got.Jobs[1].Deadline != 0 {
+		t.Errorf("jobs %+v", got.Jobs)
+	}
+	if found := findings(got.Found); found != "no number 1 4" {
+		t.Errorf("found %q", found)
+	}
+}
+
 // TestCutGzip cuts a compressed trace everywhere: what comes before the cut is read, whole lines
 // alone, and a strict reader refuses it.
 func TestCutGzip(t *testing.T) {
