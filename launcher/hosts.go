@@ -348,9 +348,14 @@ func (l *launcher) askToLeave() {
 		if err := l.agent.Drain(leader, leader); errors.Is(err, head.ErrNotHead) {
 			l.retryLater(l.askToLeave)
 		} else if err != nil {
-			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
 			unfit, needed := new(meshes.UnfitError), new(member.NeededError)
-			if l.cfg.CannotLeave != nil && !errors.As(err, &unfit) && !errors.As(err, &needed) {
+			ends := l.cfg.CannotLeave != nil && !errors.As(err, &unfit) && !errors.As(err, &needed)
+			if alone := new(member.AloneError); ends && errors.As(err, &alone) {
+				l.console.Note("no other host can go on with the job, so it ends")
+			} else {
+				l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
+			}
+			if ends {
 				l.cfg.CannotLeave(err)
 			} else {
 				l.registry.setNeeded(leader, true)

@@ -186,6 +186,15 @@ func (e *NeededError) Error() string {
 		e.Host)
 }
 
+// AloneError says why a host is not left: the job has no other one.
+type AloneError struct{ Host string }
+
+// Error says why the host is not left, and what to do.
+func (e *AloneError) Error() string {
+	return fmt.Sprintf(
+		"the job has no host but %s to go on with; add one, or end the job with shoal stop", e.Host)
+}
+
 // CheckDrain returns why a host cannot be left; nil where it can.
 func (m *Machine) CheckDrain(name string) error {
 	switch h := m.findHost(name); {
@@ -196,9 +205,7 @@ func (m *Machine) CheckDrain(name string) error {
 	case !m.isLeft(h) && !slices.ContainsFunc(m.hosts, func(h *Host) bool {
 		return !m.isLeft(h) && h.Name != name
 	}):
-		return fmt.Errorf(
-			"the job has no host but %s to go on with; add one, or end the job with shoal stop",
-			name)
+		return &AloneError{name}
 	case !h.Draining && m.needsHost(h):
 		return &NeededError{name}
 	}
