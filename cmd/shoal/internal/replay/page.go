@@ -89,24 +89,24 @@ func pageOf(r *report) []byte {
 	var took, unfair, used []series
 	for _, x := range r.Runs {
 		name := fmt.Sprintf("%s, %d GPUs", x.Policy, x.GPUs)
-		took = append(took, series{name, distribution(x.Jobs, func(j *cluster.Job) float64 {
-			return float64(j.JCT()) / 3.6e6
-		})})
-		unfair = append(unfair, series{name, distribution(x.Jobs, func(j *cluster.Job) float64 {
-			return j.Unfair
-		})})
+		took = append(took, series{name, distribution(x.Jobs, len(x.Jobs),
+			func(j *cluster.Job) float64 { return float64(j.JCT()) / 3.6e6 })})
+		unfair = append(unfair, series{name, distribution(x.Jobs, x.Done,
+			func(j *cluster.Job) float64 { return j.Unfair })})
 		used = append(used, series{name, hourlyMeans(x.Hours, float64(x.GPUs))})
 	}
-	chart(&b, "Part of jobs that are done after so many hours", took, true)
+	chart(&b, "Part of all jobs that are done after so many hours", took, true)
 	chart(&b, "Part of all GPUs that are in use, by days", used, false)
-	chart(&b, "Part of jobs whose time over that with equal parts is at most so much", unfair, true)
+	chart(&b, "Part of the jobs that are done whose time over that with equal parts is at most so "+
+		"much", unfair, true)
 	b.WriteString("</body></html>\n")
 	return b.Bytes()
 }
 
 // distribution returns points of the distribution of a number of the jobs that are done: at most so
-// much, and which part of them has that, from 0 to 1.
-func distribution(jobs []cluster.Job, number func(j *cluster.Job) float64) (points [][2]float64) {
+// much, and which part of so many jobs as `of` says has that, from 0 to 1.
+func distribution(jobs []cluster.Job, of int, number func(j *cluster.Job) float64) (
+	points [][2]float64) {
 	var all []float64
 	for i := range jobs {
 		if jobs[i].Done() {
@@ -118,7 +118,7 @@ func distribution(jobs []cluster.Job, number func(j *cluster.Job) float64) (poin
 	for k := range steps + 1 {
 		if n := len(all); n > 0 {
 			i := min(k*n/steps, n-1)
-			points = append(points, [2]float64{all[i], float64(i+1) / float64(n)})
+			points = append(points, [2]float64{all[i], float64(i+1) / float64(of)})
 		}
 	}
 	return points

@@ -3,6 +3,8 @@ package replay
 import (
 	"fmt"
 	"testing"
+
+	"github.com/shoal-ml/shoal/world/cluster"
 )
 
 // TestTicks has the numbers at the axes of some charts.
@@ -24,6 +26,19 @@ func TestTicks(t *testing.T) {
 			t.Errorf("from %v to %v, logarithmic %v: %s, want %s", x.low, x.high, x.log, got,
 				x.want)
 		}
+	}
+}
+
+// TestRefusedJobsAreNotDone checks that the chart of jobs that are done ends at their part of all
+// jobs, where a policy has refused others.
+func TestRefusedJobsAreNotDone(t *testing.T) {
+	jobs := []cluster.Job{{Ended: 3_600_000}, {Ended: 0, Refused: "it would be late"},
+		{Ended: -1}, {Ended: 7_200_000}}
+	points := distribution(jobs, len(jobs), func(j *cluster.Job) float64 {
+		return float64(j.JCT()) / 3.6e6
+	})
+	if last := points[len(points)-1]; last != [2]float64{2, 0.5} {
+		t.Errorf("the chart ends at %v, want half of the jobs after 2 hours", last)
 	}
 }
 
