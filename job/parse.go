@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/shoal-ml/shoal/internal/spelling"
+	"github.com/shoal-ml/shoal/internal/strict"
 )
 
 // How a spec is read from YAML. Load alone does I/O.
@@ -81,7 +82,7 @@ func Parse(text []byte) (Spec, error) {
 	var spec Spec
 	var top map[string]any
 	if err := yaml.Unmarshal(text, &top); err != nil {
-		reason := plainReason(err)
+		reason := strict.PlainReason(err)
 		if number, is := strings.CutPrefix(reason, "unsupported value: "); is {
 			return spec, &Error{"", number + " is no number that a key takes: write a finite one"}
 		}
@@ -137,7 +138,7 @@ func (s *Spec) setTexts(text []byte) error {
 	}
 	documents := plain.NewDecoder(bytes.NewReader(text))
 	if err := documents.Decode(&written); err != nil && !errors.Is(err, io.EOF) {
-		return &Error{"", plainReason(err)}
+		return &Error{"", strict.PlainReason(err)}
 	}
 	s.Name, s.Command, s.Env = written.Name, written.Command, written.Env
 	var more any
@@ -152,7 +153,7 @@ func (s *Spec) setTexts(text []byte) error {
 func typeError(err error) error {
 	var te *json.UnmarshalTypeError
 	if !errors.As(err, &te) {
-		return &Error{"", plainReason(err)}
+		return &Error{"", strict.PlainReason(err)}
 	}
 	key, _, _ := strings.Cut(te.Field, ".")
 	if key == "schedule" {
@@ -163,7 +164,7 @@ func typeError(err error) error {
 			return &Error{key, whyNotHere(te.Value, k.example)}
 		}
 	}
-	return &Error{key, plainReason(err)}
+	return &Error{key, strict.PlainReason(err)}
 }
 
 // whyNotHere says that a kind of value, such as "array", does not belong to a key, and how that is
@@ -174,17 +175,6 @@ func whyNotHere(kind, example string) string {
 		article = "an"
 	}
 	return fmt.Sprintf("%s %s does not belong here; write it like this: %s", article, kind, example)
-}
-
-// plainReason returns an error's text without the layers that the YAML package puts before what is
-// wrong.
-func plainReason(err error) string {
-	msg := err.Error()
-	for _, layer := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ",
-		"while decoding JSON: ", "json: ", "yaml: ", "unmarshal errors:\n  "} {
-		msg = strings.TrimPrefix(msg, layer)
-	}
-	return msg
 }
 
 // keyNames lists the keys that a spec may have.

@@ -37,19 +37,24 @@ func inWords(err error) error {
 	if !errors.As(err, &wrong) {
 		return err
 	}
-	where := "it"
-	if wrong.Field != "" {
-		where = "field " + wrong.Field
+	return errors.New(wrongType(wrong, fmt.Sprintf(" (at byte %d)", wrong.Offset)))
+}
+
+// wrongType says which value has another type than its field takes; place, behind a space, is where
+// in the text it stands.
+func wrongType(e *json.UnmarshalTypeError, place string) string {
+	where, article := "it", "a"
+	if e.Field != "" {
+		where = "field " + e.Field
 	}
-	article := "a"
 	switch {
-	case strings.HasPrefix(wrong.Value, "number "):
+	case strings.HasPrefix(e.Value, "number "):
 		article = "the"
-	case strings.ContainsRune("ao", rune(wrong.Value[0])):
+	case strings.ContainsRune("ao", rune(e.Value[0])):
 		article = "an"
 	}
-	return fmt.Errorf("%s has %s %s (at byte %d), and takes %s", where, article, wrong.Value,
-		wrong.Offset, kindOf(wrong.Type))
+	return fmt.Sprintf("%s has %s %s%s, and takes %s", where, article, e.Value, place,
+		kindOf(e.Type))
 }
 
 // kindOf says in words which JSON a type of Go is read from.

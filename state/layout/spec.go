@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/shoal-ml/shoal/internal/strict"
 )
 
 // Version stands in every Spec.
@@ -79,7 +81,7 @@ func Parse(text []byte) (*Spec, error) {
 		return nil, fmt.Errorf("layout: %d bytes; a layout has at most %d", len(text), MaxSpecBytes)
 	}
 	var s Spec
-	if err := yaml.UnmarshalStrict(text, &s); err != nil {
+	if err := strict.YAML(text, &s); err != nil {
 		return nil, fmt.Errorf("layout: %w", err)
 	}
 	if err := s.Validate(); err != nil {

@@ -33,8 +33,11 @@ func TestRefusedSpecs(t *testing.T) {
 	for _, c := range []struct{ name, spec, err string }{
 		{"no version", all, "this is no layout"},
 		{"another version", "shoal: layout/2\n" + all, `"layout/2", not "layout/1"`},
-		{"unknown field", head + all + "\ncolour: red", "colour"},
-		{"a field twice", head + all + "\n" + all, "rules"},
+		{"unknown field", head + all + "\ncolour: red", `layout: unknown field "colour"`},
+		{"a field twice", head + all + "\n" + all, `layout: line 3: key "rules" already set in map`},
+		{"no YAML", head + "rules: [", "layout: line 2: did not find expected node content"},
+		{"an object", head + "rules: {}", "layout: field rules has an object, and takes a list"},
+		{"no text", head + "rules: [{match: [w]}]", "field rules.match has an array, and takes a"},
 		{"no rules", head, "no rules"},
 		{"no rule matches", head + `rules: [{match: "**w"}]`, "tensor step: no rule matches"},
 		{"empty pattern", head + `rules: [{match: ""}]`, "matches nothing"},
