@@ -34,6 +34,7 @@ from .mesh import Mesh
 from .steps import Progress
 
 _RESHAPE = KINDS["reshape"]
+_METHODS = ("tensors", "gradients", "update")  # that every Model has
 
 
 class Model(Protocol):
@@ -125,10 +126,11 @@ def train(
         raise wrong_type(
             "build", build, "a function that makes this rank's part of the model for a mesh"
         )
+    if not isinstance(mesh, str):
+        raise wrong_type("mesh", mesh, "a text with the degree of each axis, as 'dp=2,tp=2'")
     job = join()
-    live = _LiveModel(
-        job, build, layout if isinstance(layout, str) else json.dumps(layout), catalogue, mesh
-    )
+    text = layout if isinstance(layout, str) else json.dumps(layout)
+    live = _LiveModel(job, build, text, packing.listed_tensors(catalogue), mesh)
     live.declare_layout()
     progress = job.place(samples, batch, seed, shuffle)
     progress.meshed = True  # checkpoints are made below, where the mesh is known
@@ -250,6 +252,8 @@ class _LiveModel:
         """
         self.mesh = self._job.mesh(mesh)
         model = self._build(self.mesh)
+        if not all(hasattr(model, name) for name in _METHODS):
+            raise wrong_type("build(mesh)", model, f"a model with {', '.join(_METHODS)}")
         mine = model.tensors()
         self.declare_layout(mine)
         moved = self._memory is not None

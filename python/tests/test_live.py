@@ -12,11 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("numpy")
+numpy = pytest.importorskip("numpy")
 
 import running_job
 from live_numpy import reference_losses
 
+import shoal
 from shoal.errors import LostError, ShoalError
 from shoal._runtime.view import MeshStatus, View
 from shoal.live import _LiveModel
@@ -231,6 +232,29 @@ def test_alone(alone):
     assert meshes_of(output.replace("on  ", "on alone ")) == ["alone"] and "END" in output
 
 
+MODEL = SimpleNamespace(tensors=dict, gradients=len, update=None)
+UP = {"name": "up", "dtype": "f64", "shape": (2, numpy.int64(3))}
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"mesh": None}, "mesh=None: a text with the degree of each axis"),
+        ({"catalogue": None}, "catalogue=None: a list of tensors as"),
+        ({"catalogue": ["up"]}, r"catalogue=\['up'\]: a list of tensors as"),
+        ({"catalogue": [{"name": "up"}]}, "catalogue={'name': 'up'}: a list of tensors as"),
+        ({"catalogue": [{**UP, "shape": "2,3"}]}, "'shape': '2,3'}: a list of tensors as"),
+        ({"build": lambda mesh: 3}, r"build\(mesh\)=3: a model with tensors, gradients, update"),
+        ({}, "a collective works on an array .* not on int"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong, said):
+    """What is no mesh, catalogue or model is named; the integers of NumPy in shapes are not."""
+    given = {"build": lambda mesh: MODEL, "catalogue": [UP], "mesh": "dp=1", **wrong}
+    with pytest.raises(TypeError, match=said):
+        list(shoal.train(given.pop("build"), layout="", samples=4, batch=2, **given))
+
+
 PROGRESS = SimpleNamespace(cross_step_boundary=lambda: True)  # of a loop that always goes on
 
 
@@ -256,7 +280,7 @@ def test_a_view_that_comes_while_the_model_is_built_is_followed():
     def build(_):
         """Build a model, while another view comes."""
         backend.view = later
-        return SimpleNamespace(tensors=dict)
+        return SimpleNamespace(tensors=dict, gradients=None, update=None)
 
     first, later = View(generation=1), View(generation=2)
     backend = SimpleNamespace(view=first, ask_mesh=ask_mesh, declare_layout=lambda _: "")
@@ -278,7 +302,8 @@ def test_a_worker_that_is_lost_while_the_model_begins(adopts):
 
     def build(_):
         """Build a model that begins by itself."""
-        built.append(SimpleNamespace(tensors=dict, initialize=initialize))
+        model = SimpleNamespace(tensors=dict, gradients=None, update=None, initialize=initialize)
+        built.append(model)
         if adopts:
             built[-1].adopt = lambda _: None
         return built[-1]
