@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
@@ -59,8 +60,8 @@ func (d *driver) acceptStatement(m *worker, s *reshape.Statement,
 		return "", err
 	}
 	if size := d.head.State().View.Size(); shape == nil && size > 0 && l.Ranks != size {
-		return "", &collective.FieldError{Field: "mesh", Problem: fmt.Sprintf("%s has %d ranks, "+
-			"the job %d workers; start it with as many", mesh, l.Ranks, size)}
+		return "", &collective.FieldError{Field: "mesh",
+			Problem: head.OtherSize(mesh, l.Ranks, size)}
 	}
 	if s.Local != nil {
 		if rank < 0 || rank >= l.Ranks {

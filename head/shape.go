@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/head/wire"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -108,6 +109,12 @@ func (r *leader) requestReshape(w requestedMesh) error {
 	return nil
 }
 
+// OtherSize says of a mesh that it has so many ranks where the job has another number of workers.
+func OtherSize(mesh string, ranks, workers int) string {
+	return fmt.Sprintf("%q has %s, and the job %s: start it with %d, or state a mesh of %d",
+		mesh, plural.Of(ranks, "rank"), plural.Of(workers, "worker"), ranks, workers)
+}
+
 // onShaped handles what a worker states of the layout: the first statement gives the job its shape,
 // and a worker that contradicts it is refused.
 func (r *leader) onShaped(s wire.Shaped, host string) {
@@ -116,8 +123,7 @@ func (r *leader) onShaped(s wire.Shaped, host string) {
 	case have == nil && r.state.Elastic:
 		why = "the layout was stated when the job trained already; state it before its data"
 	case have == nil && s.Ranks != r.state.View.Size():
-		why = fmt.Sprintf("mesh %s has %d ranks, the job %d workers; start it with as many", s.Mesh,
-			s.Ranks, r.state.View.Size())
+		why = "mesh " + OtherSize(s.Mesh, s.Ranks, r.state.View.Size())
 	case have == nil:
 		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.memberIDs(),
 			Redundant: s.Redundant}

@@ -219,7 +219,7 @@ def test_contradictions_are_named(launch):
         launch(2, program, "tp=2", 3, code=1),
     )
     output = launch(3, WORKER, "tp=2", 3, code=1)
-    said = "ShoalError: mesh: tp=2 has 2 ranks, the job 3 workers; start it with as many"
+    said = 'mesh: "tp=2" has 2 ranks, and the job 3 workers: start it with 2, or state a mesh of 3'
     assert said in output, output
 
 
