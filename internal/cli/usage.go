@@ -105,6 +105,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 	msg, how, is := strings.Cut(err.Error(), ": strconv.") // how Go parses a number helps nobody
 	if is {
 		msg += ": it takes " + flagValueKind(how)
+	} else if before, _, is := strings.Cut(msg, ": time: "); is {
+		msg = before + ": it takes a time, such as 90s, 15m or 24h"
 	}
 	if name, ok := strings.CutPrefix(msg, "unknown flag: --"); ok {
 		name, _, _ = strings.Cut(name, "=")
