@@ -11,7 +11,8 @@ import (
 // shape.go. The methods run on the thread of the Agent and do no I/O.
 
 // ErrNotHead answers a request that only the head can serve.
-var ErrNotHead = errors.New("this agent is not the head of the job")
+var ErrNotHead = errors.New("this host does not lead the job; shoal ps says which one does, " +
+	"or why none does")
 
 // askHead has the head do what somebody asks for, and what follows from that; elsewhere it returns
 // ErrNotHead.

@@ -327,6 +327,11 @@ func TestOneOfTwoHostsWaits(t *testing.T) {
 	if s.job.State != api.Stuck {
 		t.Errorf("the job is %s", s.job.State)
 	}
+	drain := exec.CommandContext(s.ctx, "shoal", "drain", "train", "b")
+	if out, err := drain.CombinedOutput(); err == nil || !strings.Contains(string(out),
+		"this host does not lead the job; shoal ps says which one does, or why none does") {
+		t.Errorf("shoal drain says %s, %v", out, err)
+	}
 	s.runShoal("recover", "train", "--force")
 	s.awaitSteps(1, 10)
 	s.stopAndCheck(1)
