@@ -236,11 +236,12 @@ func (f *fleet) invite(ctx context.Context) {
 		return
 	}
 	if err := cli.WriteToken(f.tokenFile, token); err != nil {
-		fmt.Fprintf(f.notes, "shoal: %v\n", err)
-		return
+		fmt.Fprintf(f.notes, "shoal: %v; shoal token %s --token-file FILE makes a token now, and "+
+			"with that other hosts join: shoal agent --join %s --token-file FILE\n", err, f.job, at)
+	} else {
+		fmt.Fprintf(f.notes, "shoal: other hosts join with this file within %v, and this "+
+			"command:\n  shoal agent --join %s --token-file %s\n", cli.TokenLife, at, f.tokenFile)
 	}
-	fmt.Fprintf(f.notes, "shoal: other hosts join with this file within %v, and this command:\n "+
-		" shoal agent --join %s --token-file %s\n", cli.TokenLife, at, f.tokenFile)
 	if len(f.hosts) == 0 {
 		f.updateShortage(func() {})
 	}
