@@ -114,7 +114,7 @@ func digitsOrDash(x float64) string {
 
 // digits writes a number with three digits, or all before the point.
 func digits(x float64) string {
-	if math.Abs(x) >= 1000 {
+	if math.Abs(x) >= 999.5 {
 		return strconv.FormatFloat(x, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(x, 'g', 3, 64)

@@ -7,6 +7,15 @@ import (
 	"github.com/shoal-ml/shoal/world/scenario"
 )
 
+// A number just below 1000 is written as those above it, and not with an exponent.
+func TestDigits(t *testing.T) {
+	for x, want := range map[float64]string{999.9: "1000", 999.4: "999", 0.12345: "0.123"} {
+		if got := digits(x); got != want {
+			t.Errorf("%v is written as %s, want %s", x, got, want)
+		}
+	}
+}
+
 // How many steps a scenario has is known where it ends at a step, and follows from what was made
 // where it ends at a time or after epochs: whichever comes first.
 func TestStepsOf(t *testing.T) {
