@@ -180,6 +180,9 @@ func (f *flags) validate(traceFile string, answerIn bool) error {
 		return cli.Usagef("--round=%v: it is 0, or a millisecond or more", f.round)
 	case !(f.price >= 0 && f.price <= mostPrice):
 		return cli.Usagef("--price=%v: it is from 0 to %v", f.price, mostPrice)
+	case f.csv == "-" || f.html == "-":
+		return cli.Usagef("--csv and --html take a file, since the output has the table: to call " +
+			"one -, write ./-")
 	case f.load == 0:
 		return cli.Usagef("--load=0: nobody would arrive; 1 is as in the trace")
 	}
