@@ -76,7 +76,7 @@ func ParseConfig(text []byte) (c Config, err error) {
 		Text numbers `json:"text_config"` // of a model with several parts
 	}
 	if err := json.Unmarshal(text, &config); err != nil {
-		return c, err
+		return c, fmt.Errorf("it is no %s of a model: %w", ConfigName, err)
 	}
 	// The numbers of text_config, if there are any, are those of the decoder.
 	top, inner := config.numbers, config.Text

@@ -267,8 +267,11 @@ func Parse(text []byte) (*Description, error) {
 	if err := strict.JSON(text, &j); err != nil {
 		return nil, err
 	}
-	if j.Shoal != version || j.Spec == nil {
-		return nil, fmt.Errorf("the field shoal is %q, not %q, or it has no spec", j.Shoal, version)
+	if j.Shoal != version {
+		return nil, fmt.Errorf("the field shoal is %q, not %q", j.Shoal, version)
+	}
+	if j.Spec == nil {
+		return nil, errors.New("the field spec, which is the layout, is missing")
 	}
 	var tensors []layout.Tensor
 	for _, t := range j.Tensors {

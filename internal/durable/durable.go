@@ -77,6 +77,9 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if mode.IsDir() {
+		return nil, fmt.Errorf("%s is a folder; give the file in it that is meant", path)
+	}
 	if !mode.IsRegular() {
 		return nil, fmt.Errorf(
 			"%s is no regular file; what comes out of a pipe or a device, write to a file first",

@@ -33,7 +33,7 @@ func TestRead(t *testing.T) {
 		file:        "more than 3 bytes",
 		pipe:        "pipe is no regular file", // nobody writes into it
 		"/dev/zero": "/dev/zero is no regular file",
-		dir:         "no regular file",
+		dir:         "is a folder; give the file in it that is meant",
 		loop:        "too many levels of symbolic links",
 	} {
 		if _, err := durable.Read(path, 3); err == nil || !strings.Contains(err.Error(), want) {

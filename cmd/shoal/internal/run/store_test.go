@@ -58,7 +58,7 @@ func TestDryRunChecksFlags(t *testing.T) {
 			"/none"},
 		"short: its token must be one line": {"--status-listen", ":0", "--status-token-file", file},
 		"--store-creds: open /none:":        {"--store", "nats://db", "--store-creds", "/none"},
-		dir + " is no regular file":         {"--store", "nats://db", "--store-creds", dir},
+		dir + " is a folder":                {"--store", "nats://db", "--store-creds", dir},
 		"--store " + file + ": ":            {"--store", file},
 		"--log-dir " + file + "/runs: ":     {"--log-dir", file + "/runs"},
 		"--token-file " + dir + " is a":     {"--listen", ":0", "--token-file", dir},

@@ -108,19 +108,23 @@ func writePreset(out io.Writer, path string, preset *layoutFlags, source *source
 }
 
 // readLayout reads a layout file, or standard input in if path is "-".
-func readLayout(in io.Reader, path string) ([]byte, error) {
-	if path == "-" {
-		return io.ReadAll(io.LimitReader(in, ranks.MaxLayout)) // what is cut off does not parse
-	}
+func readLayout(in io.Reader, path string) (text []byte, err error) {
+	name := path
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil, cli.Usagef(
 			"%s is a folder: give the %s in it, or --preset for the layout of a checkpoint", path,
 			ranks.LayoutName)
 	}
-	text, err := durable.Read(path, ranks.MaxLayout)
-	if len(text) > 0 && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+	if path == "-" {
+		name = "standard input"
+		// What is cut off does not parse.
+		text, err = io.ReadAll(io.LimitReader(in, ranks.MaxLayout))
+	} else {
+		text, err = durable.Read(path, ranks.MaxLayout)
+	}
+	if err == nil && !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		return nil, cli.Usagef("%s is not the %s of a checkpoint: give that, or --preset for the "+
-			"layout of a checkpoint", path, ranks.LayoutName)
+			"layout of a checkpoint", name, ranks.LayoutName)
 	}
 	return text, cli.AsUsage(err)
 }
