@@ -39,6 +39,8 @@ The command ends when the job has N workers, or says why it will not.
 New workers receive the model, the optimizer and the position in the data at the end of a step. With
 fewer workers, those with the highest ranks are released at the end of a step. No step and no sample
 is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.Train in Go.
+In a job that shoal run --auto has started, policies may change the size again: shoal set JOB size=N
+keeps it from them.
 
 With --on you say how many workers each host has. Beyond that number its youngest workers are
 released, others start where they are missing, and a host that you leave out is left, as with shoal
