@@ -36,9 +36,21 @@ func isOneFile(a, b string) bool {
 	return os.SameFile(x, y)
 }
 
-// CheckOutput fails where no file can be made at the path that a flag names; "" is none. It asks
-// the file system, so that a command can refuse the path before it does its work.
+// CheckOutput is CheckPlace for a file that durable.Write is to write, which replaces no device and
+// no link.
 func CheckOutput(flag, path string) error {
+	if err := CheckPlace(flag, path); err != nil {
+		return err
+	}
+	if there, err := os.Lstat(path); path != "" && err == nil && !there.Mode().IsRegular() {
+		return Usagef("%s %s is no regular file: name another one to write", flag, path)
+	}
+	return nil
+}
+
+// CheckPlace fails where no file can be made at the path that a flag names; "" is none. It asks
+// the file system, so that a command can refuse the path before it does its work.
+func CheckPlace(flag, path string) error {
 	if path == "" {
 		return nil
 	}

@@ -78,7 +78,7 @@ func (f *podFlags) check(cmd *cobra.Command) error {
 		return cli.Usagef("--status-listen ADDRESS and --status-token-file FILE belong " +
 			"together: give both, or neither")
 	}
-	err := cmp.Or(cli.RefuseEmpty(cmd.Flags(), "end-file"), cli.CheckOutput("--end-file", f.end),
+	err := cmp.Or(cli.RefuseEmpty(cmd.Flags(), "end-file"), cli.CheckPlace("--end-file", f.end),
 		cli.CheckAddress("metrics", f.metrics), cli.CheckAddress("status-listen", f.status))
 	if err != nil || f.token == "" || f.secret != "" {
 		return err

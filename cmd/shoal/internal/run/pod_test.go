@@ -71,7 +71,7 @@ func TestEndFileThatCannotBe(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"end", filepath.Join(dir, "end"), os.DevNull} {
-		if err := cli.CheckOutput("--end-file", path); err != nil {
+		if err := cli.CheckPlace("--end-file", path); err != nil {
 			t.Errorf("--end-file %s: %v", path, err)
 		}
 	}
