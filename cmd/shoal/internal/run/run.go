@@ -245,6 +245,10 @@ func (f *runFlags) readSlurm(cmd *cobra.Command, spec job.Spec) (job.Spec, error
 	if f.hosts != "" {
 		return spec, cli.Usagef("--hosts and --slurm both say which hosts there are: leave one out")
 	}
+	if cmd.Flags().Changed("token-file") {
+		return spec, cli.Usagef("with --slurm the nodes get their token by themselves: leave out " +
+			"--token-file; shoal token JOB --token-file FILE makes one for another host")
+	}
 	var err error
 	if f.task, err = readSlurmTask(os.Getenv); err != nil {
 		return spec, err
