@@ -68,7 +68,8 @@ func (p *Progress) show(what string, done, all float64, format string) {
 	text := fmt.Sprintf("%s: %.1f %%, "+format+", %.0f s left", what, 100*done/all, done, all, rate,
 		(all-done)/rate)
 	if p.terminal {
-		fmt.Fprintf(p.out, "\r\x1b[K%s", text)
+		// Where the terminal is too narrow, the text ends there: of two lines one would stay.
+		fmt.Fprintf(p.out, "\r\x1b[K\x1b[?7l%s\x1b[?7h", text)
 		return
 	}
 	fmt.Fprintf(p.out, "shoal: %s\n", text)

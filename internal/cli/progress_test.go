@@ -13,9 +13,10 @@ func TestProgress(t *testing.T) {
 		terminal bool
 		want     string
 	}{
-		{true, "\r\x1b[Kmoving: 50.0 %, 1.00 of 2.00 GB, 0.50 GB/s, 2 s left" +
-			"\r\x1b[Kmoving: 75.0 %, 1.50 of 2.00 GB, 0.60 GB/s, 1 s left" +
-			"\r\x1b[Kplaying steps: 20.0 %, 400 of 2000, 40/s, 40 s left\r\x1b[K"},
+		{true, "\r\x1b[K\x1b[?7lmoving: 50.0 %, 1.00 of 2.00 GB, 0.50 GB/s, 2 s left\x1b[?7h" +
+			"\r\x1b[K\x1b[?7lmoving: 75.0 %, 1.50 of 2.00 GB, 0.60 GB/s, 1 s left\x1b[?7h" +
+			"\r\x1b[K\x1b[?7lplaying steps: 20.0 %, 400 of 2000, 40/s, 40 s left\x1b[?7h" +
+			"\r\x1b[K"},
 		{false, "shoal: moving: 50.0 %, 1.00 of 2.00 GB, 0.50 GB/s, 2 s left\n" +
 			"shoal: playing steps: 20.0 %, 400 of 2000, 40/s, 40 s left\n"},
 	} {
