@@ -142,10 +142,16 @@ func (r *report) table() [][]string {
 		if r.Price > 0 {
 			cost = fmt.Sprintf("%.2f", x.Cost)
 		}
-		rows = append(rows, []string{cli.Visible(x.Policy, false), strconv.Itoa(x.GPUs),
+		row := []string{cli.Visible(x.Policy, false), strconv.Itoa(x.GPUs),
 			hoursText(x.Mean), hoursText(x.Median), hoursText(x.P99), hoursText(x.Wait),
 			hoursText(x.Makespan), percentText(x.Used), strconv.Itoa(x.Moves),
-			percentText(x.Unfair), met, refused, amountText(float64(x.GPUHours)), cost})
+			percentText(x.Unfair), met, refused, amountText(float64(x.GPUHours)), cost}
+		if x.Done == 0 { // these are of jobs that are done, and no time of none is 0
+			for _, column := range []int{2, 3, 4, 5, 6, 7, 9} {
+				row[column] = "-"
+			}
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }
