@@ -40,6 +40,10 @@ func main() {
 	resource := flag.String("schedule-resource", "", "`RESOURCE` that they share, such as "+
 		"nvidia.com/gpu; the default is pods")
 	flag.Parse()
+	if flag.NArg() > 0 { // what follows it was not read
+		fmt.Fprintf(os.Stderr, "shoal-operator: %q is no flag: write -NAME=VALUE\n", flag.Arg(0))
+		os.Exit(2)
+	}
 	ctrl.SetLogger(zap.New())
 	schedules, err := operator.ParseSchedules(*list, *resource)
 	if err != nil {

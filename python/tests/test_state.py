@@ -88,6 +88,19 @@ def test_a_job_of_one(state, tmp_path):
                 shoal.state.load(broken, tmp_path / "saved")
         with pytest.raises(shoal.ShoalError, match="is there already"):
             shoal.state.save(wide, tmp_path / "saved")
+        for twice in ({"b.c": wide["a"], **wide}, {"b.c": 3, **wide}, {**wide, "1": 2, 1: 3}):
+            with pytest.raises(shoal.ShoalError, match="has (b.c|1) twice, since keys are joined"):
+                shoal.state.save(twice, tmp_path / "other")
+        for layout in (7, "rules: []", "[]"):
+            with pytest.raises(shoal.ShoalError, match="layout=.*: a spec of docs/formats/layout"):
+                shoal.state.save(wide, tmp_path / "other", layout=layout)
+        with pytest.raises(shoal.ShoalError, match="catalogue=3: a list of tensors as"):
+            shoal.state.save(wide, tmp_path / "other", catalogue=3)
+        with pytest.raises(TypeError, match="state=None: a mapping of names to arrays"):
+            shoal.state.save(None, tmp_path / "other")
+        listed = [{"name": "a", "dtype": "f64", "shape": (numpy.int64(2), 3)}]
+        with pytest.raises(shoal.ShoalError, match="tensor b.c is on this worker, and by the lay"):
+            shoal.state.save(wide, tmp_path / "other", catalogue=listed)
         with pytest.raises(shoal.ShoalError, match="a mesh dp=2 for a job of 1"):
             shoal.state.save(wide, tmp_path / "other", mesh="dp=2")
         with pytest.raises(shoal.ShoalError, match="no placement"):
@@ -95,6 +108,23 @@ def test_a_job_of_one(state, tmp_path):
                 wide, tmp_path / "other", layout={"rules": [{"match": "**", "place": "dp=shred"}]}
             )
         assert [p.name for p in tmp_path.iterdir()] == ["saved"]
+
+
+def test_workers_that_contradict_each_other(launch, tmp_path):
+    """Arrays of other shapes, and one that a worker does not have, are named with what would do."""
+    program = """
+import sys, numpy, shoal, shoal.state
+job = shoal.join()
+for state in ({"a": numpy.zeros(3 + job.rank)}, {f"a{job.rank}": numpy.zeros(3)}):
+    try:
+        shoal.state.save(state, sys.argv[1])
+    except shoal.ShoalError as e:
+        print("SAID", e)
+"""
+    output = launch(2, program, tmp_path / "saved")
+    assert output.count("tensor a is f64 [3] on one worker and f64 [4] on another: an array") == 2
+    assert output.count("not have it: without a rule for it all workers have it") == 2, output
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_array(state, tmp_path):

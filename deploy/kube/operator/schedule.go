@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,10 +36,16 @@ type Schedules struct {
 	Resource corev1.ResourceName
 }
 
-// ParseSchedules reads namespaces, each with =CAPACITY behind it or not, with commas between.
+// ParseSchedules reads namespaces, each with =CAPACITY behind it or not, with commas between, and
+// the name of what they share; "" = pods.
 func ParseSchedules(list, resource string) (s Schedules, err error) {
 	s = Schedules{map[string]int{}, corev1.ResourceName(resource)}
-	if list == "" {
+	switch {
+	case resource != "" && len(validation.IsQualifiedName(resource)) > 0:
+		return s, fmt.Errorf("%q is no name of a resource, such as nvidia.com/gpu", resource)
+	case list == "" && resource != "":
+		return s, fmt.Errorf("no namespaces share %s: name them with -schedule", resource)
+	case list == "":
 		return s, nil
 	}
 	for _, item := range strings.Split(list, ",") {
@@ -47,7 +54,8 @@ func ParseSchedules(list, resource string) (s Schedules, err error) {
 		if given {
 			n, err = strconv.Atoi(text)
 		}
-		if err != nil || given && n < 1 || name == "" {
+		if err != nil || given && n < 1 ||
+			len(validation.IsDNS1123Label(name)) > 0 {
 			return s, fmt.Errorf("%q is no namespace with a capacity: write NAMESPACE=16, or "+
 				"NAMESPACE alone for what its ResourceQuotas have", item)
 		}
