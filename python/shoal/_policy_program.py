@@ -101,7 +101,8 @@ def main(words: Optional[Sequence[str]] = None) -> NoReturn:
         _serve(rule, sys.stdin, answers)
         sys.exit(0)
     sys.stdout = answers
-    with open(options.cases, encoding="utf-8") as cases:
+    # a line that is no text is no observation either, and is said to be none
+    with open(options.cases, encoding="utf-8", errors="replace") as cases:
         sys.exit(_test(rule, cases))
 
 

@@ -96,7 +96,7 @@ def test_cases_that_are_none(tmp_path):
     def test(text):
         """The exit code of shoal policy test with these cases, and what it prints."""
         cases = tmp_path / "cases.txt"
-        cases.write_text(text)
+        cases.write_text(text, "latin-1")
         done = subprocess.run(
             [sys.executable, "-m", "shoal._policy_program", "test", EXAMPLE / "policy.py", cases],
             stdout=subprocess.PIPE,
@@ -107,6 +107,7 @@ def test_cases_that_are_none(tmp_path):
     code, said = test('# none\n{"nonsense": 1}\n{\n' + json.dumps(OBSERVED) + "\n")
     assert code == 1 and "line 2 is no observation: KeyError" in said, said
     assert "line 3 is no observation: JSONDecodeError" in said and "line 4: batch=128" in said
+    assert "line 1 is no observation: JSONDecodeError" in test("\xff\xfe\n")[1]
     assert test("# none\n") == (
         1,
         "the file of cases has no observation: give it one a line, as JSON\n",

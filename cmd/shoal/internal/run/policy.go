@@ -55,7 +55,11 @@ the next observation. Lines that begin with # are left out.`, cli.ExitCodes, "tr
 				return err
 			}
 			for _, path := range args {
-				if _, err := os.Stat(path); err != nil {
+				info, err := os.Stat(path)
+				if err == nil && info.IsDir() {
+					err = fmt.Errorf("%s is a folder", path)
+				}
+				if err != nil {
 					return cli.Usagef("%v; give the file of the policy, and that of the cases", err)
 				}
 			}
