@@ -139,7 +139,7 @@ class _LocalState(NamedTuple):
 
 def _local_path(path: Path) -> str:
     """The absolute path of a file or folder. Raises ShoalError for a URL."""
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     if "://" in text:
         raise ShoalError(
             f"{text}: shoal.state has folders and files; `shoal state convert` brings a checkpoint"
@@ -159,7 +159,7 @@ def _describe_state(
     """The state that the workers have together. All of them call this, wait for each other, and
     compare theirs. `all_succeed` is `_all_succeed` for this job and operation. Changes no array.
     """
-    leaves = list(values.leaves("", state))
+    leaves = all_succeed(lambda: _named_leaves(state))
     wanted = [leaf for leaf in leaves if not values.is_array(leaf.value)]
     tensors = all_succeed(
         lambda: {
@@ -207,13 +207,34 @@ def _describe_state(
     return all_succeed(merge)  # type: ignore[no-any-return]
 
 
+def _named_leaves(state: Mapping[str, Any]) -> List[values.Leaf]:
+    """The arrays and values of a state. Raises TypeError for what is no state, and ValueError where
+    two of them have one name, of which one would be lost.
+    """
+    if not isinstance(state, (Mapping, list, tuple)):
+        raise TypeError(f"state is a {type(state).__name__}: give names with their arrays")
+    leaves = list(values.leaves("", state))
+    names = set()
+    for leaf in leaves:
+        if leaf.name in names:
+            raise ValueError(
+                f"two parts of the state are called {leaf.name}, which is their keys, joined by"
+                " dots: give one of them another key"
+            )
+        names.add(leaf.name)
+    return leaves
+
+
 def _known_layout(
     job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", layout: Optional[Layout]
 ) -> Dict[str, Any]:
     """The layout as far as this worker knows it: the mesh, the rules of its DTensors, and the whole
     tensors of its arrays.
     """
-    spec = dict(json.loads(layout if isinstance(layout, str) else json.dumps(layout or {})))
+    try:
+        spec = dict(json.loads(layout if isinstance(layout, str) else json.dumps(layout or {})))
+    except ValueError as err:
+        raise ValueError(f"layout is no JSON: {err}") from None
     axes = str(mesh) if mesh is not None else str(spec.get("mesh", ""))
     rules, whole = [], []
     for name, tensor in tensors.items():
@@ -263,7 +284,7 @@ def _describe_tensor(leaf: values.Leaf) -> _Tensor:
     items: List[Item] = []
     part = local_part(leaf.value)
     flatten(leaf.name, part, items)
-    info = tensor_infos(items)[0]
+    info = tensor_infos(items)[0]._replace(name=leaf.name)  # with all of its letters
     if info.shape != [int(n) for n in part.shape]:
         raise TypeError(
             f"{leaf.name} has elements of {part.dtype}, which a safetensors file cannot hold:"

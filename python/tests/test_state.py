@@ -261,6 +261,44 @@ def test_what_no_save_made_stays(tmp_path):
     assert (tmp_path / "other.partial").read_bytes() == b"mine"
 
 
+def test_what_is_no_state_is_refused(tmp_path):
+    """What would be lost, or cannot be saved, is an error that names it; so is what is no state."""
+    one = numpy.ones(1)
+    refused = [
+        ({"a.b": one, "a": {"b": one}}, "two parts of the state are called a.b, which is their"),
+        ({"0": 1, 0: 2}, "two parts of the state are called 0, "),
+        (None, "state is a NoneType: give names with their arrays"),
+    ]
+    with shoal.join():
+        for state, said in refused:
+            with pytest.raises(shoal.ShoalError, match=said):
+                shoal.state.save(state, tmp_path / "saved")
+        with pytest.raises(shoal.ShoalError, match="layout is no JSON: Expecting value"):
+            shoal.state.save({"a": one}, tmp_path / "saved", layout="dp=2")
+        torch = pytest.importorskip("torch")
+        for tensor, kind in [
+            (torch.eye(2).to_sparse(), "of layout torch.sparse_coo"),
+            (torch.ones(2, device="meta"), "on the device meta"),
+        ]:
+            with pytest.raises(shoal.ShoalError, match=f"net.w is a tensor {kind}, which can go"):
+                shoal.state.save({"net": {"w": tensor}}, tmp_path / "saved")
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_any_letters(tmp_path):
+    """A name keeps the letters that are no printable ASCII; a folder can be named by bytes."""
+    names = ["größe", "a\nb", 'a"b', "a_b"]
+    with shoal.join():
+        shoal.state.save(
+            {name: numpy.full(2, i) for i, name in enumerate(names)}, bytes(tmp_path / "saved")
+        )
+        found = {name: numpy.zeros(2, int) for name in names}
+        shoal.state.load(found, tmp_path / "saved")
+    assert {name: int(array[1]) for name, array in found.items()} == {
+        name: i for i, name in enumerate(names)
+    }
+
+
 def test_dtensors(launch, state, tmp_path):
     """DTensors are saved from a mesh and loaded on others."""
     pytest.importorskip("torch.distributed.tensor")

@@ -122,6 +122,9 @@ def _flatten(name: str, value: Any, items: List[Item]) -> Any:
             ]
         }
     if is_torch(value):
+        if value.is_meta or str(value.layout) != "torch.strided":
+            kind = "on the device meta" if value.is_meta else f"of layout {value.layout}"
+            raise _immovable_error(name, f"a tensor {kind}")
         dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         items.append(Item(name, dense.nelement() * dense.element_size(), dense.data_ptr(), dense))
         return _array_plan("torch", str(dense.dtype).rpartition(".")[2], dense.shape, items)
