@@ -30,6 +30,7 @@ func (p *parser) readEvent(l *line, text string) {
 		e.Timed = true
 		e.At = l.readQuantity("a time or a step, such as 30s or step 200", times)
 	}
+	p.due = append(p.due, due{l.number, e.Step, e.At, e.Timed})
 	word := l.nextOf("cable", "cables", "slow", "notice", "lose", "join", "disk", "set")
 	if word == "set" {
 		p.Asked = append(p.Asked, Ask{e.Step, e.At, e.Timed, p.readSetting(l)})
@@ -54,6 +55,33 @@ func (p *parser) readEvent(l *line, text string) {
 	}
 	p.Job.Events = append(p.Job.Events, e)
 	p.eventLines = append(p.eventLines, l.number)
+}
+
+// due is when something happens, and the line that says so.
+type due struct {
+	line  int
+	step  uint64  // after so many committed steps
+	at    float64 // or, where timed is true, after so many seconds
+	timed bool
+}
+
+// checkDue returns which line is about what does not happen, because the job ends before.
+func (p *parser) checkDue() error {
+	end := "without a line run"
+	if line := p.seen["run"]; line > 0 {
+		end = fmt.Sprintf("by line %d", line)
+	}
+	for _, d := range p.due {
+		switch {
+		case !d.timed && d.step >= p.Steps:
+			return fmt.Errorf("line %d: this does not happen: %s the job ends after %d steps",
+				d.line, end, p.Steps)
+		case d.timed && p.Seconds > 0 && d.at >= p.Seconds:
+			return fmt.Errorf("line %d: this does not happen: %s the job ends after %v s", d.line,
+				end, p.Seconds)
+		}
+	}
+	return nil
 }
 
 // readFactor reads, as the next word of a line, how many times slower a host becomes, such as 2x.

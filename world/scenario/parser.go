@@ -38,6 +38,7 @@ type parser struct {
 	spot       job.Spot
 	epochs     float64 // until the target; 0 = there is none
 	eventLines []int   // by event: its line
+	due        []due   // when the lines "at" say that something happens
 }
 
 // examples has a line of each kind.

@@ -178,6 +178,9 @@ func (p *parser) completeScenario() error {
 	} else if p.Steps == 0 {
 		p.Steps = maxSteps
 	}
+	if err := p.checkDue(); err != nil {
+		return err
+	}
 	p.makeHosts()
 	if p.spot != (job.Spot{}) {
 		if p.Seconds == 0 {

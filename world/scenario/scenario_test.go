@@ -150,8 +150,14 @@ func TestSeeded(t *testing.T) {
 // What is no scenario is refused with the line, the word, and what could stand there.
 func TestRefusals(t *testing.T) {
 	for text, wants := range map[string][]string{
-		"":                                 {`no line "hosts"`, "hosts 4"},
-		"hosts 1\ncompute 1ms":             {`no line "data"`},
+		"":                     {`no line "hosts"`, "hosts 4"},
+		"hosts 1\ncompute 1ms": {`no line "data"`},
+		"hosts 2\ncompute 1ms\ndata 9 batch 3\nrun 300 steps\nat step 300 lose h2": {
+			"line 5: this does not happen: by line 4 the job ends after 300 steps"},
+		"hosts 2\ncompute 1ms\ndata 9 batch 3 range 3-6\nat step 1000 set batch=6": {
+			"line 4: this does not happen: without a line run the job ends after 1000 steps"},
+		"hosts 2\ncompute 1ms\ndata 9 batch 3\nat 1min lose h2\nrun 59s": {
+			"line 4: this does not happen: by line 5 the job ends after 59 s"},
 		"hots 4":                           {"line 1", `"hots"`, "did you mean hosts?"},
 		"hosts":                            {"line 1", "a number of hosts"},
 		"hosts x":                          {`"x" is not a number of hosts`, "hosts 4 cable 1Gbit"},
