@@ -181,6 +181,8 @@ func TestParseSchedules(t *testing.T) {
 		"=4":          `"=4" is no namespace with a capacity`,
 		"lab,":        `"" is no namespace with a capacity`,
 		"lab,lab=3":   "namespace lab is there twice",
+		"lab=3, team": `" team" is no namespace with a capacity`,
+		"Lab=3":       `"Lab=3" is no namespace with a capacity`,
 	} {
 		s, err := ParseSchedules(list, "")
 		got := fmt.Sprint(s.Capacity)
@@ -189,6 +191,15 @@ func TestParseSchedules(t *testing.T) {
 		}
 		if !strings.HasPrefix(got, want) {
 			t.Errorf("%q: %s, want %s", list, got, want)
+		}
+	}
+	for _, x := range []struct{ list, resource, want string }{
+		{"", "nvidia.com/gpu", "no namespaces share nvidia.com/gpu"},
+		{"lab", "a gpu", `"a gpu" is no name of a resource`},
+	} {
+		if _, err := ParseSchedules(x.list, x.resource); err == nil ||
+			!strings.HasPrefix(err.Error(), x.want) {
+			t.Errorf("%+v: %v", x, err)
 		}
 	}
 }
