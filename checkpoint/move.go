@@ -61,10 +61,6 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err != nil {
 		return nil, err
 	}
-	unread, err := src.checkContent(ctx, o.Workers)
-	if err != nil {
-		return nil, err
-	}
 	id := moveIdentity(src, out)
 	to, err := newTarget(ctx, dst, out, id)
 	if errors.Is(err, errFinished) {
@@ -73,9 +69,13 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err != nil {
 		return nil, err
 	}
-	t := transfer{src: src, unread: unread, from: from, to: to, options: o,
+	t := transfer{src: src, from: from, to: to, options: o,
 		key: src.digestKey(id, o.Seal || snapshot.IsURL(dst))}
-	report, err := t.run(ctx)
+	var report *Report
+	// This reads the source, which can take long: a target that cannot be has been refused.
+	if t.unread, err = src.checkContent(ctx, o.Workers); err == nil {
+		report, err = t.run(ctx)
+	}
 	err = errors.Join(err, from.files.Close(), to.close())
 	void := false
 	if err == nil {

@@ -255,6 +255,10 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 // run writes the checkpoint SRC as DST, and prints what was written. It blocks until all is on the
 // disk or in the bucket; it does not undo what it has begun.
 func (m *moveFlags) run(cmd *cobra.Command, src, dst string) (err error) {
+	if dst == "-" {
+		return cli.Usagef("DST is a file or folder, and the output says what was written: to " +
+			"call it -, write ./-")
+	}
 	if err := m.check(cmd.Flags()); err != nil {
 		return err
 	}
