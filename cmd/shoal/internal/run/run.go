@@ -376,6 +376,10 @@ func (f *runFlags) check(cmd *cobra.Command, spec job.Spec) (*fleet, string, err
 	if err := others.checkRoom(spec.Workers); err != nil {
 		return nil, "", err
 	}
+	if spec.Grow && others.listen == "" { // by the file of the job: newFleet refuses --grow
+		fmt.Fprintln(others.notes, "shoal: note: the job does not grow, since no other hosts can "+
+			"join: add --listen or --hosts, or leave grow out of the file")
+	}
 	return others, kind, f.checkHost(cmd)
 }
 
