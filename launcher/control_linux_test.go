@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // runControlled runs n workers that do what, as runWorker says, and calls f on a goroutine of its
@@ -26,7 +27,7 @@ import (
 // f has to stop the job; its error stops it too, and fails the test. It blocks until the job has
 // ended, and returns what Run returns.
 func runControlled(t *testing.T, n int, what string,
-	f func(dir string, j *control.Job) error) (*launcher.Result, error) {
+	f func(dir string, j *control.Job) error) (*runs.Result, error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

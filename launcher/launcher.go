@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/store"
@@ -144,19 +145,19 @@ func newLauncher(cfg RunConfig, initial int) (*launcher, error) {
 func (l *launcher) setJob(j jobMessage, program, at string) (err error) {
 	parent := l.cfg.Dir
 	if parent == "" {
-		if parent, err = RunsDir(); err != nil {
+		if parent, err = runs.Root(); err != nil {
 			return err
 		}
 	}
-	dir, name, err := newRunDir(parent, j.Spec.Name+at)
+	dir, name, err := runs.New(parent, j.Spec.Name+at)
 	if err != nil {
 		return err
 	}
 	if at == "" {
 		j.Spec.Name = name
 	}
-	if err := dir.writeJob(j.Spec, l.place.Run, l.started); err != nil {
-		return errors.Join(err, dir.close())
+	if err := dir.WriteJob(j.Spec, l.place.Run, l.started); err != nil {
+		return errors.Join(err, dir.Close())
 	}
 	l.reporter.setRun(j.Spec.Name, dir)
 	l.supervisor.setProgram(program, l.workerEnvironment(j))
@@ -338,7 +339,7 @@ func (l *launcher) failureReport(v verdict) *Failure {
 }
 
 // runResult returns what result.json is to hold; err is why the run is not OK, nil = it is.
-func (l *launcher) runResult(err error) *Result {
+func (l *launcher) runResult(err error) *runs.Result {
 	r := l.registry.runResult()
 	r.Dir, r.OK, r.Started, r.Seconds = l.reporter.directoryPath(), err == nil, l.started,
 		time.Since(l.started).Seconds()
@@ -348,9 +349,9 @@ func (l *launcher) runResult(err error) *Result {
 	if err != nil {
 		r.Error = err.Error()
 	}
-	if text, err := os.ReadFile(LedgerPath(r.Dir)); err == nil { // as with events
-		entries, _, _ := ParseLedger(text)
-		r.Changes = Changes(entries)
+	if text, err := os.ReadFile(runs.LedgerPath(r.Dir)); err == nil { // as with events
+		entries, _, _ := runs.ParseLedger(text)
+		r.Changes = runs.Changes(entries)
 		for _, e := range entries {
 			r.LostSamples += e.LostSamples
 		}

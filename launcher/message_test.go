@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // No bytes from a link can make a launcher panic, and what is a message says the same when it is
@@ -83,7 +84,7 @@ func TestRegistry(t *testing.T) {
 // A host gives lines to its own workers only, and none that does something to a terminal or looks
 // like a line of another worker.
 func TestLinesOfOtherHosts(t *testing.T) {
-	dir, _, err := newRunDir(t.TempDir(), "x")
+	dir, _, err := runs.New(t.TempDir(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +104,11 @@ func TestLinesOfOtherHosts(t *testing.T) {
 		}
 		l.handleMessage(line.from, m)
 	}
-	if err := dir.close(); err != nil {
+	if err := dir.Close(); err != nil {
 		t.Fatal(err)
 	}
 	want := "a line\tof b\n" + `\x1b]0;title\a\x1b[2Jgone\n[0] forged\r\u202e` + "\n"
-	kept, err := os.ReadFile(dir.logPath(2))
+	kept, err := os.ReadFile(dir.LogPath(2))
 	if err != nil || string(kept) != want {
 		t.Errorf("the log has %q, %v; want %q", kept, err, want)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -382,11 +383,11 @@ func (r *registry) failureReport(v verdict, started time.Time, trial *setting.Ch
 
 // runResult is what the registry knows of the end of a run; Dir, OK, Error, Started, Seconds,
 // LostHost, Drained, Changes and LostSamples are not filled in.
-func (r *registry) runResult() *Result {
+func (r *registry) runResult() *runs.Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	result := &Result{Job: "joining", Alone: !r.anyJoined(), StoppedBy: r.shutdown.who,
-		Parked: r.isParked(), Workers: []WorkerResult{}}
+	result := &runs.Result{Job: "joining", Alone: !r.anyJoined(), StoppedBy: r.shutdown.who,
+		Parked: r.isParked(), Workers: []runs.WorkerResult{}}
 	if r.job != nil {
 		result.Job = r.job.Spec.Name
 	}
@@ -394,7 +395,7 @@ func (r *registry) runResult() *Result {
 		result.GoesOn = r.leader
 	}
 	for i, e := range r.endings {
-		result.Workers = append(result.Workers, WorkerResult{Rank: e.worker, PID: e.exit.PID,
+		result.Workers = append(result.Workers, runs.WorkerResult{Rank: e.worker, PID: e.exit.PID,
 			How: e.exit.String(),
 			Stopped: r.stopping >= 0 && i >= r.stopping ||
 				slices.Contains(r.shutdown.dismissed, e.worker),

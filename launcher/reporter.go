@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/sense/history"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -23,7 +24,7 @@ type reporter struct {
 
 	mu       sync.Mutex    // guards what follows
 	job      string        // name of the job; "" = not known yet
-	dir      *runDir       // directory of the run; nil = the job is not known yet
+	dir      *runs.Dir     // directory of the run; nil = the job is not known yet
 	lines    []string      // lines that writeLines is to write on the terminal
 	finished []agent.Event // events of workers that ended well, not shown on the terminal yet
 	stopping bool          // the launcher ends the workers, whose loss is no news
@@ -40,14 +41,14 @@ func newReporter(c *proc.Console, onEvent func(e agent.Event)) *reporter {
 }
 
 // setRun stores the name of the job, and the directory of the run, which Run or Serve closes.
-func (r *reporter) setRun(job string, dir *runDir) {
+func (r *reporter) setRun(job string, dir *runs.Dir) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.job, r.dir = job, dir
 }
 
 // directory is the directory of the run; nil = there is none yet.
-func (r *reporter) directory() *runDir {
+func (r *reporter) directory() *runs.Dir {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.dir
@@ -56,7 +57,7 @@ func (r *reporter) directory() *runDir {
 // directoryPath is the path of the directory of the run; "" = there is none yet.
 func (r *reporter) directoryPath() string {
 	if dir := r.directory(); dir != nil {
-		return dir.path
+		return dir.Path()
 	}
 	return ""
 }
@@ -122,12 +123,12 @@ func (r *reporter) trackMeasuredChange(c *setting.Change) {
 
 // writeEvent has writeLines write what is queued, writes an event into the ledger in dir, and calls
 // OnEvent with it.
-func (r *reporter) writeEvent(dir *runDir, e agent.Event) {
+func (r *reporter) writeEvent(dir *runs.Dir, e agent.Event) {
 	select {
 	case r.linesReady <- struct{}{}:
 	default:
 	}
-	_ = dir.appendEvent(e, time.Now())
+	_ = dir.AppendEvent(e, time.Now())
 	if r.onEvent != nil {
 		r.onEvent(e)
 	}
@@ -150,7 +151,7 @@ func (r *reporter) endJob(s agent.Status, elsewhere bool) {
 	var ends []agent.Event
 	for _, o := range r.open {
 		c := o.EndWithJob(false)
-		e := agent.Event{What: changeEvent(c), Generation: s.Generation, Size: s.Size,
+		e := agent.Event{What: runs.ChangeEvent(c), Generation: s.Generation, Size: s.Size,
 			Step: s.Steps, OptimizerSteps: s.OptimizerSteps, Because: c.Because, Change: &c,
 			Elsewhere: elsewhere}
 		if ends = append(ends, e); !over && dir != nil {
@@ -164,14 +165,6 @@ func (r *reporter) endJob(s agent.Status, elsewhere bool) {
 	for _, e := range ends {
 		r.writeEvent(dir, e)
 	}
-}
-
-// changeEvent is what an event about a change is called. It is pure.
-func changeEvent(c setting.Change) string {
-	if c.Policy == setting.Routes {
-		return "route"
-	}
-	return "change"
 }
 
 // queueLines adds the lines of an event that people care about to those that writeLines writes.
@@ -221,7 +214,7 @@ func (r *reporter) writeLines(ctx context.Context) error {
 // appendMetrics writes what a worker reports into the files of the run, if there is a directory.
 func (r *reporter) appendMetrics(worker int, metrics map[string]float64) {
 	if dir := r.directory(); dir != nil {
-		_ = dir.appendMetrics(worker, metrics, time.Now()) // as with events
+		_ = dir.AppendMetrics(worker, metrics, time.Now()) // as with events
 	}
 }
 
@@ -230,7 +223,7 @@ func (r *reporter) appendMetrics(worker int, metrics map[string]float64) {
 // the agent gives rows to the launcher, and waits for policies that decide.
 func (l *launcher) onHistoryRow(row history.Row, now time.Time) {
 	if dir := l.reporter.directory(); dir != nil {
-		if err := dir.sense.Append(row, now); err != nil {
+		if err := dir.AppendHistory(row, now); err != nil {
 			l.console.Note(err.Error())
 		}
 	}
@@ -240,7 +233,7 @@ func (l *launcher) onHistoryRow(row history.Row, now time.Time) {
 // closeLog closes the log of a worker of another host that has ended.
 func (r *reporter) closeLog(worker int) {
 	if dir := r.directory(); dir != nil {
-		_ = dir.closeLog(worker) // as with events
+		_ = dir.CloseLog(worker) // as with events
 	}
 }
 
@@ -249,7 +242,7 @@ func (r *reporter) closeLog(worker int) {
 func (r *reporter) showHostLine(worker int, text string) {
 	r.console.WorkerLine(worker, true, text)
 	if dir := r.directory(); dir != nil {
-		_ = dir.appendHostLine(worker, text) // as with events
+		_ = dir.AppendHostLine(worker, text) // as with events
 	}
 }
 
@@ -258,6 +251,6 @@ func (r *reporter) showHostLine(worker int, text string) {
 func (r *reporter) showWorkerLine(worker int, stderr bool, text string) {
 	r.console.WorkerLine(worker, stderr, text)
 	if dir := r.directory(); dir != nil {
-		_ = dir.appendLine(worker, text) // as with events
+		_ = dir.AppendLine(worker, text) // as with events
 	}
 }

@@ -2,11 +2,13 @@ package launcher
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -36,7 +38,7 @@ func TestWhatIsNews(t *testing.T) {
 			Because: "it failed:\nshoal: \x1b[2J"}, false, -1, 1, 1},
 		{"its end, of a job that is over", agent.Event{What: "waited"}, true, -1, 1, 0},
 	} {
-		dir, _, err := newRunDir(t.TempDir(), "x")
+		dir, _, err := runs.New(t.TempDir(), "x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +55,7 @@ func TestWhatIsNews(t *testing.T) {
 		if strings.ContainsAny(strings.Join(r.lines, ""), "\n\x1b") {
 			t.Errorf("%s: the terminal obeys %q", c.name, r.lines)
 		}
-		if err := dir.close(); err != nil {
+		if err := dir.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,7 +86,7 @@ func TestTrialEndsWithTheJob(t *testing.T) {
 		{"a kept one", []*setting.Change{change("entered", "batch"), change("kept", "batch")},
 			false, "kept", false},
 	} {
-		dir, _, err := newRunDir(t.TempDir(), "x")
+		dir, _, err := runs.New(t.TempDir(), "x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,12 +101,12 @@ func TestTrialEndsWithTheJob(t *testing.T) {
 			r.endJob(agent.Status{Generation: 2, Size: 4,
 				Progress: agent.Progress{Steps: 70}}, c.elsewhere)
 		}
-		text, err := os.ReadFile(LedgerPath(dir.path))
+		text, err := os.ReadFile(runs.LedgerPath(dir.Path()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		entries, _, _ := ParseLedger(text)
-		if got := Changes(entries)[0].Phase; got != c.last {
+		entries, _, _ := runs.ParseLedger(text)
+		if got := runs.Changes(entries)[0].Phase; got != c.last {
 			t.Errorf("%s is %s", c.name, got)
 		}
 		if last := entries[len(entries)-1]; c.last == setting.Void &&
@@ -115,8 +117,44 @@ func TestTrialEndsWithTheJob(t *testing.T) {
 		if slices.Contains(r.lines, line) != c.news || len(r.lines) > 1 {
 			t.Errorf("%s: news %q", c.name, r.lines)
 		}
-		if err := dir.close(); err != nil {
+		if err := dir.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Workers of other hosts that have ended hold no descriptors of this process, and what is said of
+// one after its end is in its log too.
+func TestLogsOfEndedWorkersOfOtherHosts(t *testing.T) {
+	d, _, err := runs.New(t.TempDir(), "digits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &launcher{registry: newRegistry("a", 1), reporter: newReporter(nil, nil)}
+	l.reporter.setRun("digits", d)
+	for worker := range 5 {
+		if err := d.AppendLine(worker, "a"); err != nil {
+			t.Fatal(err)
+		}
+		l.registerMessage("b", &message{Started: &startedMessage{worker, 77 + worker}})
+		l.registerMessage("b", &message{Ended: &endedMessage{Worker: worker, Signal: 9}})
+	}
+	fds, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if path, err := os.Readlink(fd); err == nil && strings.Contains(path, "/rank-") {
+			t.Errorf("%s is open", path)
+		}
+	}
+	if err := d.AppendLine(0, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(d.LogPath(0)); err != nil || string(text) != "a\nb\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
 	}
 }

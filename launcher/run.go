@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
-	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/store"
 )
 
@@ -25,7 +25,7 @@ const lingering = 10 * time.Second
 // OnJoin, OnReport and OnEvent may be called from several goroutines at once.
 type RunConfig struct {
 	Spec job.Spec
-	// Dir is the folder in which the directory of the run is made; "" = RunsDir().
+	// Dir is the folder in which the directory of the run is made; "" = runs.Root().
 	Dir string
 	// Kind is the kind of this host, as topo.CheckKind says; "" = not known.
 	Kind string
@@ -83,66 +83,13 @@ type Fleet struct {
 	Need func(missing int)
 }
 
-// Result says how a run went. It is what result.json holds.
-type Result struct {
-	Job string `json:"job"`
-	Dir string `json:"dir"`
-	OK  bool   `json:"ok"`
-	// Error says why the run is not OK.
-	Error string `json:"error,omitempty"`
-	// Alone says that nobody joined: each process was a job of its own.
-	Alone bool `json:"alone"`
-	// StoppedBy is who asked for the end of the job; "" = nobody.
-	StoppedBy string `json:"stopped_by,omitempty"`
-	// Parked says that the workers were ended behind a checkpoint, from which the job goes on when
-	// it is started again.
-	Parked bool `json:"parked,omitempty"`
-	// LostHost is the host with whose loss the job has failed; "" = it has not failed by that.
-	LostHost string `json:"lost_host,omitempty"`
-	// GoesOn is the host that leads the job, which goes on without this one; "" = it has ended.
-	GoesOn string `json:"goes_on,omitempty"`
-	// Drained says that the job goes on without this host, which may have led it until then.
-	Drained bool      `json:"-"`
-	Started time.Time `json:"started"`
-	// Seconds are how long the run has taken.
-	Seconds float64 `json:"seconds"`
-	// Workers are in the order in which they ended.
-	Workers []WorkerResult `json:"workers"`
-	// Changes are those of the setting, and of routes while this host has led, as this host has
-	// them in its ledger, the first one first.
-	Changes []ChangeResult `json:"changes,omitempty"`
-	// LostSamples is of how many samples, about, the effect went with replicas of workers, as
-	// agent.Event has it, while this launcher ran.
-	LostSamples uint64 `json:"lost_samples,omitempty"`
-}
-
-// ChangeResult is a change of the setting or of a route as it was when the run ended.
-type ChangeResult struct {
-	setting.Change
-	// Kept says that the new setting stayed.
-	Kept bool `json:"kept"`
-}
-
-// WorkerResult says how one worker ended.
-type WorkerResult struct {
-	// Rank is the number of the worker, which it keeps for life.
-	Rank int `json:"rank"`
-	PID  int `json:"pid"`
-	// How says how the worker ended, such as "exited with code 0" or "was killed by SIGKILL".
-	How string `json:"how"`
-	// Stopped says that shoal ended the worker.
-	Stopped bool `json:"stopped"`
-	// Seconds are how long the process has run.
-	Seconds float64 `json:"seconds"`
-}
-
 // Run starts the agent and the workers, blocks until the job is over, and leaves no process, socket
 // or memory behind. Its error is nil when all workers have ended well, or the job goes on on other
 // hosts without this one; a *Stopped when they have not because somebody stopped the job, a
 // *Failure when one has not, an error that wraps context.Cause(ctx) when ctx ended, and a
-// *job.Error or *proc.CommandError when there was nothing to start. The Result is nil when no
+// *job.Error or *proc.CommandError when there was nothing to start. The runs.Result is nil when no
 // worker was started.
-func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
+func Run(ctx context.Context, cfg RunConfig) (*runs.Result, error) {
 	if err := proc.Supported(); err != nil {
 		return nil, err
 	}
@@ -176,12 +123,12 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	l.closeRecord()
 	dir := l.reporter.directory()
 	if !l.registry.anyEnded() && l.registry.stoppedBy() == "" && l.registry.leads() {
-		return nil, errors.Join(err, dir.close())
+		return nil, errors.Join(err, dir.Close())
 	}
 	result := l.runResult(err)
 	result.Drained = l.registry.isDrained()
 	// a full disk makes no good job a bad one
-	if wrote := errors.Join(dir.writeResult(result), dir.close()); wrote != nil {
+	if wrote := errors.Join(dir.WriteResult(result), dir.Close()); wrote != nil {
 		l.console.Note("the files of this run are incomplete: " + wrote.Error())
 	}
 	return result, err
@@ -201,7 +148,7 @@ type ServeConfig struct {
 	Slots int
 	// Kind is the kind of this host, as topo.CheckKind says; "" = not known.
 	Kind string
-	// Dir is where the directory of the run is made; "" = RunsDir().
+	// Dir is where the directory of the run is made; "" = runs.Root().
 	Dir string
 	// Stdout and Stderr get the workers' lines, each after its rank.
 	Stdout, Stderr io.Writer
@@ -218,7 +165,7 @@ type ServeConfig struct {
 	// OnEnd is called before Serve returns, if this host has had a part in a job: with how the run
 	// has ended, if this host led the job then, or nil, whether the job goes on without it, and the
 	// error of Serve.
-	OnEnd func(result *Result, goesOn bool, err error)
+	OnEnd func(result *runs.Result, goesOn bool, err error)
 	// Manager is as in RunConfig, and CannotLeave too.
 	Manager     string
 	CannotLeave func(why error)
@@ -269,10 +216,10 @@ func serveOnce(ctx context.Context, cfg ServeConfig) error {
 	}
 	// a full disk makes no good job a bad one
 	var wrote error
-	var result *Result
+	var result *runs.Result
 	if leads := l.registry.leads(); leads || l.registry.isDrained() {
 		r := l.runResult(err)
-		wrote = dir.writeResult(r)
+		wrote = dir.WriteResult(r)
 		if leads {
 			result = r
 		}
@@ -280,7 +227,7 @@ func serveOnce(ctx context.Context, cfg ServeConfig) error {
 	if cfg.OnEnd != nil {
 		cfg.OnEnd(result, l.registry.isDrained(), err)
 	}
-	if wrote = errors.Join(wrote, dir.close()); wrote != nil {
+	if wrote = errors.Join(wrote, dir.Close()); wrote != nil {
 		l.console.Note("the files of this run are incomplete: " + wrote.Error())
 	}
 	return err

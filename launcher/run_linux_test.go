@@ -21,6 +21,7 @@ import (
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // workerVariable says what this test binary does when a test starts it as a worker.
@@ -90,7 +91,7 @@ func runWorker(what string) error {
 // configuration before; nil = nobody does. It sets a variable of the environment, so the test must
 // not be parallel, and fails it when sockets are left behind.
 func runWorkers(t *testing.T, ctx context.Context, n int, what string,
-	spoil func(*launcher.RunConfig)) (*launcher.Result, string, error) {
+	spoil func(*launcher.RunConfig)) (*runs.Result, string, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
@@ -174,7 +175,7 @@ func TestRun(t *testing.T) {
 		result.Dir != dir {
 		t.Errorf("%+v", result)
 	}
-	var kept launcher.Result
+	var kept runs.Result
 	if text, err := os.ReadFile(filepath.Join(dir, "result.json")); err != nil ||
 		json.Unmarshal(text, &kept) != nil || !kept.OK {
 		t.Errorf("result.json: %s, %v", text, err)
@@ -195,7 +196,7 @@ func TestRunWhoseResultCannotBeWritten(t *testing.T) {
 		}
 	})
 	if err != nil || !result.OK ||
-		!strings.Contains(out, "shoal: the files of this run are incomplete: launcher: rename") {
+		!strings.Contains(out, "shoal: the files of this run are incomplete: rename") {
 		t.Errorf("%+v, %v\n%s", result, err, out)
 	}
 }

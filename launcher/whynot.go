@@ -2,8 +2,6 @@ package launcher
 
 import (
 	"cmp"
-	"errors"
-	"io/fs"
 	"slices"
 	"sync"
 
@@ -96,17 +94,5 @@ func (l *launcher) writeWhyNots(list []api.WhyNot) error {
 	}
 	l.reasons.mu.Lock()
 	defer l.reasons.mu.Unlock()
-	return dir.writeJSON(whyNotFile, list)
-}
-
-// whyNotFile is the name of the file with reasons in the directory of a run.
-const whyNotFile = "why_not.json"
-
-// ReadWhyNots reads why the policies of a run have left things as they were when it was known last,
-// the newest reason last; nil where nothing is kept.
-func ReadWhyNots(dir string) (list []api.WhyNot, err error) {
-	if err = readRunFile(dir, whyNotFile, &list); errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return list, err
+	return dir.WriteWhyNots(list)
 }

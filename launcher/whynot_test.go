@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/act"
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // deciding is an agent whose policies have left things as they were.
@@ -22,21 +23,21 @@ func (d *deciding) WhyNot() []act.WhyNot { return d.list }
 
 // newDeciding returns the launcher of a host with a directory of a run, whose policies decide.
 func newDeciding(t *testing.T, host string, list ...act.WhyNot) (*launcher, *deciding, string) {
-	d, _, err := newRunDir(t.TempDir(), "x")
+	d, _, err := runs.New(t.TempDir(), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.close() })
+	t.Cleanup(func() { _ = d.Close() })
 	a := &deciding{list: list}
 	l := &launcher{agent: a, registry: newRegistry(host, 0), reporter: newReporter(nil, nil)}
 	l.reporter.setRun("x", d)
 	l.registry.setJob(&jobMessage{Spec: job.Spec{Auto: job.AutoAct}})
-	return l, a, d.path
+	return l, a, d.Path()
 }
 
 // storedReasons returns the reasons in the directory of a run, one a word.
 func storedReasons(t *testing.T, dir string) string {
-	list, err := ReadWhyNots(dir)
+	list, err := runs.ReadWhyNots(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

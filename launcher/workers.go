@@ -30,7 +30,7 @@ func (l *launcher) startTemplate() {
 			l.console.Note("workers are started without --prefork from now on: " + why)
 		}
 	}
-	if err := l.supervisor.startTemplate(l.group, l.reporter.directory().templateLog(),
+	if err := l.supervisor.startTemplate(l.group, l.reporter.directory().TemplateLog(),
 		ended); err != nil {
 		ended(err.Error())
 	}
@@ -64,7 +64,7 @@ func (l *launcher) startWorker(worker int) error {
 	token := l.agent.ExpectWorker(worker, late)
 	l.agent.WorkerStarted(worker)
 	output := func() (*proc.Output, error) {
-		return proc.NewOutput(l.console, worker, l.reporter.directory().logPath(worker))
+		return proc.NewOutput(l.console, worker, l.reporter.directory().LogPath(worker))
 	}
 	p, err := l.supervisor.startProcess(l.group, worker, late, token, output)
 	if err != nil {

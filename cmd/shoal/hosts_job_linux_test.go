@@ -20,8 +20,8 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // spread is a job on the hosts of a network, each with a launcher or an agent of its own. Its head
@@ -281,11 +281,11 @@ func isStopped(pid int) (bool, error) {
 }
 
 // readLedger returns how the membership changed, from the ledger of the host that leads.
-func (s *spread) readLedger() []launcher.Entry {
+func (s *spread) readLedger() []runs.Entry {
 	s.Helper()
-	text, err := os.ReadFile(launcher.LedgerPath(s.job.Dir))
+	text, err := os.ReadFile(runs.LedgerPath(s.job.Dir))
 	s.must(err)
-	entries, _, _ := launcher.ParseLedger(text)
+	entries, _, _ := runs.ParseLedger(text)
 	return entries
 }
 
@@ -388,7 +388,7 @@ func (s *spread) stopAndCheck(members int) (report map[string]float64) {
 // checkWorkersEnded fails the test if a worker ended in an unexpected way, or still runs.
 func (s *spread) checkWorkersEnded() {
 	s.Helper()
-	result, err := launcher.ReadResult(s.job.Dir)
+	result, err := runs.ReadResult(s.job.Dir)
 	s.must(err)
 	for _, w := range result.Workers {
 		if strings.HasPrefix(w.How, "was lost with its host ") {

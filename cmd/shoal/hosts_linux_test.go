@@ -11,7 +11,7 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // Each test makes its own network and job. The methods of spread here are for the goroutine of the
@@ -358,7 +358,7 @@ func TestAHostWithoutWorkersIsAWitness(t *testing.T) {
 	s := startSpreadOn(t, newNetwork(t, "a", "b", "c"), []string{"a", "b"}, 1, nil, audited)
 	s.startAgent("c", "c")
 	s.waitUntil("a generation with the third host", func() (bool, error) {
-		return slices.ContainsFunc(s.readLedger(), func(e launcher.Entry) bool {
+		return slices.ContainsFunc(s.readLedger(), func(e runs.Entry) bool {
 			return e.Because == "c joined the job"
 		}), nil
 	})

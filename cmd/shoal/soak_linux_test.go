@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // What the soak does: as long as it has time, after a pause of up to soakPause one fault more, in a
@@ -120,7 +121,7 @@ func soakHost(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 
 // run runs the job with faults for so long, blocks until it has ended, and returns how it ended;
 // nil with an error where it could not be started.
-func (s *soak) run(length time.Duration) (*launcher.Result, error) {
+func (s *soak) run(length time.Duration) (*runs.Result, error) {
 	shoal, err := exec.LookPath("shoal") // see TestMain
 	if err != nil {
 		return nil, err
@@ -317,7 +318,7 @@ func (s *soak) stillRuns(pid int) bool {
 
 // checkEnd fails the test unless the members agree at the end, and no process is left. run has
 // returned.
-func (s *soak) checkEnd(result *launcher.Result) {
+func (s *soak) checkEnd(result *runs.Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := map[string]float64{}

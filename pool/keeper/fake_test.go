@@ -15,7 +15,7 @@ import (
 
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/rundir"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/mem"
@@ -72,7 +72,7 @@ func fakeRun(args []string, what string) int {
 			return 3
 		}
 	}
-	text, err := json.Marshal(launcher.Result{Job: name, Dir: dir, OK: true})
+	text, err := json.Marshal(runs.Result{Job: name, Dir: dir, OK: true})
 	if err != nil || os.WriteFile(filepath.Join(dir, "result.json"), text, 0o600) != nil {
 		return 3
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/durable"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // reader is a process that ends well at the end of its input.
@@ -81,7 +81,7 @@ func TestLauncherOfAnotherJob(t *testing.T) {
 		}
 	}
 	var open []*os.File
-	for i, path := range []string{launcher.LedgerPath(j.Dir), p.host.path(p.name, lockSuffix)} {
+	for i, path := range []string{runs.LedgerPath(j.Dir), p.host.path(p.name, lockSuffix)} {
 		file, err := os.Create(path)
 		if err != nil {
 			t.Fatal(err)

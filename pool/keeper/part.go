@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/rundir"
-	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 )
 
@@ -399,7 +399,7 @@ func (p *part) isLauncher(j *control.Job) bool {
 		is = j.Name == p.name || j.RequestedName == p.name
 	}
 	return is && (proc.HasOpen(j.PID, p.host.path(p.name, lockSuffix)) ||
-		!proc.HasOpen(j.PID, launcher.LedgerPath(j.Dir)))
+		!proc.HasOpen(j.PID, runs.LedgerPath(j.Dir)))
 }
 
 // look asks the launcher how the job is, and reports whether all of its processes are gone. It also

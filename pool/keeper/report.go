@@ -11,7 +11,7 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/pattern"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 )
 
@@ -70,8 +70,8 @@ func shorten(text string, most int) string {
 // lastStep returns the number of optimizer steps in the last entry of the ledger of a run, which
 // may be newer than what its launcher last said; 0 = there is none.
 func lastStep(dir string) (step uint64) {
-	text, _ := os.ReadFile(launcher.LedgerPath(dir))
-	entries, _, _ := launcher.ParseLedger(text)
+	text, _ := os.ReadFile(runs.LedgerPath(dir))
+	entries, _, _ := runs.ParseLedger(text)
 	for _, e := range entries {
 		step = max(step, cmp.Or(e.OptimizerSteps, e.Step))
 	}
@@ -114,7 +114,7 @@ func (p *part) end() *pool.End {
 		}
 		return x
 	}
-	result, err := launcher.ReadResult(p.saved.Run)
+	result, err := runs.ReadResult(p.saved.Run)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // its launcher was killed, or another host led
 	case err != nil:

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/examples/digits"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/durable"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // The workers of the demo in Python. One goroutine runs what is here, that of the command; it
@@ -39,11 +39,11 @@ func pythonWorkers(ctx context.Context, python string) ([]demoWorker, error) {
 // writeExamples writes the scripts and their data into a folder beside the directories of the runs,
 // where people can read and copy them, and returns the folder.
 func writeExamples() (dir string, err error) {
-	runs, err := launcher.RunsDir()
+	root, err := runs.Root()
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(filepath.Dir(runs), "examples", "digits")
+	dir = filepath.Join(filepath.Dir(root), "examples", "digits")
 	return dir, fs.WalkDir(digits.Scripts, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

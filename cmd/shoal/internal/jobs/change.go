@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/plural"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -25,10 +25,10 @@ import (
 // prints the entries of the ledger about it. over says that the run is. An error says which numbers
 // there are.
 func explainChange(out io.Writer, dir string, name string, asJSON, over bool) error {
-	var about []launcher.Entry // the entries about the change
-	var all []string           // the names of all changes, each once
-	seen := map[string]bool{}  // these
-	damaged, err := eachEntry(dir, over, func(e launcher.Entry) error {
+	var about []runs.Entry    // the entries about the change
+	var all []string          // the names of all changes, each once
+	seen := map[string]bool{} // these
+	damaged, err := eachEntry(dir, over, func(e runs.Entry) error {
 		if e.Change == nil {
 			return nil
 		}
@@ -46,9 +46,9 @@ func explainChange(out io.Writer, dir string, name string, asJSON, over bool) er
 		return err
 	case len(about) == 0 && damaged > 0:
 		return fmt.Errorf("the ledger %s has no change %s in what can be read; left out: %s",
-			launcher.LedgerPath(dir), name, plural.Of(damaged, "line"))
+			runs.LedgerPath(dir), name, plural.Of(damaged, "line"))
 	case len(about) == 0:
-		return fmt.Errorf("the ledger %s has no change %s: %s", launcher.LedgerPath(dir), name,
+		return fmt.Errorf("the ledger %s has no change %s: %s", runs.LedgerPath(dir), name,
 			knownChanges(all))
 	case asJSON:
 		return encodeEntries(out, about)
@@ -58,7 +58,7 @@ func explainChange(out io.Writer, dir string, name string, asJSON, over bool) er
 }
 
 // encodeEntries prints entries of a ledger to out, an object each.
-func encodeEntries(out io.Writer, list []launcher.Entry) error {
+func encodeEntries(out io.Writer, list []runs.Entry) error {
 	for _, e := range list {
 		if err := json.NewEncoder(out).Encode(e); err != nil {
 			return err
@@ -115,7 +115,7 @@ func knownChanges(all []string) string {
 }
 
 // changeText says one change whole, in lines; about has the entries of the ledger about it.
-func changeText(about []launcher.Entry) string {
+func changeText(about []runs.Entry) string {
 	first, last := about[0], about[len(about)-1]
 	c := *last.Change
 	var b strings.Builder
@@ -217,7 +217,7 @@ func printWhyNot(out io.Writer, j control.Job) error {
 // printKeptWhyNot prints to out why the policies of a job that does not run any more, or does not
 // answer, have left things as they were, as its directory has it.
 func printKeptWhyNot(out io.Writer, dir string) error {
-	list, err := launcher.ReadWhyNots(dir)
+	list, err := runs.ReadWhyNots(dir)
 	if err != nil || len(list) == 0 {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -25,13 +25,13 @@ func TestExplainRoute(t *testing.T) {
 			To: "route=star/64@1", Predicted: setting.Band{Low: 1, Mid: 1.5, High: 2},
 			Measured: 1.4, Steps: 8, Why: "they took 221 ms"},
 	} {
-		line, err := json.Marshal(launcher.Entry{Event: agent.Event{What: "route", Change: &c}})
+		line, err := json.Marshal(runs.Entry{Event: agent.Event{What: "route", Change: &c}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ledger = append(append(ledger, line...), '\n')
 	}
-	if err := os.WriteFile(launcher.LedgerPath(dir), ledger, 0o600); err != nil {
+	if err := os.WriteFile(runs.LedgerPath(dir), ledger, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string][]string{

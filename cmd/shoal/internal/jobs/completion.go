@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/client/control"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
@@ -40,7 +40,7 @@ func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Compl
 	if len(args) > 0 {
 		return names, directive
 	}
-	for _, name := range launcher.RunNames() {
+	for _, name := range runs.Names() {
 		names = addName(names, name, "")
 	}
 	return names, directive
@@ -113,7 +113,7 @@ func completeExplained(cmd *cobra.Command, args []string, word string) ([]cobra.
 		return names, directive
 	}
 	names = addPooled(cmd.Context(), names, true)
-	for _, name := range launcher.RunNames() {
+	for _, name := range runs.Names() {
 		names = addName(names, name, "")
 	}
 	return names, directive

@@ -16,7 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/watch"
 )
 
@@ -106,7 +106,7 @@ func (w visibleWriter) Write(text []byte) (int, error) {
 func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
 	over := live == nil && silent == nil
 	if asJSON {
-		_, err := eachEntry(dir, over, func(e launcher.Entry) error {
+		_, err := eachEntry(dir, over, func(e runs.Entry) error {
 			return showEntry(out, e, true)
 		})
 		return err
@@ -115,7 +115,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	if err != nil {
 		return err
 	}
-	damaged, err := eachEntry(dir, over, func(e launcher.Entry) error {
+	damaged, err := eachEntry(dir, over, func(e runs.Entry) error {
 		if started.IsZero() {
 			started = e.Time
 		}
@@ -126,7 +126,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(launcher.LedgerPath(dir)); over && errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(runs.LedgerPath(dir)); over && errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintln(out, "note: there is no events.jsonl: what happened to the job is not known")
 	}
 	if damaged > 0 {
@@ -142,7 +142,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	if err := printKeptWhyNot(out, dir); err != nil {
 		fmt.Fprintf(out, "note: %v\n", err)
 	}
-	result, err := launcher.ReadResult(dir)
+	result, err := runs.ReadResult(dir)
 	switch {
 	case err == nil:
 	case !errors.Is(err, fs.ErrNotExist):
@@ -161,7 +161,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 // explainRecord prints what was run in dir, and returns when it began; a zero time = that is not
 // known.
 func explainRecord(out io.Writer, dir string) (started time.Time, err error) {
-	record, err := launcher.ReadRecord(dir)
+	record, err := runs.ReadRecord(dir)
 	if err != nil {
 		_, err = fmt.Fprintf(out, "note: what was run is not known: %v\n", err)
 		return started, err
@@ -179,17 +179,17 @@ func explainRecord(out io.Writer, dir string) (started time.Time, err error) {
 // eachEntry calls show with each entry of the ledger of the run in dir, until show fails, and of a
 // run that is over with the ends of changes that the ledger lacks. It returns how many lines it has
 // left out, because they cannot be read.
-func eachEntry(dir string, over bool, show func(e launcher.Entry) error) (damaged int, err error) {
-	var all []launcher.Entry
-	ledger := &tail{path: launcher.LedgerPath(dir)}
-	err = ledger.readEntries(func(e launcher.Entry) error {
+func eachEntry(dir string, over bool, show func(e runs.Entry) error) (damaged int, err error) {
+	var all []runs.Entry
+	ledger := &tail{path: runs.LedgerPath(dir)}
+	err = ledger.readEntries(func(e runs.Entry) error {
 		all = append(all, e)
 		return show(e)
 	})
 	if err != nil || !over {
 		return ledger.damaged, err
 	}
-	for _, e := range launcher.MissingChangeEnds(dir, all) {
+	for _, e := range runs.MissingEnds(dir, all) {
 		if err := show(e); err != nil {
 			return ledger.damaged, err
 		}

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // How commands follow files of a run that grow. newTail asks for the size of a file.
@@ -66,9 +66,9 @@ func (t *tail) readNew(use func(piece []byte) (int, error)) error {
 
 // readEntries calls show with each new entry of a ledger, until show fails. An entry that is not
 // whole yet comes again. What cannot be read is counted in t.damaged, and left out.
-func (t *tail) readEntries(show func(e launcher.Entry) error) error {
+func (t *tail) readEntries(show func(e runs.Entry) error) error {
 	return t.readNew(func(piece []byte) (n int, err error) {
-		list, n, damaged := launcher.ParseLedger(piece)
+		list, n, damaged := runs.ParseLedger(piece)
 		t.damaged += damaged
 		for _, e := range list {
 			if err == nil {

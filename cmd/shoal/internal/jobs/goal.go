@@ -10,7 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // How a command waits for what it has asked of a job, and shows the changes on the way. One
@@ -45,13 +45,13 @@ type atGoal struct {
 // askAndWait asks the job for the goal, and then polls the job and prints each of its changes to
 // out, until the job has what it was asked for, will not get it, or ctx ends.
 func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
-	j, ledger, start := g.job, newTail(launcher.LedgerPath(g.job.Dir)), time.Now()
+	j, ledger, start := g.job, newTail(runs.LedgerPath(g.job.Dir)), time.Now()
 	if err := g.ask(); err != nil || g.noWait {
 		return err
 	}
 	err := cli.Poll(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
-		if shown := ledger.readEntries(func(e launcher.Entry) error {
+		if shown := ledger.readEntries(func(e runs.Entry) error {
 			if !g.json && e.Change != nil && (e.What == "route" || !e.Change.IsNews()) {
 				return nil
 			}
@@ -90,7 +90,7 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 }
 
 // showEntry prints one entry of the ledger to out. asJSON prints it as an object.
-func showEntry(out io.Writer, e launcher.Entry, asJSON bool) error {
+func showEntry(out io.Writer, e runs.Entry, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(e)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/rundir"
-	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/watch/follow"
 )
 
@@ -85,7 +85,7 @@ func (f *logsFlags) find(ctx context.Context, name string, notes io.Writer) (dir
 		return dir, live, silent, err
 	}
 	var others []string
-	for _, other := range launcher.RunsBeside(dir) {
+	for _, other := range runs.Beside(dir) {
 		if workers, err := f.workersIn(other); err == nil && len(workers) > 0 {
 			others = append(others, other)
 		}
@@ -121,7 +121,7 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 		return "", nil, nil, err
 	}
 	if !rundir.IsPath(name) {
-		if dir, err = launcher.NewestRun(name); err != nil {
+		if dir, err = runs.Newest(name); err != nil {
 			if len(unknown.Refused) > 0 || unknown.Silent != nil {
 				return "", nil, nil, unknown // it runs, and another host leads it
 			}
@@ -187,7 +187,7 @@ func (l *logs) run(ctx context.Context, live *control.Job) error {
 
 // hasResult reports whether a run has ended and said how. It reads a file of the run in dir.
 func hasResult(dir string) bool {
-	_, err := launcher.ReadResult(dir)
+	_, err := runs.ReadResult(dir)
 	return err == nil
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
@@ -61,17 +61,17 @@ which it runs may be any of the pool.`, "Exit codes: 0 the job is parked, 1 it i
 // parkJob asks for a job to be parked, prints its changes to out until its result is there, and
 // then prints that. It polls on the goroutine of the command, and the end of ctx ends the wait.
 func parkJob(ctx context.Context, out io.Writer, j *control.Job, asJSON bool) error {
-	ledger := newTail(launcher.LedgerPath(j.Dir))
+	ledger := newTail(runs.LedgerPath(j.Dir))
 	if err := j.Park(ctx, cli.Requester()); err != nil {
 		return fmt.Errorf("job %s is not parked: %w", j.Name, err)
 	}
-	var result launcher.Result
+	var result runs.Result
 	err := cli.Poll(ctx, func() (done bool, err error) {
 		if err := j.Refresh(ctx); err == nil && j.ParkError != "" {
 			return false, fmt.Errorf("job %s is not parked: %s", j.Name, j.ParkError)
 		}
 		result, done, err = readEnd(j)
-		if shown := ledger.readEntries(func(e launcher.Entry) error {
+		if shown := ledger.readEntries(func(e runs.Entry) error {
 			return showEntry(out, e, asJSON)
 		}); shown != nil {
 			return false, shown

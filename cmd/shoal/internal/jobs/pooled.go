@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/rundir"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
 	"github.com/shoal-ml/shoal/watch/follow"
@@ -26,7 +26,7 @@ import (
 // = there is none. A run that began after the job of the pool was over is not of it.
 func pooledJob(ctx context.Context, name, dir string) (found keeper.Job, is bool) {
 	var started time.Time
-	if record, err := launcher.ReadRecord(dir); dir != "" && err == nil {
+	if record, err := runs.ReadRecord(dir); dir != "" && err == nil {
 		started = record.Started
 		if rundir.IsPath(name) {
 			found, is = keeper.FindJob(ctx, record.Spec.Name)
@@ -55,7 +55,7 @@ func orEnded(name string, err error) error {
 	if rundir.IsPath(name) {
 		return err
 	}
-	if dir, none := launcher.NewestRun(name); none != nil || !hasResult(dir) {
+	if dir, none := runs.Newest(name); none != nil || !hasResult(dir) {
 		return err
 	}
 	return fmt.Errorf("%w; the newest run of that name has ended: shoal explain %s says how", err,
@@ -85,7 +85,7 @@ func notHere(ctx context.Context, name string, err error) error {
 // another job where a pool has one of this name, and the run is of one with a number behind it.
 func runOfPooled(ctx context.Context, name, dir string) (string, error) {
 	found, is := keeper.FindJob(ctx, name)
-	record, err := launcher.ReadRecord(dir)
+	record, err := runs.ReadRecord(dir)
 	if !is || err != nil || record.Spec.Name == name {
 		return dir, nil
 	}

@@ -16,7 +16,7 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -197,8 +197,8 @@ func TestChangeText(t *testing.T) {
 }
 
 // ledgerEntry is the entry of a ledger about a change after so many steps, alone in a list.
-func ledgerEntry(c setting.Change, step uint64) []launcher.Entry {
-	return []launcher.Entry{{Event: agent.Event{What: "change", Step: step, Change: &c}}}
+func ledgerEntry(c setting.Change, step uint64) []runs.Entry {
+	return []runs.Entry{{Event: agent.Event{What: "change", Step: step, Change: &c}}}
 }
 
 // Slow hosts are named, and what policies have not done. Of a run that is over the reasons are in

@@ -16,7 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
 	"github.com/shoal-ml/shoal/watch"
@@ -126,11 +126,11 @@ const patience = 10 * time.Second
 // that. With now the workers do not complete their step. After the grace what still runs is ended.
 // It polls on the goroutine of the command, and the end of ctx ends the wait, not the job.
 func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) error {
-	ledger := newTail(launcher.LedgerPath(j.Dir))
+	ledger := newTail(runs.LedgerPath(j.Dir))
 	if err := j.Stop(ctx, f.now, cli.Requester()); err != nil && !errors.Is(err, control.ErrEnded) {
 		return fmt.Errorf("job %s is not stopped: %w", j.Name, err)
 	}
-	var result launcher.Result
+	var result runs.Result
 	began, told, hurried := time.Now(), f.json || f.now || f.grace > 0, f.now || f.grace == 0
 	err := cli.Poll(ctx, func() (done bool, err error) {
 		if !hurried && time.Since(began) > f.grace {
@@ -146,7 +146,7 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) er
 				"after the loop, say; shoal stop %s --now ends them in that\n", j.Name)
 		}
 		result, done, err = readEnd(j)
-		if shown := ledger.readEntries(func(e launcher.Entry) error {
+		if shown := ledger.readEntries(func(e runs.Entry) error {
 			return showEntry(out, e, f.json)
 		}); shown != nil {
 			return false, shown
@@ -165,9 +165,9 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) er
 
 // readEnd reads the result that the launcher of a job on this machine leaves. done says that it is
 // there; the error, that there will be none.
-func readEnd(j *control.Job) (r launcher.Result, done bool, err error) {
+func readEnd(j *control.Job) (r runs.Result, done bool, err error) {
 	gone := launcherHasEnded(j)
-	r, err = launcher.ReadResult(j.Dir)
+	r, err = runs.ReadResult(j.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && gone:
 		return r, false, fmt.Errorf("it is not known how job %s has ended: %s; its files are in %s",
@@ -180,7 +180,7 @@ func readEnd(j *control.Job) (r launcher.Result, done bool, err error) {
 
 // printEnd writes the result of a job whose end was asked for to out. Its error says that the job
 // goes on, where another host has come to lead it before it did what it was asked for.
-func printEnd(out io.Writer, r launcher.Result, asJSON bool) (err error) {
+func printEnd(out io.Writer, r runs.Result, asJSON bool) (err error) {
 	if asJSON {
 		err = json.NewEncoder(out).Encode(r)
 	} else if r.GoesOn == "" {
@@ -197,11 +197,11 @@ func printEnd(out io.Writer, r launcher.Result, asJSON bool) (err error) {
 // nor does one have the run open that cannot be seen, as in a container. Ask it before reading a
 // file of the run: what is missing then will never be written. The process is one of this machine.
 func launcherHasEnded(j *control.Job) bool {
-	return syscall.Kill(j.PID, 0) == syscall.ESRCH && !launcher.Lives(j.Dir)
+	return syscall.Kill(j.PID, 0) == syscall.ESRCH && !runs.Lives(j.Dir)
 }
 
 // resultText says in a sentence how a job ended.
-func resultText(r launcher.Result) string {
+func resultText(r runs.Result) string {
 	how := "ended well"
 	if r.GoesOn != "" {
 		how = "goes on under host " + r.GoesOn + ", and this host has left it"

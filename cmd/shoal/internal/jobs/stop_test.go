@@ -16,7 +16,7 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/durable"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool/keeper"
 )
 
@@ -70,7 +70,7 @@ func TestEndThatWasAskedFor(t *testing.T) {
 
 // TestResultText: what a result does not have is not shown as if it were empty.
 func TestResultText(t *testing.T) {
-	for want, r := range map[string]launcher.Result{
+	for want, r := range map[string]runs.Result{
 		"job failed, and its result does not say why, after 0.0 s": {},
 		"job a failed, and its result does not say why, after 2.0 s; its files are in /a": {
 			Job: "a", Dir: "/a", Seconds: 2},
@@ -167,7 +167,7 @@ func stopInPool(t *testing.T, state string) <-chan struct{} {
 func TestLauncherThatCannotBeSeen(t *testing.T) {
 	j := &control.Job{}
 	j.PID, j.Dir = 1<<22+1, t.TempDir() // above all numbers of processes
-	ledger, err := os.Create(launcher.LedgerPath(j.Dir))
+	ledger, err := os.Create(runs.LedgerPath(j.Dir))
 	if err == nil {
 		err = durable.Flock(ledger, syscall.LOCK_EX)
 	}

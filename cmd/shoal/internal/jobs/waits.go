@@ -9,8 +9,8 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/plural"
-	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // What commands say of workers that others wait for, and of what a person has to do. One goroutine
@@ -200,7 +200,7 @@ func adviceLines(j api.Job, w api.Worker, state byte, here bool) []string {
 // reads, 0 if it is not known, as on another host. here says that the number of the process is its
 // number here: in a container it has another one.
 func processState(j api.Job, w api.Worker) (state byte, here bool) {
-	if w.Host != j.Head || w.PID == 0 || !proc.HasOpen(j.PID, launcher.LedgerPath(j.Dir)) {
+	if w.Host != j.Head || w.PID == 0 || !proc.HasOpen(j.PID, runs.LedgerPath(j.Dir)) {
 		return 0, false
 	}
 	return proc.ProcessState(w.PID), true

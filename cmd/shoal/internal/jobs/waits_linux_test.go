@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	api "github.com/shoal-ml/shoal/api/control"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // TestProcessState checks that a number is taken for that of a worker's process only where the
@@ -16,7 +16,7 @@ func TestProcessState(t *testing.T) {
 	if state, here := processState(j, w); state != 0 || here {
 		t.Errorf("%c, %v where the launcher has another number", state, here)
 	}
-	ledger, err := os.Create(launcher.LedgerPath(j.Dir))
+	ledger, err := os.Create(runs.LedgerPath(j.Dir))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/nats"
@@ -27,11 +27,11 @@ func folderError(err error) error {
 
 // makePoolFolder returns the folder of the files of a pool, which it makes.
 func makePoolFolder(name string) (string, error) {
-	runs, err := launcher.RunsDir()
+	root, err := runs.Root()
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(filepath.Dir(runs), "pools", name)
+	dir := filepath.Join(filepath.Dir(root), "pools", name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", folderError(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // shoal agent. The goroutine of the command runs what is here; the launcher may call the functions
@@ -41,7 +42,7 @@ type agentFlags struct {
 	manager string // as launcher.ServeConfig has it
 	// onEnd is called with how the job has ended, nil where this host has not led it; nil = it is
 	// not.
-	onEnd func(r *launcher.Result)
+	onEnd func(r *runs.Result)
 }
 
 // NewAgentCommand returns the command shoal agent.
@@ -168,7 +169,7 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 					plural.Of(f.slots, "worker"), job, dir)
 				asked.setRunDir(dir)
 			},
-			OnEnd: func(result *launcher.Result, goesOn bool, err error) {
+			OnEnd: func(result *runs.Result, goesOn bool, err error) {
 				left = partingLine(result, goesOn)
 				wrote = asked.writeEnd(result, goesOn, p.Ctx.Err() != nil, err)
 				if f.onEnd != nil {
@@ -187,7 +188,7 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 
 // partingLine returns what people are told when this host's part in a job has ended, as OnEnd of
 // launcher.ServeConfig gets it.
-func partingLine(result *launcher.Result, goesOn bool) string {
+func partingLine(result *runs.Result, goesOn bool) string {
 	if goesOn || result != nil && (result.Drained || result.GoesOn != "") {
 		return "this host has left the job"
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/shoal-ml/shoal/dash"
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // What shoal run and shoal agent tell programs outside, such as the operator of Kubernetes. But for
@@ -128,7 +128,7 @@ func (p *pod) close() {
 // writeEnd writes how this host's part in a job has ended: result is that of the job, where this
 // host led it, and goesOn says that it goes on elsewhere. interrupted says that this host was ended
 // before. err is that of the command.
-func (p *pod) writeEnd(result *launcher.Result, goesOn, interrupted bool, err error) error {
+func (p *pod) writeEnd(result *runs.Result, goesOn, interrupted bool, err error) error {
 	if p.end == "" {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/internal/cli"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // A job that somebody has stopped is not begun again, also where its workers were ended by that in
@@ -18,7 +18,7 @@ import (
 func TestEndOfStoppedJob(t *testing.T) {
 	for _, err := range []error{nil, errors.New("job a was stopped: worker 0 was killed")} {
 		p := &pod{end: filepath.Join(t.TempDir(), "end")}
-		if err := p.writeEnd(&launcher.Result{StoppedBy: "ann"}, false, false, err); err != nil {
+		if err := p.writeEnd(&runs.Result{StoppedBy: "ann"}, false, false, err); err != nil {
 			t.Fatal(err)
 		}
 		text, readErr := os.ReadFile(p.end)

@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/policies"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // shoal run. The goroutine of the command runs what is here; the launcher may call the functions
@@ -353,7 +354,7 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 		return fl, nil // no other hosts are expected
 	}
 	if fl.tokenFile == "" {
-		dir, err := launcher.RunsDir()
+		dir, err := runs.Root()
 		if err != nil {
 			return nil, err
 		}
@@ -463,7 +464,7 @@ func (f *runFlags) printLeaving(notes io.Writer) {
 }
 
 // printEnd writes to notes how a run has ended that has ended well.
-func printEnd(notes io.Writer, spec job.Spec, result *launcher.Result) {
+func printEnd(notes io.Writer, spec job.Spec, result *runs.Result) {
 	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 	if result.GoesOn != "" {
 		fmt.Fprintf(notes, "shoal: this host has left job %s after %s; it goes on on host %s\n",

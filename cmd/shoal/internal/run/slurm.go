@@ -22,7 +22,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/nodelist"
 	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // A job in Slurm: srun starts shoal run --slurm once on each node. Task 0 begins the job, the
@@ -46,8 +46,8 @@ type slurmTask struct {
 	dir     string   // folder that all nodes share
 	slots   int      // number of workers that this node takes
 
-	met    time.Time        // when this task, which is task 0, has written the file; zero = not yet
-	result *launcher.Result // how the job has ended, where this host has led it; nil = elsewhere
+	met    time.Time    // when this task, which is task 0, has written the file; zero = not yet
+	result *runs.Result // how the job has ended, where this host has led it; nil = elsewhere
 }
 
 // slurmNumber matches a number that Slurm gives: of a task, a job, a step or a start.
@@ -256,6 +256,6 @@ func (f *runFlags) joinSlurm(cmd *cobra.Command) error {
 	}
 	a := agentFlags{join: m.Join, slots: f.slots, name: t.node, kind: kind,
 		listen: cmp.Or(f.listen, ":0"), logDir: f.logDir, store: f.store, pod: f.pod,
-		manager: slurm, onEnd: func(r *launcher.Result) { t.result = r }}
+		manager: slurm, onEnd: func(r *runs.Result) { t.result = r }}
 	return a.serve(cmd, m.Token)
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // variables are what Slurm sets for a task of three.
@@ -109,18 +109,18 @@ func TestSlurmJobIsUnfinished(t *testing.T) {
 	bad := errors.New("ended")
 	for _, c := range []struct {
 		proc   int
-		result *launcher.Result
+		result *runs.Result
 		err    error
 		want   bool
 	}{
 		{0, nil, bad, true}, // before anything has run
 		{1, nil, bad, false},
 		{1, nil, nil, false},
-		{0, &launcher.Result{OK: true, Parked: true}, nil, true},
-		{2, &launcher.Result{OK: true, Parked: true}, nil, true},
-		{0, &launcher.Result{}, bad, true},
-		{0, &launcher.Result{OK: true}, nil, false},
-		{0, &launcher.Result{OK: true, GoesOn: "n2"}, nil, false},
+		{0, &runs.Result{OK: true, Parked: true}, nil, true},
+		{2, &runs.Result{OK: true, Parked: true}, nil, true},
+		{0, &runs.Result{}, bad, true},
+		{0, &runs.Result{OK: true}, nil, false},
+		{0, &runs.Result{OK: true, GoesOn: "n2"}, nil, false},
 	} {
 		task := &slurmTask{proc: c.proc, result: c.result}
 		if got := task.isUnfinished(c.err); got != c.want {

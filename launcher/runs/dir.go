@@ -1,4 +1,6 @@
-package launcher
+// Package runs holds what a run leaves on the disk: its directory, which its launcher writes, and
+// which commands and tools read while the run lasts and when it is over.
+package runs
 
 import (
 	"encoding/json"
@@ -15,31 +17,32 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/senselog"
+	"github.com/shoal-ml/shoal/sense/history"
 )
 
-// The files of a run, which its launcher writes. The functions without a receiver read and make
-// files, but for metricsLine, which is pure.
+// How the launcher of a run writes its files. The functions without a receiver read and make files,
+// but for metricsLine, which is pure.
 
-// RunsDir is where the directories of runs lie unless the user says otherwise:
+// Root is where the directories of runs lie unless the user says otherwise:
 // XDG_STATE_HOME/shoal/runs.
-func RunsDir() (string, error) {
+func Root() (string, error) {
 	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
 		return filepath.Join(state, "shoal", "runs"), nil
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return "", fmt.Errorf(
-			"launcher: no place for the files of a run: %w; set XDG_STATE_HOME, or use --log-dir",
-			err)
+			"no place for the files of a run: %w; set XDG_STATE_HOME, or use --log-dir", err)
 	}
 	return filepath.Join(home, ".local", "state", "shoal", "runs"), nil
 }
 
-// runDir holds the files of one run:
+// Dir holds the files of one run:
 //
 //	job.json       what was run: the effective spec, when, by which version
 //	rank-N.log     the whole output of worker N, line by line; of a worker on another host its
@@ -51,25 +54,23 @@ func RunsDir() (string, error) {
 //	events.jsonl   how its membership changed, and why: one object a change
 //	result.json    how it ended
 //
-// Any goroutine may call its methods, which do I/O but for the paths, until close is called.
-type runDir struct {
+// Any goroutine may call its methods, which do I/O but for the paths, until Close is called.
+type Dir struct {
 	path  string        // absolute, and never changed
 	sense *senselog.Log // sense.jsonl
 
 	mu      sync.Mutex       // guards what follows, and is held while a line is written
-	metrics *os.File         // metrics.jsonl, open until close
-	events  *os.File         // events.jsonl, open until close
+	metrics *os.File         // metrics.jsonl, open until Close
+	events  *os.File         // events.jsonl, open until Close
 	others  map[int]*os.File // open logs of workers of other hosts, by worker
 }
 
-// newRunDir makes a directory that no other run has, in parent, opens files there, which close
+// New makes a directory that no other run has, in parent, opens files there, which Close
 // closes, and returns the name that it gives to the job: the wanted one, with a number when that is
 // taken. The trials of runs of that name whose launchers were killed get their ends.
-func newRunDir(parent, want string) (d *runDir, name string, err error) {
+func New(parent, want string) (d *Dir, name string, err error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return nil, "", fmt.Errorf(
-			"launcher: a directory for the files of the run: %w; use --log-dir",
-			err)
+		return nil, "", fmt.Errorf("a directory for the files of the run: %w; use --log-dir", err)
 	}
 	name = want
 	for i := 2; ; i++ {
@@ -81,21 +82,19 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 		name = want + "-" + strconv.Itoa(i)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf(
-			"launcher: a directory for the files of the run: %w; use --log-dir",
-			err)
+		return nil, "", fmt.Errorf("a directory for the files of the run: %w; use --log-dir", err)
 	}
 	path, err := filepath.Abs(filepath.Join(parent, name))
 	if err != nil {
-		return nil, "", fmt.Errorf("launcher: %w", err)
+		return nil, "", err
 	}
-	d = &runDir{path: path, sense: senselog.New(filepath.Join(path, "sense.jsonl")),
+	d = &Dir{path: path, sense: senselog.New(filepath.Join(path, "sense.jsonl")),
 		others: map[int]*os.File{}}
 	for name, f := range map[string]**os.File{"metrics.jsonl": &d.metrics,
 		"events.jsonl": &d.events} {
 		if *f, err = os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY,
 			0o600); err != nil {
-			return nil, "", fmt.Errorf("launcher: %w", err)
+			return nil, "", err
 		}
 	}
 	// see endChangesOfKilledRun, which may hold this lock for a moment; a disk without locks is no
@@ -104,41 +103,47 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	return d, name, nil
 }
 
-// logPath is the path of the log of the worker with a number, which the name of the file calls its
+// Path is the absolute path of the directory.
+func (d *Dir) Path() string { return d.path }
+
+// LogPath is the path of the log of the worker with a number, which the name of the file calls its
 // rank.
-func (d *runDir) logPath(worker int) string {
+func (d *Dir) LogPath(worker int) string {
 	return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", worker))
 }
 
-// writeJob writes job.json; run is the random id of the run.
-func (d *runDir) writeJob(spec job.Spec, run string, started time.Time) error {
+// WriteJob writes job.json; run is the random id of the run.
+func (d *Dir) WriteJob(spec job.Spec, run string, started time.Time) error {
 	return d.writeJSON("job.json", Record{spec, run, started, version.Version})
 }
 
-// writeResult writes result.json.
-func (d *runDir) writeResult(r *Result) error { return d.writeJSON("result.json", r) }
+// WriteResult writes result.json.
+func (d *Dir) WriteResult(r *Result) error { return d.writeJSON("result.json", r) }
+
+// WriteWhyNots writes why policies have left things as they are, in place of what it wrote before.
+func (d *Dir) WriteWhyNots(list []control.WhyNot) error { return d.writeJSON(whyNotFile, list) }
 
 // writeJSON writes v as the JSON file name, whole: once it has its name, all of it can be read. It
 // takes no lock: no two goroutines write the same file at a time.
-func (d *runDir) writeJSON(name string, v any) error {
+func (d *Dir) writeJSON(name string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
-		return fmt.Errorf("launcher: %s: %w", name, err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	path := filepath.Join(d.path, name)
 	unnamed := path + ".new"
 	if err := os.WriteFile(unnamed, append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("launcher: %w", err)
+		return err
 	}
 	if err := os.Rename(unnamed, path); err != nil {
-		return fmt.Errorf("launcher: %w", err)
+		return err
 	}
 	return nil
 }
 
-// appendMetrics appends what a worker has reported at now to metrics.jsonl. Any goroutine may call
+// AppendMetrics appends what a worker has reported at now to metrics.jsonl. Any goroutine may call
 // it.
-func (d *runDir) appendMetrics(rank int, metrics map[string]float64, now time.Time) error {
+func (d *Dir) AppendMetrics(rank int, metrics map[string]float64, now time.Time) error {
 	line, err := metricsLine(rank, metrics, now)
 	if err != nil {
 		return err
@@ -148,8 +153,14 @@ func (d *runDir) appendMetrics(rank int, metrics map[string]float64, now time.Ti
 	return appendWhole(d.metrics, line)
 }
 
-// appendEvent appends an event, which came at now, to events.jsonl. Any goroutine may call it.
-func (d *runDir) appendEvent(e agent.Event, now time.Time) error {
+// AppendHistory appends what is kept of some steps to sense.jsonl. Any goroutine may call it. An
+// error says that nothing more will be kept, the first time.
+func (d *Dir) AppendHistory(row history.Row, now time.Time) error {
+	return d.sense.Append(row, now)
+}
+
+// AppendEvent appends an event, which came at now, to events.jsonl. Any goroutine may call it.
+func (d *Dir) AppendEvent(e agent.Event, now time.Time) error {
 	line, err := json.Marshal(Entry{now, e})
 	if err != nil {
 		return err
@@ -177,12 +188,12 @@ func appendWhole(f *os.File, line []byte) error {
 // hosts choose the numbers of the workers.
 const mostLogs = 256
 
-// templateLog is the path of the log of the process from which workers are forked.
-func (d *runDir) templateLog() string { return filepath.Join(d.path, "template.log") }
+// TemplateLog is the path of the log of the process from which workers are forked.
+func (d *Dir) TemplateLog() string { return filepath.Join(d.path, "template.log") }
 
-// appendHostLine appends a line of this host about a worker to the worker's log. The log is open
+// AppendHostLine appends a line of this host about a worker to the worker's log. The log is open
 // for this one line: such lines are few, and nobody would close it. Any goroutine may call it.
-func (d *runDir) appendHostLine(worker int, text string) error {
+func (d *Dir) AppendHostLine(worker int, text string) error {
 	log, err := d.openLog(worker)
 	if err != nil {
 		return err
@@ -192,13 +203,13 @@ func (d *runDir) appendHostLine(worker int, text string) error {
 }
 
 // openLog opens the log of a worker to append to it. The caller closes it.
-func (d *runDir) openLog(worker int) (*os.File, error) {
-	return os.OpenFile(d.logPath(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+func (d *Dir) openLog(worker int) (*os.File, error) {
+	return os.OpenFile(d.LogPath(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// appendLine appends a line of a worker of another host to the worker's log. It opens the log if it
+// AppendLine appends a line of a worker of another host to the worker's log. It opens the log if it
 // is not open. Any goroutine may call it.
-func (d *runDir) appendLine(worker int, text string) error {
+func (d *Dir) AppendLine(worker int, text string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	log := d.others[worker]
@@ -216,9 +227,9 @@ func (d *runDir) appendLine(worker int, text string) error {
 	return err
 }
 
-// closeLog closes the log of a worker of another host that has ended: a job that loses workers
+// CloseLog closes the log of a worker of another host that has ended: a job that loses workers
 // would else keep a descriptor for each. A line that comes later opens the log again.
-func (d *runDir) closeLog(worker int) error {
+func (d *Dir) CloseLog(worker int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	log := d.others[worker]
@@ -231,7 +242,7 @@ func (d *runDir) closeLog(worker int) error {
 
 // closeLogsDownTo closes logs of workers of other hosts until at most so many are open. The next
 // line of a worker opens its log again. d.mu is held.
-func (d *runDir) closeLogsDownTo(most int) (err error) {
+func (d *Dir) closeLogsDownTo(most int) (err error) {
 	for worker, log := range d.others {
 		if len(d.others) <= most {
 			break
@@ -252,8 +263,8 @@ func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
-// close closes all files. Only paths may be asked for after it.
-func (d *runDir) close() error {
+// Close closes all files. Only paths may be asked for after it.
+func (d *Dir) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return errors.Join(d.metrics.Close(), d.events.Close(), d.sense.Close(), d.closeLogsDownTo(0))

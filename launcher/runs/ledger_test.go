@@ -1,4 +1,4 @@
-package launcher
+package runs
 
 import (
 	"os"
@@ -54,14 +54,14 @@ func TestKilledTrialGetsItsEnd(t *testing.T) {
 	last := agent.Event{What: "generation", Generation: 3, Size: 3, Step: 90, Lost: []int{1}}
 	var dirs []string
 	// next begins a run, and returns the ledgers of all of them.
-	next := func() (d *runDir, ledgers []string) {
-		d, _, err := newRunDir(parent, "x")
+	next := func() (d *Dir, ledgers []string) {
+		d, _, err := New(parent, "x")
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = d.close() }) // it may be closed
+		t.Cleanup(func() { _ = d.Close() }) // it may be closed
 		for _, e := range []agent.Event{trial, route, last} {
-			if err := d.appendEvent(e, time.Unix(100, 0)); err != nil {
+			if err := d.AppendEvent(e, time.Unix(100, 0)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -81,12 +81,12 @@ func TestKilledTrialGetsItsEnd(t *testing.T) {
 	if _, now := next(); !slices.Equal(now[:3], []string{first[0], first[0], first[0]}) {
 		t.Fatalf("ledgers of launchers that live are %q", now)
 	}
-	for _, d := range []*runDir{a, b, c} {
-		if err := d.close(); err != nil { // as its launcher is killed
+	for _, d := range []*Dir{a, b, c} {
+		if err := d.Close(); err != nil { // as its launcher is killed
 			t.Fatal(err)
 		}
 	}
-	if err := b.writeResult(&Result{OK: true}); err != nil {
+	if err := b.WriteResult(&Result{OK: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(LedgerPath(c.path), []byte(first[0]+`{"time"`), 0o600); err != nil {

@@ -1,4 +1,4 @@
-package launcher
+package runs
 
 import (
 	"math"
@@ -12,14 +12,14 @@ import (
 func TestRunDirsAreNotShared(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "a", "b")
 	for _, want := range []string{"digits", "digits-2", "digits-3"} {
-		d, name, err := newRunDir(parent, "digits")
+		d, name, err := New(parent, "digits")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if name != want || d.path != filepath.Join(parent, want) {
 			t.Errorf("%s in %s, want %s", name, d.path, want)
 		}
-		if err := d.close(); err != nil {
+		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -28,22 +28,22 @@ func TestRunDirsAreNotShared(t *testing.T) {
 // Workers of other hosts, however many are told of, do not use up the files that a process may
 // open; nothing of theirs is lost.
 func TestLogsOfOtherHostsAreBounded(t *testing.T) {
-	d, _, err := newRunDir(t.TempDir(), "digits")
+	d, _, err := New(t.TempDir(), "digits")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"a", "b"} {
 		for worker := range mostLogs + 10 {
-			if err := d.appendLine(worker, text); err != nil || len(d.others) > mostLogs {
+			if err := d.AppendLine(worker, text); err != nil || len(d.others) > mostLogs {
 				t.Fatalf("worker %d: %d logs are open: %v", worker, len(d.others), err)
 			}
 		}
 	}
-	if err := d.close(); err != nil || len(d.others) > 0 {
+	if err := d.Close(); err != nil || len(d.others) > 0 {
 		t.Errorf("%d logs are open at the end: %v", len(d.others), err)
 	}
 	for worker := range mostLogs + 10 {
-		if text, err := os.ReadFile(d.logPath(worker)); err != nil || string(text) != "a\nb\n" {
+		if text, err := os.ReadFile(d.LogPath(worker)); err != nil || string(text) != "a\nb\n" {
 			t.Errorf("worker %d: %q, %v", worker, text, err)
 		}
 	}
@@ -52,12 +52,12 @@ func TestLogsOfOtherHostsAreBounded(t *testing.T) {
 // A line of this host about a worker is in the worker's log, and leaves no file open: a job writes
 // one for each part of each checkpoint, of any number of workers.
 func TestNotesLeaveNoLogOpen(t *testing.T) {
-	d, _, err := newRunDir(t.TempDir(), "digits")
+	d, _, err := New(t.TempDir(), "digits")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"a", "b"} {
-		if err := d.appendHostLine(3, text); err != nil {
+		if err := d.AppendHostLine(3, text); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,44 +66,14 @@ func TestNotesLeaveNoLogOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, fd := range open {
-		if path, err := os.Readlink(fd); err == nil && path == d.logPath(3) {
+		if path, err := os.Readlink(fd); err == nil && path == d.LogPath(3) {
 			t.Errorf("%s is open", path)
 		}
 	}
-	if text, err := os.ReadFile(d.logPath(3)); err != nil || string(text) != "a\nb\n" {
+	if text, err := os.ReadFile(d.LogPath(3)); err != nil || string(text) != "a\nb\n" {
 		t.Errorf("%q, %v", text, err)
 	}
-	if err := d.close(); err != nil {
-		t.Error(err)
-	}
-}
-
-// Workers of other hosts that have ended hold no descriptors of this process, and what is said of
-// one after its end is in its log too.
-func TestLogsOfEndedWorkersOfOtherHosts(t *testing.T) {
-	d, _, err := newRunDir(t.TempDir(), "digits")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &launcher{registry: newRegistry("a", 1), reporter: newReporter(nil, nil)}
-	l.reporter.setRun("digits", d)
-	for worker := range 5 {
-		if err := d.appendLine(worker, "a"); err != nil {
-			t.Fatal(err)
-		}
-		l.registerMessage("b", &message{Started: &startedMessage{worker, 77 + worker}})
-		l.registerMessage("b", &message{Ended: &endedMessage{Worker: worker, Signal: 9}})
-	}
-	if len(d.others) > 0 {
-		t.Errorf("%d logs are open", len(d.others))
-	}
-	if err := d.appendLine(0, "b"); err != nil {
-		t.Fatal(err)
-	}
-	if text, err := os.ReadFile(d.logPath(0)); err != nil || string(text) != "a\nb\n" {
-		t.Errorf("%q, %v", text, err)
-	}
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -128,7 +98,7 @@ func TestRunsDir(t *testing.T) {
 	for state, want := range map[string]string{"/s": "/s/shoal/runs",
 		"": "/h/.local/state/shoal/runs", "relative": "/h/.local/state/shoal/runs"} {
 		t.Setenv("XDG_STATE_HOME", state)
-		if got, err := RunsDir(); err != nil || got != want {
+		if got, err := Root(); err != nil || got != want {
 			t.Errorf("XDG_STATE_HOME=%q: %s, %v", state, got, err)
 		}
 	}

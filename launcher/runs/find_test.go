@@ -1,4 +1,4 @@
-package launcher
+package runs
 
 import (
 	"path/filepath"
@@ -29,42 +29,42 @@ func TestRunsOfOneJob(t *testing.T) {
 		"it was another job":          {led: &Result{Seconds: 2}, newest: "x@b"},
 	} {
 		t.Setenv("XDG_STATE_HOME", t.TempDir())
-		parent, err := RunsDir()
+		parent, err := Root()
 		if err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Unix(1000, 0)
 		// add makes a run that began after some seconds, and ends it with a result unless it lives.
 		add := func(dir string, after time.Duration, end *Result, lives bool) {
-			d, _, err := newRunDir(parent, dir)
+			d, _, err := New(parent, dir)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = d.close() }) // it may be closed
+			t.Cleanup(func() { _ = d.Close() }) // it may be closed
 			began := begin.Add(after * time.Second)
-			if err := d.writeJob(job.Spec{Name: "x"}, "run", began); err != nil {
+			if err := d.WriteJob(job.Spec{Name: "x"}, "run", began); err != nil {
 				t.Fatal(err)
 			}
 			if end != nil {
 				end.Started = began
-				if err := d.writeResult(end); err != nil {
+				if err := d.WriteResult(end); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if !lives {
-				if err := d.close(); err != nil {
+				if err := d.Close(); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		add("x", 0, c.led, false)
 		add("x@b", 5, c.joined, c.joined == nil)
-		dir, err := NewestRun("x")
+		dir, err := Newest("x")
 		if err != nil || filepath.Base(dir) != c.newest {
 			t.Errorf("%s: %s is shown (%v), want %s", name, dir, err, c.newest)
 		}
 		var beside []string
-		for _, at := range RunsBeside(dir) {
+		for _, at := range Beside(dir) {
 			beside = append(beside, filepath.Base(at))
 		}
 		if !slices.Equal(beside, c.beside) {

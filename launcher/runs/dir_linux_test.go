@@ -1,4 +1,4 @@
-package launcher
+package runs
 
 import (
 	"bytes"
@@ -24,17 +24,17 @@ func TestLinesOnFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	d, _, err := newRunDir(disk, "digits")
+	d, _, err := New(disk, "digits")
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := map[string]func(n int) error{
 		"events.jsonl": func(n int) error {
-			return d.appendEvent(agent.Event{What: "generation", Step: uint64(n),
+			return d.AppendEvent(agent.Event{What: "generation", Step: uint64(n),
 				Because: "the test says so"}, time.Unix(0, 0))
 		},
 		"metrics.jsonl": func(n int) error {
-			return d.appendMetrics(0, map[string]float64{"loss": float64(n)}, time.Unix(0, 0))
+			return d.AppendMetrics(0, map[string]float64{"loss": float64(n)}, time.Unix(0, 0))
 		},
 	}
 	for name, add := range lines {
@@ -74,7 +74,7 @@ func TestLinesOnFullDisk(t *testing.T) {
 			t.Errorf("%d lines of %s cannot be read", damaged, name)
 		}
 	}
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
 }
