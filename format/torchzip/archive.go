@@ -183,10 +183,13 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	case a.folder == "":
 		return nil, errors.New("the zip archive has no data.pkl, so torch.save did not write it")
 	case a.find(a.folder+"/constants.pkl") != nil:
-		return nil, errors.New("it is a TorchScript program; save its state_dict instead")
+		return nil, errTorchScript
 	}
 	return a, nil
 }
+
+// errTorchScript says that an archive is a program, which torch.jit.save has written.
+var errTorchScript = errors.New("it is a TorchScript program; save its state_dict instead")
 
 // readEntry reads a whole entry of up to most bytes, and compares its checksum. It returns the
 // offset of the data in the file too.

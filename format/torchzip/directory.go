@@ -231,6 +231,9 @@ func (d *directory) readMember(in *bufio.Reader) (int64, error) {
 	if err := readZip64(rest[name:name+extra], &m.size, &packed, &m.header); err != nil {
 		return 0, fmt.Errorf("entry %q: %w", rest[:name], err)
 	}
+	if !plain && bytes.Contains(rest[:name], []byte("/code/")) { // torch.jit.save compresses it
+		return 0, errTorchScript
+	}
 	if !plain || packed != m.size {
 		return 0, fmt.Errorf("entry %q is compressed or encrypted; torch stores entries plainly",
 			rest[:name])

@@ -203,6 +203,9 @@ func TestRefuses(t *testing.T) {
 	}{
 		{"no pickle", []entry{data}, "no data.pkl"},
 		{"TorchScript", []entry{pkl("\x80\x02N."), {name: "a/constants.pkl"}}, "TorchScript"},
+		{"compressed TorchScript", []entry{pkl("\x80\x02N."),
+			{"a/code/__torch__/net.py", strings.Repeat("x", 99), zip.Deflate}},
+			"it is a TorchScript program; save its state_dict instead"},
 		{"compressed", []entry{
 			pkl(tensorPickle(6, small(0), pair(small(2), small(3)), pair(small(3), small(1)))),
 			{"a/data/0", strings.Repeat("\x00", 24), zip.Deflate}},
