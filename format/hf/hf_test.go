@@ -86,7 +86,8 @@ func TestIndex(t *testing.T) {
 	}
 	for _, broken := range []struct{ index, err string }{
 		{strings.Replace(index, `"c":"2`, `"d":"2`, 1),
-			`tensor "c" stands in 2.safetensors, but in the index under ""`},
+			`tensor "c" stands in 2.safetensors, and the index does not list it: the files are ` +
+				`not all of one checkpoint`},
 		{strings.Replace(index, `"b":"1`, `"b":"2`, 1),
 			`tensor "b" stands in 1.safetensors, but in the index under "2.safetensors"`},
 		{strings.Replace(index, `"c":"2`, `"d":"1.safetensors","c":"2`, 1),

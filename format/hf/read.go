@@ -219,7 +219,12 @@ func ReadIndexed(files *format.Files, name string) (*format.Checkpoint, error) {
 		}
 		for i := range tensors {
 			tensor := tensors[i].Name
-			if in := index.Files[tensor]; in != file {
+			in, listed := index.Files[tensor]
+			if !listed {
+				return nil, fmt.Errorf("%s: tensor %q stands in %s, and the index does not list "+
+					"it: the files are not all of one checkpoint", name, tensor, file)
+			}
+			if in != file {
 				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q",
 					name, tensor, file, in)
 			}
