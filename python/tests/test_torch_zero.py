@@ -120,6 +120,27 @@ def test_what_an_optimizer_keeps():
         state_kinds(Rows([p]), 0, p)
 
 
+class Trust(torch.optim.SGD):
+    """Scales the step of each parameter by its norm, as LARS does."""
+
+    def step(self):
+        """Update the parameters."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.norm() / p.grad.norm() * p.grad)
+
+
+def test_an_optimizer_that_looks_at_whole_parameters_is_refused():
+    """A step with a part would be another one, whatever the learning rate is when it begins."""
+    p = torch.nn.Parameter(torch.zeros(4, 3))
+    for rate in (0.0, 1e-5, torch.tensor(0.0)):
+        with pytest.raises(TypeError, match="Trust cannot be sharded: a step with a part of a par"):
+            state_kinds(Trust([p], lr=rate), 0, p)
+    if hasattr(torch.optim, "Adafactor"):
+        with pytest.raises(TypeError, match="Adafactor cannot be sharded: a step with a part"):
+            state_kinds(torch.optim.Adafactor([p]), 0, p)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_part_is_updated_as_the_whole_is(name, dtype):
@@ -272,6 +293,7 @@ def _use_wrongly():
     ):
         refuse(call)
     refuse(shoal.torch.zero, torch.nn.Linear(3, 2, device="meta"), optimizer.inner)
+    refuse(shoal.torch.zero, torch.nn.Linear(3, 2), optimizer.inner)
     thawed = torch.nn.Linear(3, 2)
     thawed.bias.requires_grad_(False)
     optimizer = shoal.torch.zero(thawed, torch.optim.SGD(thawed.parameters(), lr=1.0))
@@ -424,6 +446,7 @@ def test_what_cannot_be_is_refused():
         "add the group",
         "job.checkpoint writes it",
         "a parameter on meta",
+        "a parameter of shape [2, 3] that is not in the model, so no other worker would get it",
         "a parameter is trained that was frozen",
     ]
     (said,) = world(1, _use_wrongly)

@@ -65,7 +65,8 @@ def zero(
     `lr_scaling`, as with shoal.torch.optimizer.
 
     Raises RuntimeError without a loader and for a model on a GPU, ValueError for a loader that
-    takes several averages a step, and TypeError for an optimizer whose state cannot be cut.
+    takes several averages a step and for an optimizer with parameters of something else than the
+    model, and TypeError for an optimizer whose state cannot be cut.
 
     After Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
     SC'20, section 5 (P_os and P_os+g).
@@ -85,13 +86,20 @@ def zero(
         )
     if stage not in (1, 2):
         raise ValueError(
-            f"stage={stage}: 1 shards the optimizer's state, 2 the averaged gradients too"
+            f"stage={stage!r}: 1 shards the optimizer's state, 2 the averaged gradients too"
         )
     elsewhere = [p.device for p in model.parameters() if p.device.type != "cpu"]
     if elsewhere:
         raise RuntimeError(
             f"shoal.torch.zero has a parameter on {elsewhere[0]}, and keeps parameters in memory of"
             " the host: leave the model on the CPU; shoal.torch.ddp trains models on GPUs"
+        )
+    known = {id(p) for p in model.parameters()}
+    strangers = [p for g in opt.param_groups for p in g["params"] if id(p) not in known]
+    if strangers:
+        raise ValueError(
+            f"the optimizer has a parameter of shape {list(strangers[0].shape)} that is not in the"
+            " model, so no other worker would get it: give both the same model, with all of it"
         )
     for tensor in (*model.parameters(), *model.buffers()):
         wire = wire_to_move(tensor)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ def state_kinds(
     """
     state, shape = optimizer.state.get(parameter, {}), parameter.shape
     if not state:
-        state, shape = _state_after_trial(optimizer, group, parameter.dtype), torch.Size([3])
+        state, shape = _state_after_trial(optimizer, group, parameter.dtype), torch.Size([2, 3])
     return {
         name: _state_kind_of(optimizer, name, value, shape)
         for name, value in state.items()
@@ -43,18 +43,42 @@ def _state_after_trial(
     optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype
 ) -> Dict[str, Any]:
     """The state of a copy of an optimizer after one step with a small parameter of this type; the
-    optimizer stays as it is. Raises TypeError where that step fails.
+    optimizer stays as it is. Raises TypeError where that step fails, and where elements change
+    otherwise when the parameter is cut, as with optimizers that look at norms or at rows.
     """
+    before = torch.tensor([[0.5, -1.0, 2.0], [0.25, 4.0, -3.0]], dtype=dtype)
+    gradient = torch.tensor([[0.5, 0.25, -2.0], [1.0, -0.125, 3.0]], dtype=dtype)
+    whole, parts = before.clone(), [x.clone() for x in before.reshape(-1).split(4)]
+    state = _step_copy(optimizer, group, [whole], [gradient])[whole]
+    _step_copy(optimizer, group, parts, gradient.reshape(-1).split(4))
+    change, apart = (whole - before).reshape(-1), torch.cat(parts) - before.reshape(-1)
+    if not torch.allclose(change.double(), apart.double(), rtol=0.05, atol=1e-6):
+        raise _unfit_error(optimizer, "a step with a part of a parameter is another one")
+    return dict(state)
+
+
+def _step_copy(
+    optimizer: torch.optim.Optimizer,
+    group: int,
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+) -> Dict[Tensor, Dict[str, Any]]:
+    """Make a step with these parameters, by a copy of an optimizer whose learning rate is not 0 and
+    which has no state yet; returns the copy's state.
+    """
+    given = optimizer.param_groups[group]
+    rate = given.get("lr", 0.1)
     trial = copy.copy(optimizer)
-    p = torch.zeros(3, dtype=dtype)
-    p.grad = torch.zeros_like(p)
-    trial.param_groups = [{**optimizer.param_groups[group], "params": [p]}]
+    trial.param_groups = [{**given, "params": list(parameters)}]
+    trial.param_groups[0]["lr"] = torch.full_like(rate, 0.1) if torch.is_tensor(rate) else 0.1
     trial.state = defaultdict(dict)
+    for parameter, gradient in zip(parameters, gradients):
+        parameter.grad = gradient
     try:
         type(optimizer).step(trial)
     except Exception as err:  # whatever an optimizer of another kind may raise
         raise _unfit_error(optimizer, f"a step with one parameter fails: {err}") from err
-    return dict(trial.state[p])
+    return trial.state
 
 
 def _state_kind_of(
