@@ -77,6 +77,11 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 	if err != nil { // fs.Glob tells of no error
 		return nil, "", fmt.Errorf("the folder cannot be listed: %w", err)
 	}
+	if has("*.distcp") {
+		return nil, "", fmt.Errorf("%s is missing, which says what the files *.distcp of torch's "+
+			"distributed checkpoint hold: it was not saved to its end, or copied without the "+
+			"files whose names begin with a dot", dcp.MetadataName)
+	}
 	return nil, "", fmt.Errorf("the folder is no checkpoint that shoal knows: there are no "+
 		"*.safetensors or pytorch_model*.bin (Hugging Face), .metadata (torch DCP), "+
 		"latest_checkpointed_iteration.txt or mp_rank_* (Megatron), latest or *_model_states.pt "+
