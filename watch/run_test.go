@@ -229,6 +229,17 @@ func TestState(t *testing.T) {
 	}
 }
 
+// Of why a run failed, the state has the line that says it, and not the output of a worker.
+func TestStateOfTheFailed(t *testing.T) {
+	r := New("/runs/x", "1.0", "e")
+	r.SetResult([]byte(`{"error":"job x failed: rank 0 exited with code 1\n  output  its last ` +
+		`line\n    | secret","seconds":3}`))
+	want := "it failed after 3s: job x failed: rank 0 exited with code 1"
+	if s := r.View(9).State; s.Text != want {
+		t.Errorf("%q, want %q", s.Text, want)
+	}
+}
+
 // A run without a result lasted until the newest time in its files, and one whose result cannot be
 // read is not said to have none.
 func TestStateOfTheKilled(t *testing.T) {

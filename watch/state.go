@@ -29,8 +29,10 @@ func (r *Run) state() State {
 		return State{"ended", fmt.Sprintf("it %sended well after %s", by, durationText(f.Seconds)),
 			true, r.endSeconds()}
 	case f != nil:
+		// the lines after the first have the output of a worker, which is in no report
+		why, _, _ := strings.Cut(f.Error, "\n")
 		return State{"failed", fmt.Sprintf("it failed after %s: %s", durationText(f.Seconds),
-			firstNonEmpty(f.Error, "its result does not say why")), true, r.endSeconds()}
+			firstNonEmpty(why, "its result does not say why")), true, r.endSeconds()}
 	case r.live != nil:
 		return State{string(r.live.State), "it is " + string(r.live.State), false, r.heard}
 	case strings.Contains(r.why, "led from host"):
