@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/format/megatron"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/state/layout"
 )
@@ -175,7 +176,7 @@ func (s *sourceFlags) openOneOf(path string) (*checkpoint.Checkpoint, error) {
 		err = s.model.applyNames(c)
 	}
 	if s.noValues {
-		c.Values = nil
+		s.model.toldHeads, c.Values = megatron.KVHeads(c.Checkpoint), nil
 	}
 	if err != nil {
 		c.Close()

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/spf13/pflag"
@@ -22,6 +23,9 @@ type modelFlags struct {
 	read   *hf.Config // the content of the file config; nil = not read
 	behind int        // number of tensors that are of no model, and were left out
 	named  bool       // whether names were given to tensors of a checkpoint
+	// toldHeads are the heads of k and v by the arguments of a checkpoint whose values are left
+	// out; 0 = none are, or nothing tells.
+	toldHeads int
 }
 
 // addTo defines the flags.
@@ -105,7 +109,7 @@ func (m *modelFlags) kvHeadCount(c *checkpoint.Checkpoint) (int, error) {
 	}
 	n := config.KVHeads
 	if n == 0 {
-		n = megatron.KVHeads(c.Checkpoint)
+		n = cmp.Or(megatron.KVHeads(c.Checkpoint), m.toldHeads)
 	}
 	if n == 0 {
 		return 0, cli.Usagef("megatron-core interleaves heads of q, k and v, and the checkpoint " +
