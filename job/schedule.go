@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/spelling"
+	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // What a spec says to a pool, which shares hosts among jobs. A job that has hosts for itself
@@ -165,10 +167,18 @@ func (s Spec) checkSchedule() error {
 		return &Error{"schedule", fmt.Sprintf("sizes: none of %v is between the least number of "+
 			"workers, %d, and the largest, %d", c.Sizes, least, last)}
 	}
-	for n := range c.Meshes {
+	for _, n := range slices.Sorted(maps.Keys(c.Meshes)) {
 		if n < 1 || n > MaxWorkers || len(c.Sizes) > 0 && !slices.Contains(c.Sizes, n) {
 			return &Error{"schedule", fmt.Sprintf("meshes: %d is not a number of workers that the "+
 				"job can have", n)}
+		}
+		mesh, err := layout.ParseMesh(c.Meshes[n])
+		if err == nil && c.Meshes[n] != "" && mesh.Ranks() != n {
+			err = fmt.Errorf("mesh %s is for %s, and stands at %d", c.Meshes[n],
+				plural.Of(mesh.Ranks(), "worker"), n)
+		}
+		if err != nil {
+			return &Error{"schedule", "meshes: " + err.Error()}
 		}
 	}
 	return nil

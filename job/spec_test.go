@@ -197,6 +197,10 @@ func TestValidate(t *testing.T) {
 		"sizes beyond":  {withSchedule(job.Schedule{Sizes: []int{2, 4}}), "schedule"},
 		"mesh beyond": {withSchedule(job.Schedule{Sizes: []int{1},
 			Meshes: map[int]string{2: "dp=2"}}), "schedule"},
+		"no mesh": {withSchedule(job.Schedule{
+			Meshes: map[int]string{2: "banana"}}), "schedule"},
+		"mesh of others": {withSchedule(job.Schedule{
+			Meshes: map[int]string{2: "dp=8"}}), "schedule"},
 		"growth and spares": {func(s *job.Spec) { s.Grow, s.Spares = true, 1 }, "grow"},
 		"growth and money": {func(s *job.Spec) {
 			s.Grow, s.Budget, s.Price, s.Auto, s.Max = true, 1, 1, job.AutoAct, 2

@@ -5,16 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/pool"
-	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // What the machine of a pool must know of a job, made from the request of a tool, on the goroutine
@@ -48,9 +44,6 @@ func (q *Request) submission() (pool.Submission, error) {
 		Asked: spec.Workers}
 	if c := spec.Schedule; c != nil {
 		after, err := c.DeadlineAfter()
-		if err == nil {
-			err = checkMeshes(c.Meshes)
-		}
 		if err != nil {
 			return pool.Submission{}, err
 		}
@@ -61,22 +54,6 @@ func (q *Request) submission() (pool.Submission, error) {
 		}
 	}
 	return s, nil
-}
-
-// checkMeshes returns an Error for the meshes of a schedule, by numbers of workers, of which one is
-// none, or is not for as many; nil otherwise.
-func checkMeshes(meshes map[int]string) error {
-	for _, n := range slices.Sorted(maps.Keys(meshes)) {
-		mesh, err := layout.ParseMesh(meshes[n])
-		if err == nil && meshes[n] != "" && mesh.Ranks() != n {
-			err = fmt.Errorf("mesh %s is for %s, and stands at %d", meshes[n],
-				plural.Of(mesh.Ranks(), "worker"), n)
-		}
-		if err != nil {
-			return &job.Error{Key: "schedule", Msg: "meshes: " + err.Error()}
-		}
-	}
-	return nil
 }
 
 // kind returns a short text that is the same for commands that differ only in a seed, by which the
