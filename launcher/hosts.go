@@ -102,9 +102,10 @@ func (l *launcher) handleMessage(from string, m *message) {
 	case m.Offer != nil:
 		l.acceptOffer(from, *m.Offer)
 	case m.Leaving != nil:
-		if err := l.agent.Drain(from, from); errors.Is(err, head.ErrNotHead) {
+		err, gone := l.agent.Drain(from, from), new(member.UnknownHostError)
+		if errors.Is(err, head.ErrNotHead) {
 			l.retryLater(func() { l.handleMessage(from, m) })
-		} else if err != nil {
+		} else if err != nil && !errors.As(err, &gone) { // else it has left, as it wished
 			l.console.Note(fmt.Sprintf(
 				"host %s asks to leave (%s), but its workers cannot be released: %v", from,
 				m.Leaving.Why, err))

@@ -195,13 +195,19 @@ func (e *AloneError) Error() string {
 		"the job has no host but %s to go on with; add one, or end the job with shoal stop", e.Host)
 }
 
+// UnknownHostError says why a host is not left: it is none of the job, or none any more.
+type UnknownHostError struct{ Host string }
+
+// Error says which host it is.
+func (e *UnknownHostError) Error() string { return e.Host + " is no host of the job" }
+
 // CheckDrain returns why a host cannot be left; nil where it can.
 func (m *Machine) CheckDrain(name string) error {
 	switch h := m.findHost(name); {
 	case m.over:
 		return errors.New("the job is over")
 	case h == nil:
-		return fmt.Errorf("%s is no host of the job", name)
+		return &UnknownHostError{name}
 	case !m.isLeft(h) && !slices.ContainsFunc(m.hosts, func(h *Host) bool {
 		return !m.isLeft(h) && h.Name != name
 	}):
