@@ -35,6 +35,9 @@ func (o *options) checkPolicies(cmd *cobra.Command) error {
 	}
 	inPython := false
 	for i, path := range o.policy {
+		if path == "" {
+			return cli.Usagef("--policy is empty: name the file of a policy, or leave it out")
+		}
 		if slices.Contains(o.policy[:i], path) {
 			return cli.Usagef("--policy %s is given twice: leave one out", path)
 		}
