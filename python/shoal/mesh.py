@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Dict, List, Optional
 
+from ._runtime.arguments import as_integer
 from ._runtime.axes import Axis, parse_axes
 from .group import Group
 from .world import World
@@ -70,6 +71,7 @@ class Mesh:
         `spread(k,n,contiguous)` in a layout has them, which refuses shares that are not `count` in
         all, and chunks. An axis that is not named has one position, with all of them.
         """
+        count = as_integer("count", count, 0, "how many things are dealt, an integer from 0 on")
         found = self._find(axis)
         if found is None:
             return range(count)

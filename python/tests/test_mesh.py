@@ -85,6 +85,9 @@ def test_what_a_mesh_says_of_a_rank():
     with shoal.join() as job:
         mesh = job.mesh("dp=1(7),pp=1(micro=4;ahead=3;chunks=2)")
         assert (mesh.micro, mesh.ahead, mesh.chunks("pp"), mesh.chunks("dp")) == (4, 3, 2, 1)
+        for count, kind in ((-3, ValueError), (2.5, TypeError), ("9", TypeError)):
+            with pytest.raises(kind, match="count=.*: how many things are dealt, an integer from"):
+                mesh.part("dp", count)
         assert mesh.part("dp", 10) == mesh.part("pp", 10) == mesh.part("tp", 10) == range(10)
         plain = job.mesh("pp=1")
         assert (plain.micro, plain.ahead) == (None, None)

@@ -176,7 +176,7 @@ def test_handles_groups_and_the_rest(job):
         (lambda j, x: j.steps(10, 2, seed="x"), TypeError, "seed='x': what the order"),
         (lambda j, x: j.steps(10, 2, epochs=1.5), TypeError, "epochs=1.5: how many epochs"),
         (lambda j, x: j.steps(10, 2, steps="x"), TypeError, "steps='x': how many steps"),
-        (lambda j, x: j.steps(10, 2, steps=-1), ValueError, "steps=-1: how many steps"),
+        (lambda j, x: j.steps(10, 2, steps=-1), ValueError, "steps=-1: .*from 0 on, or"),
         (
             lambda j, x: shoal.train(
                 3, layout={}, catalogue=[], mesh="dp=1", samples=1, batch=1

@@ -36,19 +36,25 @@ class End:
         self.each_loop_is_epoch = epochs is steps is statistical is None  # each loop is one epoch
         if epochs is not None:
             epochs = as_integer(
-                "epochs", epochs, 0, "how many epochs the whole training has, an integer, or None"
+                "epochs",
+                epochs,
+                0,
+                "how many epochs the whole training has, an integer from 0 on, or None",
             )
         if steps is not None:
             steps = as_integer(
-                "steps", steps, 0, "how many steps the whole training has, an integer, or None"
+                "steps",
+                steps,
+                0,
+                "how many steps the whole training has, an integer from 0 on, or None",
             )
         if statistical is not None:
             statistical = as_integer(
                 "statistical_epochs",
                 statistical,
                 0,
-                "how many epochs of the stated batch the whole training is worth, an integer, or"
-                " None",
+                "how many epochs of the stated batch the whole training is worth, an integer from"
+                " 0 on, or None",
             )
         self.epochs = 1 if self.each_loop_is_epoch else epochs
         self.steps = steps
