@@ -141,7 +141,7 @@ func (f Folder) cleanUpOne(left *staging) error {
 			return nil
 		case removed:
 			f.Log(fmt.Sprintf("checkpoint of step %d in %s is abandoned: a worker was lost "+
-				"while it was written, or ended; the ones before it are there", left.Step, f.Root))
+				"while it was written, or ended; the ones before it stay", left.Step, f.Root))
 			return nil
 		}
 	}

@@ -97,7 +97,7 @@ func (p *Part) Write() bool {
 				"on: %v; it is sealed when the next one begins", where, err))
 		} else {
 			p.Folder.Log(fmt.Sprintf(
-				"%s is abandoned, and training goes on: %v; the ones before it are there%s", where,
+				"%s is abandoned, and training goes on: %v; the ones before it stay%s", where,
 				err, fullDiskHint(err)))
 		}
 	case sealed:

@@ -41,7 +41,9 @@ func TestAWorkerThatIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Write()
-	if !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned, and training goes on") {
+	// There are none before it, which stay.
+	if !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned, and training goes on") ||
+		!strings.Contains(l.String(), "; the ones before it stay") {
 		t.Error(&l)
 	}
 }

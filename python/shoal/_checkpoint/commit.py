@@ -305,7 +305,7 @@ def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
             left.abandon()
             log_line(
                 f"checkpoint of step {left.step} in {root} is abandoned: a worker was lost while it"
-                " was written; the ones before it are there"
+                " was written; the ones before it stay"
             )
     for name in _list_names(root):
         if name.startswith(".old-"):

@@ -276,5 +276,5 @@ def _write_shard(shard: Shard) -> None:
         )
         log_line(
             f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and training"
-            f" goes on: {err}; the ones before it are there{room}"
+            f" goes on: {err}; the ones before it stay{room}"
         )
