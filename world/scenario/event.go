@@ -121,7 +121,21 @@ func (p *parser) whyRefused(next setting.Setting) error {
 		return fmt.Errorf("the lines hosts and data come before those that set a size or a batch")
 	}
 	now := setting.Setting{}.WithStated(p.batch, p.Job.Levers)
-	return p.Job.Levers.CheckChange(now, next.WithStated(p.batch, p.Job.Levers))
+	err := p.Job.Levers.CheckChange(now, next.WithStated(p.batch, p.Job.Levers))
+	switch l := &p.Job.Levers; { // in words of a scenario, where those of a program open nothing
+	case err == nil:
+		return nil
+	case next.Batch > 0 && !l.Batch.IsOpen():
+		return fmt.Errorf("the batch is closed: a range in the line data opens it, such as " +
+			"range 32-1024")
+	case next.Size > 0 && !l.Size.IsOpen():
+		return fmt.Errorf("the size is closed: a range in the line hosts opens it, such as " +
+			"range 1-8")
+	case (next.Round > 0 || next.Sync != "") && l.Sync == "":
+		return fmt.Errorf("how workers synchronise is closed: round or sync in the line data " +
+			"opens it, such as round 8")
+	}
+	return err
 }
 
 // readHost reads the name of a host, such as h2, and returns its index.
