@@ -58,7 +58,7 @@ slot of its hosts (shoal run --grow) keeps a size that you give it, until --on a
 				return cli.Usagef("give a number of workers, or with --on one for each host")
 			}
 			if f.on != "" {
-				return f.runOn(cmd.Context(), cmd.OutOrStdout(), args[0])
+				return f.runOn(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0])
 			}
 			n, err := strconv.Atoi(args[1])
 			if err != nil || n < 1 || n > job.MaxWorkers {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,8 +35,9 @@ func parseSlots(text string) (map[string]int, error) {
 }
 
 // runOn asks a job for workers by host, and waits until it has them unless --no-wait is given. It
-// prints the changes of the job to out. ctx ends the waiting.
-func (f *resizeFlags) runOn(ctx context.Context, out io.Writer, name string) error {
+// prints the changes of the job to out, and to notes which hosts the job does not have. ctx ends
+// the waiting.
+func (f *resizeFlags) runOn(ctx context.Context, out, notes io.Writer, name string) error {
 	slots, err := parseSlots(f.on)
 	if err != nil {
 		return err
@@ -43,6 +45,13 @@ func (f *resizeFlags) runOn(ctx context.Context, out io.Writer, name string) err
 	j, err := findRunning(ctx, name)
 	if err != nil {
 		return err
+	}
+	for _, host := range slices.Sorted(maps.Keys(slots)) {
+		if len(j.Hosts) > 0 && !slices.Contains(j.Hosts, host) {
+			fmt.Fprintf(notes, "shoal: note: no host called %q belongs to job %s yet, so workers "+
+				"there wait until it joins; its hosts are %s\n", host, j.Name,
+				strings.Join(j.Hosts, ", "))
+		}
 	}
 	maps.DeleteFunc(slots, func(_ string, n int) bool { return n == 0 && len(slots) > 1 })
 	g := goal{job: j, what: "workers on " + f.on, noWait: f.noWait || f.on == "any", json: f.json}
