@@ -38,6 +38,13 @@ func TestMain(m *testing.M) {
 
 // runTestPolicy is a policy that doubles the batch, or does something wrong where how says so.
 func runTestPolicy(how string) {
+	switch {
+	case how == "child":
+		_ = syscall.Pause()
+	case strings.HasPrefix(how, "leaves a "):
+		leaveChild(how)
+		return
+	}
 	fmt.Println(map[string]string{
 		"newer":    `{"protocol":9,"name":"double","levers":["batch"]}`,
 		"nameless": `{"protocol":1,"name":"","levers":["batch"]}`,
@@ -45,7 +52,7 @@ func runTestPolicy(how string) {
 		"painter":  `{"protocol":1,"name":"paint","levers":["batch","colour"]}`,
 	}[how] + map[bool]string{true: `{"protocol":1,"name":"double","levers":["batch"]}`}[how ==
 		"good" || strings.HasPrefix(how, "then ")])
-	if how == "then is deaf" || how == "child" {
+	if how == "then is deaf" {
 		_ = syscall.Pause()
 	}
 	in := bufio.NewScanner(os.Stdin)
@@ -61,18 +68,6 @@ func runTestPolicy(how string) {
 			fmt.Printf(`{"tick":%d,"change":{"batch":256,"save":7,"size":3},`+
 				`"because":"asked %d times","state":%d}`+"\n", n, n, n)
 		case "then dies":
-			return
-		case "then leaves a child", "then leaves a session":
-			child := exec.Command(os.Args[0])
-			if how == "then leaves a session" {
-				child.Stdout, child.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Setsid: true}
-			}
-			child.Env = []string{behaviourVariable + "=child"}
-			if err := child.Start(); err != nil {
-				panic(err)
-			}
-			fmt.Printf(`{"tick":1,"change":null,"because":"none","state":%d}`+"\n",
-				child.Process.Pid)
 			return
 		case "then hangs":
 			_, _ = io.Copy(io.Discard, os.Stdin) // which nobody closes
@@ -90,6 +85,21 @@ func runTestPolicy(how string) {
 			fmt.Println(`{"tick":99,"change":null}`)
 		}
 	}
+}
+
+// leaveChild is a policy that has started a process, after whose number it is called, and that ends
+// when it is asked.
+func leaveChild(how string) {
+	child := exec.Command(os.Args[0])
+	if how == "leaves a session" {
+		child.Stdout, child.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Setsid: true}
+	}
+	child.Env = []string{behaviourVariable + "=child"}
+	if err := child.Start(); err != nil {
+		panic(err)
+	}
+	fmt.Printf(`{"protocol":1,"name":"child%d","levers":["batch"]}`+"\n", child.Process.Pid)
+	bufio.NewScanner(os.Stdin).Scan()
 }
 
 // startPolicy starts a policy that behaves in a way; the end of the test ends it.
@@ -231,7 +241,7 @@ func TestDeafProgramIsEnded(t *testing.T) {
 // What a program has started that ends by itself ends with it.
 func TestNoChildOfProgramStays(t *testing.T) {
 	for range 5 { // what is wrong here may go well by chance
-		p, err := startPolicy(t, "then leaves a child")
+		p, err := startPolicy(t, "leaves a child")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,19 +275,19 @@ func TestSessionOfProgramHoldsNobodyUp(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
-	p, err := startPolicy(t, "then leaves a session") // whose cleanup comes first, and waits
+	p, err := startPolicy(t, "leaves a session") // whose cleanup comes first, and waits
 	if err != nil {
 		t.Fatal(err)
 	}
 	pid = childOf(t, p)
 }
 
-// childOf asks a program that answers with the number of a process that it has started.
+// childOf has a program end which leaveChild is, and returns the number of the process that it has
+// started.
 func childOf(t *testing.T, p *policies.Program) int {
 	t.Helper()
-	var state []byte
-	untilAnswered(t, func() { _, state = p.Decide(observed, nil, nil) })
-	pid, err := strconv.Atoi(string(state))
+	_ = panicValue(func() { p.Decide(observed, nil, nil) })
+	pid, err := strconv.Atoi(strings.TrimPrefix(p.Name(), "child"))
 	if err != nil {
 		t.Fatal(err)
 	}
