@@ -73,7 +73,8 @@ func (f *storeFlags) isRemote() (bool, error) {
 	remote := strings.Contains(f.at, "://")
 	_, port, err := net.SplitHostPort(f.at)
 	switch {
-	case remote && !strings.HasPrefix(f.at, "nats://") && !strings.HasPrefix(f.at, "tls://"):
+	case remote && (!strings.HasPrefix(f.at, "nats://") && !strings.HasPrefix(f.at, "tls://") ||
+		strings.HasSuffix(f.at, "://")):
 		return false, cli.Usagef("--store %s: the store is NATS: write nats://HOST:4222 or "+
 			"tls://HOST:4222, or a folder", f.at)
 	case !remote && err == nil && port != "" && !strings.Contains(f.at, "/"):

@@ -13,6 +13,7 @@ import (
 func TestStoreFlags(t *testing.T) {
 	for at, want := range map[string]string{
 		"db:4222":        "write nats://db:4222 for servers, ./db:4222 for a folder",
+		"nats://":        "write nats://HOST:4222 or tls://HOST:4222, or a folder",
 		"http://db:4222": "write nats://HOST:4222 or tls://HOST:4222, or a folder",
 		"record":         "",
 		"./db:4222/x":    "",
