@@ -22,7 +22,7 @@ from typing import (
 from ._checkpoint.mesh_state import MeshState
 from ._live import packing
 from ._live.epochs import End
-from ._runtime.arguments import wrong_type
+from ._runtime.arguments import as_catalogue, wrong_type
 from ._runtime.backend import Call
 from ._runtime.log import format_count, log_line
 from ._runtime.protocol import KINDS, STEP
@@ -130,7 +130,7 @@ def train(
         raise wrong_type("mesh", mesh, "a text with the degree of each axis, as 'dp=2,tp=2'")
     job = join()
     text = layout if isinstance(layout, str) else json.dumps(layout)
-    live = _LiveModel(job, build, text, packing.listed_tensors(catalogue), mesh)
+    live = _LiveModel(job, build, text, as_catalogue(catalogue), mesh)
     live.declare_layout()
     progress = job.place(samples, batch, seed, shuffle)
     progress.meshed = True  # checkpoints are made below, where the mesh is known

@@ -19,6 +19,7 @@ import functools
 import json
 import math
 import os
+import reprlib
 import shutil
 import sys
 from typing import (
@@ -41,6 +42,7 @@ from ._checkpoint.parts import Part, TensorReader, parts_of_rank, run_shoal, wri
 from ._checkpoint.placements import dtensor_placement, local_part
 from ._checkpoint.shards import TensorInfo
 from ._checkpoint.shards import catalogue as tensor_infos
+from ._runtime.arguments import as_catalogue, wrong_type
 from ._runtime.axes import parse_axes
 from ._runtime.tensor import is_torch
 from ._runtime.tree import Item, flatten
@@ -159,7 +161,10 @@ def _describe_state(
     """The state that the workers have together. All of them call this, wait for each other, and
     compare theirs. `all_succeed` is `_all_succeed` for this job and operation. Changes no array.
     """
-    leaves = all_succeed(lambda: _named_leaves(state))
+    if not isinstance(state, Mapping):
+        raise wrong_type("state", state, "a mapping of names to arrays")
+    leaves = list(values.leaves("", state))
+    all_succeed(lambda: _check_names(leaves))
     wanted = [leaf for leaf in leaves if not values.is_array(leaf.value)]
     tensors = all_succeed(
         lambda: {
@@ -189,15 +194,15 @@ def _describe_state(
             *_unique(rule for one in everyone for rule in one["rules"]),
             *given.get("rules", [{"match": "**"}]),
         ]
-        whole = (
-            catalogue
-            if catalogue is not None
-            else _unique(tensor for one in everyone for tensor in one["tensors"])
-        )
+        if catalogue is not None:
+            whole = as_catalogue(catalogue)
+        else:
+            whole = _unique(tensor for one in everyone for tensor in one["tensors"])
+            _check_alike(whole)
         spec = {"shoal": "layout/1", **given, "mesh": said["mesh"], "rules": rules}
         merged = values.merge_plans(one["values"] for one in everyone)
         text = json.dumps(
-            {"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": bool(merged)},
+            {"shoal": "ranks/1", "spec": spec, "tensors": whole, "values": bool(merged)},
             indent=1,
         ).encode()
         local = _LocalState(text, parts_of_rank(text, job.rank), tensors, merged, wanted)
@@ -207,22 +212,42 @@ def _describe_state(
     return all_succeed(merge)  # type: ignore[no-any-return]
 
 
-def _named_leaves(state: Mapping[str, Any]) -> List[values.Leaf]:
-    """The arrays and values of a state. Raises TypeError for what is no state, and ValueError where
-    two of them have one name, of which one would be lost.
-    """
-    if not isinstance(state, (Mapping, list, tuple)):
-        raise TypeError(f"state is a {type(state).__name__}: give names with their arrays")
-    leaves = list(values.leaves("", state))
+def _check_names(leaves: Sequence[values.Leaf]) -> None:
+    """Raise ValueError where two leaves have one name, of which only one would be kept."""
     names = set()
     for leaf in leaves:
         if leaf.name in names:
             raise ValueError(
-                f"two parts of the state are called {leaf.name}, which is their keys, joined by"
-                " dots: give one of them another key"
+                f"the state has {leaf.name} twice, since keys are joined by dots: rename one"
             )
         names.add(leaf.name)
-    return leaves
+
+
+def _check_alike(whole: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError where workers have another shape or type of one array."""
+    known: Dict[str, Mapping[str, Any]] = {}
+    for tensor in whole:
+        other = known.setdefault(tensor["name"], tensor)
+        if other is not tensor:
+            raise ValueError(
+                f"tensor {tensor['name']} is {other['dtype']} {other['shape']} on one worker and"
+                f" {tensor['dtype']} {tensor['shape']} on another: an array is whole and alike on"
+                " all workers, unless layout says where it lies and catalogue lists it"
+            )
+
+
+def _parse_layout(layout: Optional[Layout]) -> Dict[str, Any]:
+    """The spec in an argument layout; {} for None. Raises TypeError and ValueError for what is
+    none.
+    """
+    what = "a spec of docs/formats/layout.md, as JSON or a mapping"
+    try:
+        spec = json.loads(layout) if isinstance(layout, str) else layout
+    except ValueError as e:
+        raise ValueError(f"layout={reprlib.repr(layout)}: {what}: {e}") from None
+    if spec is not None and not isinstance(spec, Mapping):
+        raise wrong_type("layout", layout, what)
+    return dict(spec or {})
 
 
 def _known_layout(
@@ -231,10 +256,7 @@ def _known_layout(
     """The layout as far as this worker knows it: the mesh, the rules of its DTensors, and the whole
     tensors of its arrays.
     """
-    try:
-        spec = dict(json.loads(layout if isinstance(layout, str) else json.dumps(layout or {})))
-    except ValueError as err:
-        raise ValueError(f"layout is no JSON: {err}") from None
+    spec = _parse_layout(layout)
     axes = str(mesh) if mesh is not None else str(spec.get("mesh", ""))
     rules, whole = [], []
     for name, tensor in tensors.items():
@@ -310,7 +332,8 @@ def _check_layout(local: _LocalState) -> None:
     missing = [name for name, part in listed.items() if min(part.shape, default=1)]
     if missing:
         raise ValueError(
-            f"tensor {missing[0]} is by the layout on this worker, and the state does not have it"
+            f"tensor {missing[0]} is by the layout on this worker, and the state does not have it:"
+            " without a rule for it all workers have it"
         )
 
 

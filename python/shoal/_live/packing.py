@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import json
-import operator
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from .._runtime.arguments import wrong_type
 from .._runtime.protocol import DTYPES
 from .._runtime.tensor import Tensor, array_like, describe
 from ..errors import ShoalError
@@ -73,23 +71,6 @@ def tensor_list(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
             {"name": name, "dtype": _SHORT[tensor.dtype.name], "shape": list(tensor.shape)}
         )
     return found
-
-
-def listed_tensors(catalogue: Any) -> List[Dict[str, Any]]:
-    """The tensors of a catalogue as a statement lists them: shapes are lists of int. Raises
-    TypeError for what is no list of mappings, and for a shape that is none of integers.
-    """
-    what = 'a list of tensors as {"name": "up", "dtype": "f32", "shape": [8, 4]}'
-    try:
-        listed = [dict(tensor) for tensor in catalogue]
-    except (TypeError, ValueError):
-        raise wrong_type("catalogue", catalogue, what) from None
-    for tensor in listed:
-        try:
-            tensor["shape"] = [operator.index(n) for n in tensor["shape"]]
-        except (TypeError, KeyError):
-            raise wrong_type("catalogue", tensor, what) from None
-    return listed
 
 
 def layout_statement(

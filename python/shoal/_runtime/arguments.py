@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 import reprlib
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 
 def as_integer(name: str, value: Any, least: int, what: str, most: Optional[int] = None) -> int:
@@ -48,6 +48,23 @@ def as_batch_range(value: Any, batch: int, name: str, most: int) -> Optional[Tup
             f" begins: give {what}"
         )
     return low, high
+
+
+def as_catalogue(value: Any) -> List[Dict[str, Any]]:
+    """The value of an argument catalogue as a list of dicts, whose shapes are lists of int. Raises
+    TypeError for what is no list of mappings, and for a shape that is none of integers.
+    """
+    what = 'a list of tensors as {"name": "up", "dtype": "f32", "shape": [8, 4]}'
+    try:
+        listed = [dict(tensor) for tensor in value]
+    except (TypeError, ValueError):
+        raise wrong_type("catalogue", value, what) from None
+    for tensor in listed:
+        try:
+            tensor["shape"] = [operator.index(n) for n in tensor["shape"]]
+        except (TypeError, KeyError):
+            raise wrong_type("catalogue", tensor, what) from None
+    return listed
 
 
 def wrong_type(name: str, value: Any, what: str) -> TypeError:
