@@ -3,6 +3,7 @@
 package durable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,22 +29,30 @@ func write(path string, text []byte, mode os.FileMode) error {
 		return fmt.Errorf("%s is no regular file; name another one to write", path)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	var where *fs.PathError
-	if errors.As(err, &where) {
-		where.Path = path // which the caller knows
-	}
 	if err != nil {
-		return err
+		return errorOf(path, err)
 	}
 	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
+	for _, step := range []func() error{func() error { return f.Chmod(mode) }, f.Sync} {
+		if err == nil {
+			err = step()
+		}
+	}
+	if err = cmp.Or(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(errorOf(path, err), os.Remove(f.Name()))
 	}
 	return nil
+}
+
+// errorOf has an error name a file by the path that the caller of write knows, and returns it.
+func errorOf(path string, err error) error {
+	if where := (*fs.PathError)(nil); errors.As(err, &where) {
+		where.Path = path
+	}
+	return err
 }
 
 // Sync waits until a file, or the list of a folder, is on the disk.
