@@ -186,9 +186,17 @@ func (f *flags) validate(traceFile string, answerIn bool) error {
 	case f.load == 0:
 		return cli.Usagef("--load=0: nobody would arrive; 1 is as in the trace")
 	}
-	for _, n := range f.gpus {
+	for i, n := range f.gpus {
 		if n < 1 || n > 1<<20 {
 			return cli.Usagef("--gpus=%d: it is from 1 to %d", n, 1<<20)
+		}
+		if slices.Contains(f.gpus[:i], n) {
+			return cli.Usagef("--gpus %d is given twice: leave one out", n)
+		}
+	}
+	for i, name := range f.policies {
+		if slices.Contains(f.policies[:i], name) {
+			return cli.Usagef("--policy %s is given twice: leave one out", name)
 		}
 	}
 	same := f.checkOutputs(traceFile)
