@@ -18,7 +18,8 @@ import (
 // TokenLife is how long hosts may join with the token that shoal run writes.
 const TokenLife = 24 * time.Hour
 
-// CheckToken fails where WriteToken could write no file at path.
+// CheckToken fails where WriteToken could write no file at path, or would replace one that holds
+// something else than a token.
 func CheckToken(path string) error {
 	switch there, err := os.Lstat(path); {
 	case path == "-":
@@ -27,8 +28,24 @@ func CheckToken(path string) error {
 		return Usagef("--token-file %s is a folder: name a file in it", path)
 	case err == nil && !there.Mode().IsRegular():
 		return Usagef("--token-file %s is no regular file: name another one", path)
+	case err == nil && there.Size() > 0 && !holdsToken(path):
+		return Usagef("--token-file %s is there, and holds no token: name another file", path)
 	}
 	return CheckNewFolder("--token-file", filepath.Dir(path))
+}
+
+// holdsToken reports whether a file begins as all tokens do, of whichever version; so it does where
+// nobody may read it.
+func holdsToken(path string) bool {
+	const begin = "shoal"
+	file, err := os.Open(path)
+	if err != nil {
+		return true
+	}
+	defer file.Close()
+	text := make([]byte, len(begin))
+	_, err = io.ReadFull(file, text)
+	return err == nil && string(text) == begin
 }
 
 // WriteToken writes a token to a file that only its owner can read, as durable.WriteSecret does.

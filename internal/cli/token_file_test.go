@@ -11,7 +11,7 @@ import (
 // TestWriteToken writes a token twice, into a folder that is made, and reads it.
 func TestWriteToken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "token")
-	for _, token := range []string{"first", "second"} {
+	for _, token := range []string{"shoal1.first", "shoal1.second"} {
 		if err := CheckToken(path); err != nil {
 			t.Fatal(err)
 		}

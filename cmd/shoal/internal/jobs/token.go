@@ -39,6 +39,9 @@ also works for a job that was started with --hosts. Run it on the host that lead
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := cli.RefuseEmpty(cmd.Flags(), "token-file")
+			if err == nil && f.file != "" && f.file != "-" {
+				err = cli.CheckToken(f.file)
+			}
 			if err != nil {
 				return err
 			}
