@@ -275,6 +275,21 @@ def test_refusals(make, optimizer, said):
         make_step(make, optimizer, lambda i: (torch.ones(len(i), 4), None), lambda y, _: y.mean())
 
 
+def test_wrong_functions_are_named():
+    """A model is no function that gives modules, though it can be called, and what a schedule gives
+    is a number.
+    """
+    optimizer = torch.optim.SGD
+    with pytest.raises(TypeError, match="layers=Sequential.*: a function that gives modules"):
+        shoal.torch.chain(nn.Sequential(nn.Linear(4, 1)), loss=F.mse_loss, optimizer=optimizer)
+    chain = shoal.torch.chain(
+        lambda: [nn.Linear(4, 1)], loss=F.mse_loss, optimizer=optimizer, schedule=lambda n: "x"
+    )
+    data = torch.ones(4, 4), torch.ones(4, 1)
+    with pytest.raises(TypeError, match=r"schedule\(0\)='x': a number"):
+        list(chain.train(samples=4, fetch=lambda indices: data, batch=4, steps=1))
+
+
 def make_step(make, optimizer, fetch, loss):
     """Make two steps of a chain in this process."""
     layers = Layers(make, optimizer)

@@ -68,7 +68,7 @@ def as_catalogue(value: Any) -> List[Dict[str, Any]]:
 
 
 def wrong_type(name: str, value: Any, what: str) -> TypeError:
-    """The TypeError for an argument of a wrong type, for the caller to raise. `what` says what is
-    wanted.
+    """The TypeError for an argument of a wrong type, for the caller to raise: one line. `what` says
+    what is wanted.
     """
-    return TypeError(f"{name}={reprlib.repr(value)}: {what}")
+    return TypeError(f"{name}={' '.join(reprlib.repr(value).split())}: {what}")

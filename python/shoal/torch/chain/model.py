@@ -32,6 +32,8 @@ class Chain:
         for name, given in (("layers", layers), ("loss", loss), ("optimizer", optimizer)):
             if not callable(given):
                 raise wrong_type(name, given, "a function")
+        if isinstance(layers, nn.Module):  # which is callable
+            raise wrong_type("layers", layers, "a function that gives modules, as lambda: model")
         if schedule is not None and not callable(schedule):
             raise wrong_type("schedule", schedule, "a function of the number of a step, or None")
         self.layers, self.loss, self.optimizer, self.schedule = layers, loss, optimizer, schedule

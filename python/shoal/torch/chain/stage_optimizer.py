@@ -7,6 +7,7 @@ from typing import Callable, Dict, Mapping, Optional
 import torch
 from torch import nn
 
+from shoal._runtime.arguments import wrong_type
 from shoal.errors import ShoalError
 
 from .layers import COUNT, Optimizers, StateEntry, state_name
@@ -74,7 +75,11 @@ class StageOptimizer:
             if count > 0:
                 self._bind()
             if self._schedule is not None:
-                factor = self._schedule(count)
+                given = self._schedule(count)
+                try:
+                    factor = float(given)
+                except (TypeError, ValueError):
+                    raise wrong_type(f"schedule({count})", given, "a number") from None
                 for group, rate in zip(self.optimizer.param_groups, self._rates):
                     group["lr"] = rate * factor
             self.optimizer.step()
