@@ -103,6 +103,10 @@ func (m *modelFlags) kvHeadCount(c *checkpoint.Checkpoint) (int, error) {
 	if m.read != nil && m.read.KVHeads > 0 {
 		return m.read.KVHeads, nil
 	}
+	if m.read != nil {
+		return 0, cli.Usagef("--config %s tells no number of heads (num_key_value_heads, or "+
+			"num_attention_heads): give another one, or --kv-heads", m.config)
+	}
 	config, err := c.Config()
 	if err != nil {
 		return 0, fmt.Errorf("%w; say with --kv-heads how many heads of k and v a layer has", err)
