@@ -294,6 +294,9 @@ def _use_wrongly():
         refuse(call)
     refuse(shoal.torch.zero, torch.nn.Linear(3, 2, device="meta"), optimizer.inner)
     refuse(shoal.torch.zero, torch.nn.Linear(3, 2), optimizer.inner)
+    refuse(shoal.torch.zero, net, torch.optim.SGD(net.parameters(), lr=1.0))
+    wrapped = shoal.torch.ddp(torch.nn.Linear(3, 2))
+    refuse(shoal.torch.zero, wrapped, torch.optim.SGD(wrapped.parameters(), lr=1.0))
     thawed = torch.nn.Linear(3, 2)
     thawed.bias.requires_grad_(False)
     optimizer = shoal.torch.zero(thawed, torch.optim.SGD(thawed.parameters(), lr=1.0))
@@ -447,6 +450,8 @@ def test_what_cannot_be_is_refused():
         "job.checkpoint writes it",
         "a parameter on meta",
         "a parameter of shape [2, 3] that is not in the model, so no other worker would get it",
+        "averaged already, by shoal.torch.ddp or another optimizer of shoal: shoal.torch.zero aver",
+        "averaged already, by shoal.torch.ddp or another optimizer of shoal: shoal.torch.zero aver",
         "a parameter is trained that was frozen",
     ]
     (said,) = world(1, _use_wrongly)

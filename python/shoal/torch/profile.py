@@ -30,6 +30,8 @@ from .chain.layers import Layers
 from .chain.measure import Bench, Measured
 from .chain.model import Chain
 
+_MOST_THREADS = 1024  # torch crashes where it cannot have as many as it is asked for
+
 
 class Refused(Exception):
     """Something is wrong with what the command line names; the text says what."""
@@ -269,8 +271,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if given.rounds < 5:
         parser.error(f"--rounds {given.rounds}: quartiles need at least 5")
     if given.threads is not None:
-        if given.threads < 1:
-            parser.error(f"--threads {given.threads}: at least 1")
+        if not 1 <= given.threads <= _MOST_THREADS:
+            parser.error(f"--threads {given.threads}: from 1 to {_MOST_THREADS}")
         torch.set_num_threads(given.threads)
     try:
         _run(given)

@@ -14,7 +14,7 @@ import shoal
 from shoal._runtime.arguments import wrong_type
 from shoal._runtime.protocol import NO_GRADIENT
 
-from .. import registry
+from .. import averaged, registry
 from ..arena import empty
 from ..bucket import make_buckets
 from ..exchange import require_open_step
@@ -65,8 +65,9 @@ def zero(
     `lr_scaling`, as with shoal.torch.optimizer.
 
     Raises RuntimeError without a loader and for a model on a GPU, ValueError for a loader that
-    takes several averages a step and for an optimizer with parameters of something else than the
-    model, and TypeError for an optimizer whose state cannot be cut.
+    takes several averages a step, for an optimizer with parameters of something else than the
+    model, and for a model whose gradients are averaged already, and TypeError for an optimizer
+    whose state cannot be cut.
 
     After Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
     SC'20, section 5 (P_os and P_os+g).
@@ -101,12 +102,18 @@ def zero(
             f"the optimizer has a parameter of shape {list(strangers[0].shape)} that is not in the"
             " model, so no other worker would get it: give both the same model, with all of it"
         )
+    if any(p in averaged.by_ddp or p in averaged.by_optimizer for p in model.parameters()):
+        raise ValueError(
+            "the gradients of this model are averaged already, by shoal.torch.ddp or another"
+            " optimizer of shoal: shoal.torch.zero averages them itself, so leave the other out"
+        )
     for tensor in (*model.parameters(), *model.buffers()):
         wire = wire_to_move(tensor)
         job.broadcast(wire.data)
         if wire.back is not None:
             wire.back()
     sharded = Zero(job, model, opt, stage)
+    averaged.by_optimizer.update(p for p in model.parameters() if p.requires_grad)
     follow_batch(job, sharded, opt, lr_scaling)
     mark_registered(job, opt)
     register_state(job, "model", model)
