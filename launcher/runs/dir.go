@@ -28,6 +28,9 @@ import (
 // How the launcher of a run writes its files. The functions without a receiver read and make files,
 // but for metricsLine, which is pure.
 
+// advice is what people can do where no files can be made.
+const advice = "set XDG_STATE_HOME to a folder of yours, or give one to shoal run with --log-dir"
+
 // Root is where the directories of runs lie unless the user says otherwise:
 // XDG_STATE_HOME/shoal/runs.
 func Root() (string, error) {
@@ -36,8 +39,7 @@ func Root() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf(
-			"no place for the files of a run: %w; set XDG_STATE_HOME, or use --log-dir", err)
+		return "", fmt.Errorf("no place for the files of a run: %w; "+advice, err)
 	}
 	return filepath.Join(home, ".local", "state", "shoal", "runs"), nil
 }
@@ -70,7 +72,7 @@ type Dir struct {
 // taken. The trials of runs of that name whose launchers were killed get their ends.
 func New(parent, want string) (d *Dir, name string, err error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return nil, "", fmt.Errorf("a directory for the files of the run: %w; use --log-dir", err)
+		return nil, "", fmt.Errorf("a directory for the files of the run: %w; "+advice, err)
 	}
 	name = want
 	for i := 2; ; i++ {
@@ -82,7 +84,7 @@ func New(parent, want string) (d *Dir, name string, err error) {
 		name = want + "-" + strconv.Itoa(i)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("a directory for the files of the run: %w; use --log-dir", err)
+		return nil, "", fmt.Errorf("a directory for the files of the run: %w; "+advice, err)
 	}
 	path, err := filepath.Abs(filepath.Join(parent, name))
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -101,5 +102,9 @@ func TestRunsDir(t *testing.T) {
 		if got, err := Root(); err != nil || got != want {
 			t.Errorf("XDG_STATE_HOME=%q: %s, %v", state, got, err)
 		}
+	}
+	t.Setenv("HOME", "")
+	if _, err := Root(); err == nil || !strings.Contains(err.Error(), "; set XDG_STATE_HOME to a") {
+		t.Errorf("without a home: %v", err)
 	}
 }
