@@ -261,7 +261,7 @@ def sgd(parameters):
         (lambda: [nn.Linear(4, 4), Named()], sgd, r"layers\.1 \(Named\) gave a dict"),
         (lambda: [nn.Linear(4, 4), Mean()], sgd, r"layers\.1\.mean is a buffer that changes"),
         (lambda: [nn.Linear(4, 4), Replaced()], sgd, r"layers\.1\.mean is a buffer that changes"),
-        (lambda: [nn.Linear(4, 4)], closure, "closure"),
+        (lambda: [nn.Linear(4, 4)], closure, "LBFGS looks at the loss more than once a step"),
         (lambda: [nn.Linear(4, 4)], lambda p: Scheduled(p, 0.1), "Scheduled changes 'k'"),
         (lambda: [nn.Linear(4, 4)], lambda p: None, r"optimizer\(parameters\)=None"),
         (lambda: [], sgd, "gave no layers"),

@@ -315,7 +315,15 @@ def _state_after_a_step(
     name, before = type(optimizer).__name__, _hyperparameters(optimizer)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
+    try:
+        optimizer.step()
+    except TypeError as err:
+        if "closure" not in str(err):
+            raise
+        raise ShoalError(
+            f"{name} looks at the loss more than once a step, by step(closure), and a step of a"
+            " chain takes one look: use another optimizer"
+        ) from None
     after = _hyperparameters(optimizer)
     changed = [k for a, b in zip(before, after) for k in b if a.get(k) != b[k]]
     if changed:
