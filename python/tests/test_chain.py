@@ -279,7 +279,7 @@ def test_wrong_functions_are_named():
     """A model is no function that gives modules, though it can be called, and what a schedule gives
     is a number.
     """
-    optimizer = torch.optim.SGD
+    optimizer = sgd
     with pytest.raises(TypeError, match="layers=Sequential.*: a function that gives modules"):
         shoal.torch.chain(nn.Sequential(nn.Linear(4, 1)), loss=F.mse_loss, optimizer=optimizer)
     chain = shoal.torch.chain(
