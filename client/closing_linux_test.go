@@ -89,6 +89,32 @@ func TestCloseWhileOthersWait(t *testing.T) {
 	}
 }
 
+// Room that is left in a segment is not handed out when the segment is unmapped.
+func TestNoMemoryAfterClose(t *testing.T) {
+	j, _ := newSilentJob(t, 0)
+	j.mem.segment = func(n int) (*arena.Segment, uint32, error) {
+		if j.calls.closed.Load() {
+			return nil, 0, ErrClosed
+		}
+		s, err := arena.NewSegment("memory", int64(n))
+		return s, 1, err
+	}
+	staging, err := j.mem.borrowStaging(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.mem.returnStaging(staging)
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Empty[float32](j, 3); !errors.Is(err, ErrClosed) {
+		t.Errorf("Empty after Close: %v, want ErrClosed", err)
+	}
+	if _, err := j.mem.borrowStaging(1); !errors.Is(err, ErrClosed) {
+		t.Errorf("staging memory after Close: %v, want ErrClosed", err)
+	}
+}
+
 // A call for whose output there is no memory gives the staging memory of its input back.
 func TestCallWithoutMemoryKeepsNone(t *testing.T) {
 	j, _ := newSilentJob(t, 0)

@@ -190,8 +190,8 @@ func (m *memory) returnStaging(b []byte) {
 	m.staging[class] = append(m.staging[class], b)
 }
 
-// unmapAll unmaps all of the arena, and all shared results. Close calls it, after calls.stop, when
-// nothing uses them. It takes m.mu.
+// unmapAll unmaps all of the arena, and all shared results, and forgets the room that is left in
+// it. Close calls it, after calls.stop, when nothing uses them. It takes m.mu.
 func (m *memory) unmapAll() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,7 +202,7 @@ func (m *memory) unmapAll() (err error) {
 	for _, s := range m.maps {
 		err = errors.Join(err, s.s.Close())
 	}
-	m.maps = nil
+	m.maps, m.room, m.staging = nil, nil, [len(m.staging)][][]byte{}
 	return err
 }
 
