@@ -28,6 +28,9 @@ const (
 // sizesOfChange returns the members before a change of their number and those behind it; 0 = it
 // does not change, or nothing was said of it.
 func sizesOfChange(c setting.Change) (list [2]int) {
+	if !c.HasPart("size") {
+		return list
+	}
 	for i, text := range []string{c.From, c.To} {
 		list[i], _ = strconv.Atoi(setting.PartOf(text, "size"))
 	}

@@ -152,6 +152,9 @@ func whyOfRounds(c setting.Change, throughput, efficiency float64) string {
 // batchesOfChange returns the batch before the change and the one behind it; 0 = it does not
 // change.
 func batchesOfChange(c setting.Change) (list [2]uint64) {
+	if !c.HasPart("batch") {
+		return list
+	}
 	for i, text := range []string{c.From, c.To} {
 		list[i], _ = strconv.ParseUint(setting.PartOf(text, "batch"), 10, 64)
 	}

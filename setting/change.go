@@ -103,11 +103,11 @@ func (s Setting) Diff(o Setting) (before, after string) {
 }
 
 // DiffRequested returns what Diff does, where next is WithRequested by a person. A part that
-// policies may change again is in after with Auto as its value, and one that stays as it is, and
-// that policies may change no more, is in both.
+// policies may change again is in after with Auto as its value. Where nothing else differs, one
+// that they may change no more, and that stays as it is, is in both.
 func (s Setting) DiffRequested(next Setting) (before, after string) {
 	now, then := s.String(), next.String()
-	var a, b []string
+	var a, b, kept []string
 	for _, name := range names {
 		from, to := PartOf(now, name), PartOf(then, name)
 		_, was := s.People[name]
@@ -115,7 +115,10 @@ func (s Setting) DiffRequested(next Setting) (before, after string) {
 		switch {
 		case was && !is:
 			to = Auto
-		case from == to && (was || !is):
+		case from == to && is && !was:
+			kept = append(kept, name+"="+to)
+			continue
+		case from == to:
 			continue
 		}
 		if from != "" {
@@ -125,12 +128,25 @@ func (s Setting) DiffRequested(next Setting) (before, after string) {
 			b = append(b, name+"="+to)
 		}
 	}
+	if len(a)+len(b) == 0 {
+		a, b = kept, kept
+	}
 	return strings.Join(a, ","), strings.Join(b, ",")
 }
 
-// Parts returns the names of the parts of the setting that the change has changed, in the order of
-// the text form.
+// Parts returns the names of the parts of the setting whose values the change has changed, in the
+// order of the text form.
 func (c Change) Parts() (list []string) {
+	for _, name := range c.named() {
+		if to := PartOf(c.To, name); to != Auto && to != PartOf(c.From, name) {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// named returns the names of the parts in the texts of the change.
+func (c Change) named() (list []string) {
 	for _, name := range append(slices.Clip(names), "route") {
 		if slices.ContainsFunc(strings.Split(c.From+","+c.To, ","), func(word string) bool {
 			return strings.HasPrefix(word, name+"=")
@@ -149,14 +165,10 @@ func (c Change) HasPart(name string) bool { return slices.Contains(c.Parts(), na
 // which changes nothing of how fast a job is, and that of a person which only changes what policies
 // may change.
 func (c Change) IsAtOnce() bool {
-	parts := c.Parts()
 	if c.Policy != "" {
-		return slices.Equal(parts, []string{"rate"})
+		return slices.Equal(c.Parts(), []string{"rate"})
 	}
-	return len(parts) > 0 && !slices.ContainsFunc(parts, func(name string) bool {
-		to := PartOf(c.To, name)
-		return to != Auto && to != PartOf(c.From, name)
-	})
+	return len(c.named()) > 0 && len(c.Parts()) == 0
 }
 
 // IsRequest reports whether a person has asked for the change, and it is no end of one.
@@ -170,24 +182,30 @@ const TheWorkers = "the workers"
 // EnteredBy returns the setting, to which a job goes from another one by a change, with what that
 // brings beside the parts: the number, and which parts people have set.
 func (s Setting) EnteredBy(c Change, from Setting) Setting {
+	asked := s.People
 	s.Number, s.People = max(c.Number, from.Number), from.People
 	if !c.IsRequest() {
 		return s
 	}
-	s.People = map[string]uint64{}
-	maps.Copy(s.People, from.People)
-	for _, part := range c.Parts() {
-		if s.People[part] = c.Number; PartOf(c.To, part) == Auto {
-			delete(s.People, part)
+	people := map[string]uint64{}
+	maps.Copy(people, from.People)
+	for _, name := range names {
+		_, is := asked[name]
+		if _, was := people[name]; is && !was || c.HasPart(name) {
+			people[name] = c.Number
+		}
+		if PartOf(c.To, name) == Auto {
+			delete(people, name)
 		}
 	}
+	s.People = people
 	return s
 }
 
 // Undo returns the setting before the change, where s is the one behind it. An error says that the
 // texts of the change are none of settings.
 func (c Change) Undo(s Setting) (Setting, error) {
-	for _, name := range c.Parts() {
+	for _, name := range c.named() {
 		switch name {
 		case "batch":
 			s.Batch = 0

@@ -465,6 +465,9 @@ func TestPeople(t *testing.T) {
 			"round 8 -> 4, save 9 -> auto"},
 		{"batch=auto,rate=1.5", "batch=64", "batch=auto", map[string]uint64{"rate": 2, "save": 3},
 			true, "batch 64 -> auto"},
+		{"save=5,round=8", "save=9", "save=5",
+			map[string]uint64{"batch": 2, "rate": 2, "save": 5, "round": 5}, false,
+			"save 9 -> 5"},
 		{"sync=auto", "", "", map[string]uint64{"batch": 2, "rate": 2, "save": 3}, false, ""},
 	} {
 		next, err := had.WithRequested(x.text)

@@ -97,7 +97,7 @@ func (c Change) IsNews() bool {
 // DiffText says what the change changes, such as "batch 128 -> 256".
 func (c Change) DiffText() string {
 	var list []string
-	for _, name := range c.Parts() {
+	for _, name := range c.named() {
 		from, to := PartOf(c.From, name), PartOf(c.To, name)
 		if name == "shares" {
 			from, to = cmp.Or(from, "equal"), cmp.Or(to, "equal")
