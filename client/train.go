@@ -65,11 +65,11 @@ type Trainer struct {
 	weight      float64       // number of samples that count; 0 = this worker has no part
 	joined      int           // number of new members, which wait for the state
 	begun       bool          // whether Next was called
-	committed   bool          // whether the step that Next began was committed
+	open        bool          // whether Next has given out a step that is not committed
 	released    bool          // whether this worker is no member any more
 	stopped     int           // number of members when the job was stopped; 0 = it was not
 	parks       bool          // whether the job is to be parked before the next step
-	stepBegan   time.Time     // when Next gave out the step
+	stepBegan   time.Time     // when Next gave out the step; zero = it has given out none
 	err         error         // what ended the loop before its time; nil = nothing
 }
 
@@ -156,7 +156,7 @@ func (t *Trainer) Next(ctx context.Context) bool {
 		return false
 	}
 	t.setSamples()
-	t.stepBegan = time.Now()
+	t.stepBegan, t.open = time.Now(), true
 	return true
 }
 
@@ -215,11 +215,10 @@ func (t *Trainer) prepareStep(ctx context.Context) error {
 			return t.resumeOrBegin(ctx)
 		}
 		return nil
-	case !t.committed:
+	case t.open:
 		return fmt.Errorf("client: the step was not committed: call Commit with the gradient in " +
 			"every turn of the loop")
 	}
-	t.committed = false
 	if t.joined > 0 && !t.released {
 		return t.giveState(ctx)
 	}
@@ -277,10 +276,10 @@ func (t *Trainer) Released() bool { return t.released }
 // Err returns what ended the loop before its time; nil otherwise.
 func (t *Trainer) Err() error { return t.err }
 
-// errCommitted is of a second Commit in a step, which would count as a step of samples that nobody
-// has trained on.
-var errCommitted = errors.New("client: the step is committed already: give the whole gradient to " +
-	"one Commit, before which AllReduce with More takes parts of it")
+// errNoStep is of a Commit outside of a step, such as a second one in it, which would count as a
+// step of samples that nobody has trained on.
+var errNoStep = errors.New("client: there is no step to commit: call Commit once for each Next " +
+	"that returns true, with the whole gradient; AllReduce with More takes parts of it before")
 
 // Commit averages the gradient over the samples of all workers, in place, and ends the step. The
 // goroutine of the loop calls it, and it blocks until all workers have called it, or are lost.
@@ -293,8 +292,8 @@ func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
 // it, or are lost.
 func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []T) error {
 	took := min(time.Since(t.stepBegan).Microseconds(), math.MaxUint32)
-	err := errCommitted
-	if !t.committed {
+	err := errNoStep
+	if t.open {
 		err = AllReduceInto(ctx, t.job, average, gradient, collective.Mean, Weight(t.weight),
 			EndStep(), func(c *call) { c.told.Compute = uint32(took) })
 		if err == nil {
@@ -310,7 +309,7 @@ func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []
 // advance moves t.cursor to the next batch: by itself, or as the view says when the members have
 // changed.
 func (t *Trainer) advance() error {
-	t.committed, t.joined = true, 0
+	t.open, t.joined = false, 0
 	if t.job.solo || !t.job.calls.changedSinceLastCall() {
 		t.cursor = t.cursor.Commit(1, []bool{true}) // all of the batch, whoever took it
 		return nil
@@ -326,7 +325,7 @@ func (t *Trainer) adoptView() error {
 		return err
 	}
 	t.released, t.joined, t.parks = v.Released, v.Joined, v.Park
-	if v.Stopped && t.committed { // not when a later Trainer enters a job that was stopped
+	if v.Stopped && !t.stepBegan.IsZero() { // not when this worker enters a job that was stopped
 		t.stopped = v.Size
 	}
 	if t.cursor, err = cursor.Parse(v.Cursor); err != nil {

@@ -63,9 +63,32 @@ func TestAStepIsCommittedOnce(t *testing.T) {
 			t.Error("a second Commit is no error")
 		}
 	}
-	if err := trainer.Err(); err == nil || !strings.Contains(err.Error(), "committed already") ||
+	if err := trainer.Err(); err == nil || !strings.Contains(err.Error(), "no step to commit") ||
 		trainer.Seen() != 3 {
 		t.Errorf("after %d samples: %v", trainer.Seen(), err)
+	}
+}
+
+// A Commit before the first Next, or after the last one, is refused: it would count as a step.
+func TestCommitOutsideOfAStepIsRefused(t *testing.T) {
+	for name, steps := range map[string]int{"before": 0, "after": 3} {
+		t.Run(name, func(t *testing.T) {
+			trainer, err := Train(joinAlone(t), Data{Samples: 9, Batch: 3, Epochs: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			gradient := []float32{0}
+			for steps > 0 && trainer.Next(t.Context()) {
+				if err := Commit(t.Context(), trainer, gradient); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err = Commit(t.Context(), trainer, gradient)
+			if err == nil || !strings.Contains(err.Error(), "no step to commit") ||
+				trainer.Step() != steps {
+				t.Errorf("after %d steps: %v", trainer.Step(), err)
+			}
+		})
 	}
 }
 
