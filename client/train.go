@@ -90,6 +90,10 @@ func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 		return nil, fmt.Errorf("client: a BatchRange from %d to %d does not contain the Batch of "+
 			"%d: give the least, from 1 on, and the most", r[0], r[1], d.Batch)
 	}
+	if d.Epochs < 0 || d.Steps < 0 {
+		return nil, fmt.Errorf("client: a training of %d Epochs and %d Steps: give numbers from 1 "+
+			"on, or 0 for one that has no such end", d.Epochs, d.Steps)
+	}
 	t := &Trainer{job: job, data: d, state: state, cursor: c}
 	return t, t.declareData(c, nil)
 }

@@ -49,6 +49,16 @@ func TestDropLastOfLessThanABatchIsRefused(t *testing.T) {
 	}
 }
 
+// A negative number of epochs or steps is refused: the training would have no end.
+func TestNegativeLengthsAreRefused(t *testing.T) {
+	for _, d := range []Data{{Epochs: -1}, {Epochs: 3, Steps: -1}} {
+		d.Samples, d.Batch = 9, 3
+		if _, err := Train(joinAlone(t), d); err == nil || !strings.Contains(err.Error(), "-1") {
+			t.Errorf("%+v: %v", d, err)
+		}
+	}
+}
+
 // A second Commit in a step is refused, and ends the loop: it would pass over samples.
 func TestAStepIsCommittedOnce(t *testing.T) {
 	trainer, err := Train(joinAlone(t), Data{Samples: 9, Batch: 3, Epochs: 1})
