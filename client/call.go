@@ -31,9 +31,6 @@ type call struct {
 // memory there, which an error gives back. It blocks until the slot of an older call is free, and
 // may ask the agent for memory.
 func (c *call) submit(g *Group, h *Handle) (err error) {
-	if g.freed.Load() {
-		return errFreed
-	}
 	k, m := g.job.calls, &g.job.mem
 	if err = k.beginUse(); err != nil {
 		return err
@@ -86,18 +83,24 @@ func (c *call) submit(g *Group, h *Handle) (err error) {
 
 // describeShape writes the shape into a descriptor. It does not alter c.shape.
 func (c *call) describeShape(d *arena.Descriptor) {
-	dims := c.shape
-	if len(dims) > arena.MaxDims { // the format has no room: the last dimensions become one
-		last := 1
-		for _, n := range dims[arena.MaxDims-1:] {
-			last *= n
-		}
-		dims = append(append([]int(nil), dims[:arena.MaxDims-1]...), last)
-	}
+	dims := c.dims()
 	d.NDim = uint8(len(dims))
 	for i, n := range dims {
 		d.Shape[i] = uint64(n)
 	}
+}
+
+// dims returns the shape as a descriptor has it: where there are more dimensions than the format
+// has room for, the last ones become one. It does not alter c.shape.
+func (c *call) dims() []int {
+	if len(c.shape) <= arena.MaxDims {
+		return c.shape
+	}
+	last := 1
+	for _, n := range c.shape[arena.MaxDims-1:] {
+		last *= n
+	}
+	return append(append([]int(nil), c.shape[:arena.MaxDims-1]...), last)
 }
 
 // sameBytes reports whether two slices are the same memory, and not empty. It is pure.

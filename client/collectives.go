@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // The collectives, as functions since methods cannot have type parameters, and their options. Any
@@ -139,24 +140,26 @@ func startCall[T Element](r Ranks, kind collective.Kind, op collective.Reduction
 		c.shape = c.flat[:]
 	}
 	h := &Handle{}
-	if g.job.aside.Load() {
-		h.err = c.doAlone(&g.job.mem)
-	} else if err := c.submit(g, h); err != nil {
-		h.err, h.calls = err, nil
+	switch {
+	case g.freed.Load():
+		h.err = errFreed
+	case g.isAlone():
+		h.err = c.doAlone(g)
+	default:
+		if err := c.submit(g, h); err != nil {
+			h.err, h.calls = err, nil
+		}
 	}
 	return h
 }
 
 // doAlone does a collective of a job of one, at once and without an agent, on the goroutine that
-// makes the call. It fails with another rank as peer, or with an out of another length.
-func (c *call) doAlone(m *memory) error {
-	if c.peer != 0 || c.kind.Pairwise() {
-		return fmt.Errorf("client: %v with rank %d in a job of one", c.kind, c.peer)
+// makes the call. It fails for what an agent would refuse, such as another rank as peer.
+func (c *call) doAlone(g *Group) error {
+	if err := c.checkAlone(g.rank); err != nil {
+		return &CallError{Problem: err.Error()}
 	}
-	if len(c.out) > 0 && len(c.out) != len(c.in) && c.kind != collective.Broadcast {
-		return fmt.Errorf("client: %v of %d bytes into %d", c.kind, len(c.in), len(c.out))
-	}
-	if s := m.sharedResultOf(c.out); s != nil {
+	if s := g.job.mem.sharedResultOf(c.out); s != nil {
 		if c.inPlace() {
 			return errInPlace
 		}
@@ -165,5 +168,32 @@ func (c *call) doAlone(m *memory) error {
 		}
 	}
 	copy(c.out, c.in)
+	return nil
+}
+
+// checkAlone returns what is wrong with a collective of a job of one; nil = nothing. A worker that
+// was released has the rank that it had before. It is pure.
+func (c *call) checkAlone(rank int) error {
+	if c.peer != 0 || c.kind.Pairwise() {
+		return fmt.Errorf("%v with rank %d in a job of one", c.kind, c.peer)
+	}
+	in, out := len(c.in)/c.dtype.Size(), len(c.out)/c.dtype.Size()
+	checked := collective.Call{Kind: c.kind, DType: c.dtype, Reduction: c.op, Weight: c.weight,
+		Far: &collective.Far{In: in, Out: out}}
+	if len(c.splits) > 0 {
+		checked.Splits = c.splits
+	}
+	if err := checked.Check(1, rank); err != nil {
+		return err
+	}
+	given := out > 0 || !c.kind.Rooted() || rank == c.peer // whether this rank is given an output
+	if given && in != out && c.kind != collective.Broadcast {
+		return fmt.Errorf("%v of %d elements into %d", c.kind, in, out)
+	}
+	n, err := tensor.Shape(c.dims()).Elements()
+	if c.kind != collective.Barrier && (err != nil || n != in && n != out) {
+		return fmt.Errorf("shape: %v does not hold the %d input or %d output elements", c.shape, in,
+			out)
+	}
 	return nil
 }

@@ -266,7 +266,8 @@ func (e *cutOffError) Is(target error) bool { return target == ErrLost }
 
 // Split returns a group of the listed ranks, of which this one must be a member. It asks the agent,
 // and does not wait for the other members. Every member must ask for the same list; the k-th time
-// they ask they get the same group.
+// they ask they get the same group. What a worker makes before it has entered the job is a group of
+// itself alone, and stays one.
 func (j *Job) Split(ranks ...int) (*Group, error) {
 	list := make([]topo.Rank, len(ranks))
 	for i, r := range ranks {
@@ -276,7 +277,7 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 		if len(ranks) != 1 || ranks[0] != 0 {
 			return nil, fmt.Errorf("client: a job of one has no group of %v", ranks)
 		}
-		return &Group{job: j, size: 1, ranks: list}, nil
+		return &Group{job: j, size: 1, ranks: list, alone: true}, nil
 	}
 	var reply api.GroupReply
 	if _, err := j.request(&api.GroupRequest{Ranks: ranks}, &reply, 0); err != nil {
@@ -345,8 +346,12 @@ type Group struct {
 	id         topo.GroupID // topo.World = all ranks
 	rank, size int          // this worker's rank in the group, and the number of members
 	ranks      []topo.Rank  // the members, by their rank in the job
+	alone      bool         // whether it was made in a job of one: the agent does not know it
 	freed      atomic.Bool  // whether Free was called; any goroutine reads it
 }
+
+// isAlone reports whether calls of the group are those of a job of one. Any goroutine may call it.
+func (g *Group) isAlone() bool { return g.alone || g.job.aside.Load() }
 
 // Free tells the agent that this worker no longer needs the group: the job forgets it when no
 // member does, so that a job that makes groups as long as it runs does not come to the limit. No
@@ -357,7 +362,7 @@ func (g *Group) Free() error {
 	switch {
 	case g == j.Group:
 		return errors.New("client: the group of all ranks lasts as long as the job")
-	case j.aside.Load() || g.freed.Swap(true):
+	case g.freed.Swap(true) || g.isAlone():
 		return nil
 	}
 	return errors.Join(j.mem.closeShared(g.id),

@@ -50,7 +50,7 @@ func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
 		return nil, fmt.Errorf("client: a shared result of %d elements", n)
 	case g.freed.Load():
 		return nil, errFreed
-	case g.job.solo:
+	case g.job.solo || g.alone:
 		return make([]T, n), nil
 	}
 	s, err := g.sharedResult(name, size)
