@@ -150,10 +150,16 @@ UNSAFE = {
     "import no_such_module\n": (
         "cannot import unsafe: ModuleNotFoundError: No module named 'no_such_module'"
     ),
+    "raise RuntimeError('no data:\\n  give a folder')\n": (
+        "cannot import unsafe: RuntimeError: no data: give a folder"
+    ),
+    "raise SystemExit(3)\n": "cannot import unsafe: SystemExit: 3",
 }
 
 
-@pytest.mark.parametrize("source", UNSAFE, ids=["thread", "file", "process", "cuda", "error"])
+@pytest.mark.parametrize(
+    "source", UNSAFE, ids=["thread", "file", "process", "cuda", "error", "lines", "exit"]
+)
 def test_what_cannot_be_forked_is_said(launch, tmp_path, source):
     """The user is told what was imported that cannot be forked, and workers are started anew."""
     (tmp_path / "unsafe.py").write_text(source)

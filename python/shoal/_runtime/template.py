@@ -137,7 +137,7 @@ def _import(modules: List[str]) -> None:
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _give_up(f"cannot import {module}: {type(error).__name__}: {error}")
     for package, module in _BESIDE:
         if package in sys.modules:
@@ -148,7 +148,7 @@ def _import(modules: List[str]) -> None:
 
 def _give_up(reason: str) -> NoReturn:
     """End this process, with a line that the launcher shows as the reason."""
-    print(reason, file=sys.stderr, flush=True)
+    print(" ".join(reason.split()), file=sys.stderr, flush=True)
     os._exit(1)
 
 
