@@ -46,8 +46,11 @@ func (m *Machine) Resume(now int64, id, who string) error {
 	case err != nil:
 		return err
 	case e.ParkBy == "":
-		return fmt.Errorf("job %s is %s, and nobody has parked it: the pool starts it by itself "+
-			"when it has slots", id, e.State)
+		err = fmt.Errorf("job %s is %s, and nobody has parked it", id, e.State)
+		if e.Want.total() == 0 {
+			err = fmt.Errorf("%w: the pool starts it by itself when it has slots", err)
+		}
+		return err
 	}
 	e.ParkBy, e.Because = "", "resumed by "+who
 	m.touch(e)

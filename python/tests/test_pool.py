@@ -63,6 +63,23 @@ def test_jobs_through_their_lives(pool, tmp_path):
         shoal.pool.PoolJob(pool, "nobody").stop()
 
 
+def test_only_the_pool_changes_the_size(pool, binary, tmp_path):
+    """shoal resize is refused for a job of a pool, by hosts and with any too, in words that are
+    true there.
+    """
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    hold = pool.submit(["cat", str(gate)], workers=2, name="hold")
+    while not hold.view().get("run"):
+        pass
+    for how in (["1"], ["--on", "here=1"], ["--on", "any"]):
+        resize = [str(binary), "resize", "hold", *how]
+        refused = subprocess.run(resize, capture_output=True, text=True)
+        assert refused.returncode == 1 and "only pool lab changes it" in refused.stderr, how
+    hold.stop(now=True)
+    assert hold.wait(60) == "stopped"
+
+
 def test_what_cannot_be_submitted(pool, tmp_path):
     """What makes no sense is refused in one line that says what to write, and is not submitted."""
     for command, options, error, match in (

@@ -81,6 +81,22 @@ func notHere(ctx context.Context, name string, err error) error {
 		"why", name, found.Pool, v.State)
 }
 
+// findResizable finds a running job as findRunning does. It refuses one of a pool of this host,
+// which alone changes its size.
+func findResizable(ctx context.Context, name string) (*control.Job, error) {
+	j, err := findRunning(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	found, is := pooledJob(ctx, name, j.Dir)
+	if is && found.Job.Dir == j.Dir && !found.Job.State.Over() {
+		return nil, fmt.Errorf("job %s keeps its size: only pool %s changes it, within what shoal "+
+			"submit -n has asked for; shoal explain %[1]s says why it is so", found.Job.ID,
+			found.Pool)
+	}
+	return j, nil
+}
+
 // runOfPooled returns the directory of the run of a name, of which dir is the newest. That is of
 // another job where a pool has one of this name, and the run is of one with a number behind it.
 func runOfPooled(ctx context.Context, name, dir string) (string, error) {

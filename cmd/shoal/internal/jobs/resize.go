@@ -64,7 +64,7 @@ slot of its hosts (shoal run --grow) keeps a size that you give it, until --on a
 			if err != nil || n < 1 || n > job.MaxWorkers {
 				return workerCountError(args[1], args[0])
 			}
-			j, err := findRunning(cmd.Context(), args[0])
+			j, err := findResizable(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

@@ -42,7 +42,7 @@ func (f *resizeFlags) runOn(ctx context.Context, out, notes io.Writer, name stri
 	if err != nil {
 		return err
 	}
-	j, err := findRunning(ctx, name)
+	j, err := findResizable(ctx, name)
 	if err != nil {
 		return err
 	}
