@@ -13,10 +13,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/shoal-ml/shoal/agent"
 	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
 )
@@ -28,7 +28,6 @@ import (
 // Bounds of what a tool may send, and of the time that a request may take.
 const (
 	maxControlBody = 4 << 10 // bytes of a request's body, and of its headers
-	maxWho         = 100     // bytes of the name of the person who asks
 	controlTimeout = 5 * time.Second
 )
 
@@ -291,27 +290,20 @@ func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 }
 
 // readControl reads the body of a request into the value that into points to, and refuses unknown
-// fields. It makes sure that *who, a field of that value with the name of the person who asks, can
-// be printed; if it is empty it becomes "somebody".
+// fields. It checks *who, a field of that value with the name of the person who asks.
 func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
+	if err == nil {
+		err = strict.JSON(body, into)
+	}
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return fmt.Errorf("the body is no request: it has more than %d bytes", long.Limit)
+	case err != nil:
 		return fmt.Errorf("the body is no request: %w; docs/formats/control.md says what is", err)
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("the body goes on behind the request; send one JSON object")
-	}
-	if len(*who) > maxWho || strings.ContainsFunc(*who, func(c rune) bool {
-		return !unicode.IsPrint(c)
-	}) {
-		return fmt.Errorf("who: %q cannot stand in a message; give user@host, up to %d bytes", *who,
-			maxWho)
-	}
-	if *who == "" {
-		*who = "somebody"
-	}
-	return nil
+	return api.CheckWho(who)
 }
 
 // refuseUnknown answers a request for a path or a method that this version does not have.

@@ -3,7 +3,12 @@
 // is also what shoal ps --json prints.
 package control
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+)
 
 // Protocol is the version of this protocol. All paths begin with it.
 const Protocol = 2
@@ -24,6 +29,24 @@ const (
 	PathLost    = "/v2/lost"    // POST a Lost: an empty object
 	PathToken   = "/v2/token"   // POST an Invite: an Invitation
 )
+
+// maxWho bounds the name of who asks, in bytes.
+const maxWho = 100
+
+// CheckWho makes sure that *who, which a request has as the name of who asks, can stand in the
+// reasons that people read. An empty one becomes "somebody". A pool checks its requests so, too.
+func CheckWho(who *string) error {
+	if len(*who) > maxWho || strings.ContainsFunc(*who, func(c rune) bool {
+		return !unicode.IsPrint(c)
+	}) {
+		return fmt.Errorf("who: %q cannot stand in a message; give user@host, up to %d bytes", *who,
+			maxWho)
+	}
+	if *who == "" {
+		*who = "somebody"
+	}
+	return nil
+}
 
 // Resize asks for another number of workers.
 type Resize struct {

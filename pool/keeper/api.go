@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,9 @@ import (
 	"sync"
 	"time"
 
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/pool"
@@ -103,7 +104,7 @@ func (k *keeper) handler() http.Handler {
 	about := func(f func(a Ask) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			var a Ask
-			err := read(r, &a)
+			err := read(r, &a, &a.Who)
 			if err == nil && !k.do(r.Context(), func() { err = f(a) }) {
 				return
 			}
@@ -190,7 +191,7 @@ func refuseUnknown(w http.ResponseWriter, r *http.Request) {
 // job.
 func (k *keeper) submit(w http.ResponseWriter, r *http.Request) {
 	var q Request
-	err := read(r, &q)
+	err := read(r, &q, &q.Who)
 	var s pool.Submission
 	if err == nil {
 		s, err = q.submission()
@@ -238,17 +239,19 @@ func readBody(r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// read reads the body of a request as JSON into a value, which is a pointer. A body that is too
-// long, or no such JSON, is a *pool.UsageError.
-func read(r *http.Request, into any) error {
+// read reads the body of a request as JSON into a value, which is a pointer, and checks *who, a
+// field of that value with the name of who asks. The error for a body that is too long, or no such
+// JSON, or a name that cannot be printed, is a *pool.UsageError.
+func read(r *http.Request, into any, who *string) error {
 	body, err := readBody(r)
 	if err != nil {
 		return err
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	if err := strict.JSON(body, into); err != nil {
 		return &pool.UsageError{Msg: "the request cannot be read: " + err.Error()}
+	}
+	if err := api.CheckWho(who); err != nil {
+		return &pool.UsageError{Msg: err.Error()}
 	}
 	return nil
 }

@@ -80,3 +80,30 @@ func TestRequestIsTooLong(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A keeper refuses what cannot be printed as the name of who asks, and a body that is no request in
+// words of its own. Who is not named is somebody.
+func TestWhoAsksIsPrinted(t *testing.T) {
+	h := newHost1(t)
+	k := h.start(h.record)
+	<-k.up
+	ctx := context.Background()
+	if _, err := h.submit("one", "waits"); err != nil {
+		t.Fatal(err)
+	}
+	for want, body := range map[string]any{
+		"who: \"a\\nb\" cannot stand in a message":             Ask{Job: "one", Who: "a\nb"},
+		"field job has a number (at byte 8), and takes a text": map[string]int{"job": 1},
+	} {
+		err := Call(ctx, "lab", PathPark, body, nil)
+		if no := new(pool.UsageError); !errors.As(err, &no) || !strings.Contains(no.Msg, want) {
+			t.Errorf("%v: %v, want %q", body, err, want)
+		}
+	}
+	if err := Call(ctx, "lab", PathPark, Ask{Job: "one"}, &struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+	if why := h.job("one").Because; !strings.HasPrefix(why, "parked by somebody") {
+		t.Errorf("it is parked, because %q", why)
+	}
+}
