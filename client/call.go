@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"encoding/binary"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -28,9 +29,9 @@ type call struct {
 }
 
 // submit posts the call and sets up h, its handle. Buffers outside the arena are copied to staging
-// memory there, which an error gives back. It blocks until the slot of an older call is free, and
-// may ask the agent for memory.
-func (c *call) submit(g *Group, h *Handle) (err error) {
+// memory there, which an error gives back. It blocks until the slot of an older call is free or ctx
+// ends, and may ask the agent for memory.
+func (c *call) submit(ctx context.Context, g *Group, h *Handle) (err error) {
 	k, m := g.job.calls, &g.job.mem
 	if err = k.beginUse(); err != nil {
 		return err
@@ -78,7 +79,7 @@ func (c *call) submit(g *Group, h *Handle) (err error) {
 		}
 	}
 	h.finish = c.newFinisher(m, staged)
-	return k.submit(&d, h)
+	return k.submit(ctx, &d, h)
 }
 
 // describeShape writes the shape into a descriptor. It does not alter c.shape.

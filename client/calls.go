@@ -72,15 +72,15 @@ type Handle struct {
 
 // submit writes a descriptor and, outside of Grouped, publishes it; it sets the number of both and
 // makes h the handle of the call. It takes k.mu, and blocks until the call that has its slot is
-// complete.
-func (k *calls) submit(d *arena.Descriptor, h *Handle) error {
+// complete, or ctx ends.
+func (k *calls) submit(ctx context.Context, d *arena.Descriptor, h *Handle) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	slot := k.ticket % arena.Slots
 	for old := k.users[slot]; old != nil && !k.readCompletion(old); old = k.users[slot] {
 		k.publish() // the call that holds the slot may itself wait to be published
 		k.mu.Unlock()
-		err := k.await(context.Background(), old)
+		err := k.await(ctx, old)
 		k.mu.Lock()
 		if err != nil {
 			return err
@@ -231,7 +231,8 @@ func (k *calls) closeBells() error { return errors.Join(k.agent.Close(), k.own.C
 
 // Wait blocks until the call is complete and its result in place. A call that failed returns a
 // *CallError. Any number of goroutines may wait for the same call. Close ends it with ErrClosed,
-// and the end of the context with its cause; the call itself goes on.
+// and the end of the context with its cause; the call itself goes on. A worker has 256 calls under
+// way at most: where a context ends while a further one waits for room, that one is not made.
 func (h *Handle) Wait(ctx context.Context) error {
 	if h.calls == nil { // a job of one: done at once
 		return h.err

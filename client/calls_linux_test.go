@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -38,6 +39,20 @@ func TestWaitFetchesTheResultOnce(t *testing.T) {
 		}
 		if err := g.Wait(); err != nil || t.Failed() {
 			t.Fatal(err)
+		}
+	}
+}
+
+// The end of a context ends a call also where it waits for the slot of an older call, which nobody
+// completes.
+func TestAContextEndsTheWaitForASlot(t *testing.T) {
+	job, _ := newSilentJob(t, 0)
+	defer job.Close()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for i := range arena.Slots + 2 {
+		if err := Barrier(ended, job); !errors.Is(err, context.Canceled) {
+			t.Fatalf("call %d: %v", i, err)
 		}
 	}
 }

@@ -60,7 +60,8 @@ func TestCloseWhileOthersWait(t *testing.T) {
 			j, _ := newSilentJob(t, spin)
 			waits := group.New(context.Background())
 			for range 3 {
-				h := startCall[uint8](j, collective.Barrier, collective.None, 0, nil, nil, nil)
+				h := startCall[uint8](t.Context(), j, collective.Barrier, collective.None, 0, nil,
+					nil, nil)
 				waits.Go("wait", func(ctx context.Context) error {
 					if err := h.Wait(ctx); !errors.Is(err, ErrClosed) {
 						t.Errorf("Wait: %v, want ErrClosed", err)
@@ -127,7 +128,7 @@ func TestCallWithoutMemoryKeepsNone(t *testing.T) {
 		return s, 1, err
 	}
 	in, out := make([]uint8, 1<<10), make([]uint8, 2*growth)
-	h := startCall(j, collective.AllGather, collective.None, 0, in, out, nil)
+	h := startCall(t.Context(), j, collective.AllGather, collective.None, 0, in, out, nil)
 	if err := h.Wait(t.Context()); err == nil {
 		t.Error("a call has its output in memory that could not be had")
 	}
@@ -158,7 +159,7 @@ func TestALateContextRingsNoBell(t *testing.T) {
 func TestAgentSaysWhyItHangsUp(t *testing.T) {
 	job, agent := newSilentJob(t, 0)
 	defer job.Close()
-	h := startCall[uint8](job, collective.Barrier, collective.None, 0, nil, nil, nil)
+	h := startCall[uint8](t.Context(), job, collective.Barrier, collective.None, 0, nil, nil, nil)
 	word := &api.ErrorReply{Problem: "contradicted others"}
 	if err := agent.HangUp(api.Tag(word, 0)); err != nil {
 		t.Fatal(err)

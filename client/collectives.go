@@ -41,43 +41,44 @@ func EndStep() Option { return func(c *call) { c.step = true } }
 // bytes.
 func AllReduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction,
 	opts ...Option) error {
-	return wait(ctx, AllReduceAsync(r, x, op, opts...))
+	return wait(ctx, startCall(ctx, r, collective.AllReduce, op, 0, x, x, opts))
 }
 
 // AllReduceAsync starts an AllReduce and does not wait for it. x must be left alone until Wait
 // returns.
 func AllReduceAsync[T Element](r Ranks, x []T, op collective.Reduction, opts ...Option) *Handle {
-	return startCall(r, collective.AllReduce, op, 0, x, x, opts)
+	return startCall(context.Background(), r, collective.AllReduce, op, 0, x, x, opts)
 }
 
 // ReduceScatter reduces the ranks' in, all of the same length, and gives rank r the r-th block:
 // len(out) elements, which may differ between ranks and add up to len(in).
 func ReduceScatter[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction,
 	opts ...Option) error {
-	return wait(ctx, startCall(r, collective.ReduceScatter, op, 0, in, out, opts))
+	return wait(ctx, startCall(ctx, r, collective.ReduceScatter, op, 0, in, out, opts))
 }
 
 // AllGather fills out on every rank with all ranks' in, in rank order. The lengths of in may
 // differ; len(out) is their sum.
 func AllGather[T Element](ctx context.Context, r Ranks, out, in []T, opts ...Option) error {
-	return wait(ctx, startCall(r, collective.AllGather, collective.None, 0, in, out, opts))
+	return wait(ctx, startCall(ctx, r, collective.AllGather, collective.None, 0, in, out, opts))
 }
 
 // Broadcast replaces x on every rank by the root's.
 func Broadcast[T Element](ctx context.Context, r Ranks, x []T, root int, opts ...Option) error {
-	if r.group().rank == root {
-		return wait(ctx, startCall(r, collective.Broadcast, collective.None, root, x, nil, opts))
+	in, out := x, []T(nil)
+	if r.group().rank != root {
+		in, out = nil, x
 	}
-	return wait(ctx, startCall(r, collective.Broadcast, collective.None, root, nil, x, opts))
+	return wait(ctx, startCall(ctx, r, collective.Broadcast, collective.None, root, in, out, opts))
 }
 
 // Reduce replaces x on the root by the reduction of all ranks' x; the others keep theirs.
 func Reduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction, root int,
 	opts ...Option) error {
 	if r.group().rank == root {
-		return wait(ctx, startCall(r, collective.Reduce, op, root, x, x, opts))
+		return wait(ctx, startCall(ctx, r, collective.Reduce, op, root, x, x, opts))
 	}
-	return wait(ctx, startCall(r, collective.Reduce, op, root, x, nil, opts))
+	return wait(ctx, startCall(ctx, r, collective.Reduce, op, root, x, nil, opts))
 }
 
 // Gather fills out on the root with all ranks' in, in rank order; out counts only there.
@@ -85,7 +86,7 @@ func Gather[T Element](ctx context.Context, r Ranks, out, in []T, root int, opts
 	if r.group().rank != root {
 		out = nil
 	}
-	return wait(ctx, startCall(r, collective.Gather, collective.None, root, in, out, opts))
+	return wait(ctx, startCall(ctx, r, collective.Gather, collective.None, root, in, out, opts))
 }
 
 // Scatter gives rank r the r-th block of the root's in: len(out) elements, which may differ between
@@ -94,29 +95,30 @@ func Scatter[T Element](ctx context.Context, r Ranks, out, in []T, root int, opt
 	if r.group().rank != root {
 		in = nil
 	}
-	return wait(ctx, startCall(r, collective.Scatter, collective.None, root, in, out, opts))
+	return wait(ctx, startCall(ctx, r, collective.Scatter, collective.None, root, in, out, opts))
 }
 
 // AllToAll sends block j of in to rank j and fills out with what the ranks send here, in rank
 // order. The blocks are even, or as Splits says.
 func AllToAll[T Element](ctx context.Context, r Ranks, out, in []T, opts ...Option) error {
-	return wait(ctx, startCall(r, collective.AllToAll, collective.None, 0, in, out, opts))
+	return wait(ctx, startCall(ctx, r, collective.AllToAll, collective.None, 0, in, out, opts))
 }
 
 // SendTo sends x to another rank, which must receive the same number of elements with the same tag.
 // It blocks until that rank has it.
 func SendTo[T Element](ctx context.Context, r Ranks, x []T, to int, opts ...Option) error {
-	return wait(ctx, startCall(r, collective.Send, collective.None, to, x, nil, opts))
+	return wait(ctx, startCall(ctx, r, collective.Send, collective.None, to, x, nil, opts))
 }
 
 // RecvFrom blocks until another rank sends, and fills x with that.
 func RecvFrom[T Element](ctx context.Context, r Ranks, x []T, from int, opts ...Option) error {
-	return wait(ctx, startCall(r, collective.Recv, collective.None, from, nil, x, opts))
+	return wait(ctx, startCall(ctx, r, collective.Recv, collective.None, from, nil, x, opts))
 }
 
 // Barrier blocks until every rank has called it.
 func Barrier(ctx context.Context, r Ranks) error {
-	return wait(ctx, startCall[uint8](r, collective.Barrier, collective.None, 0, nil, nil, nil))
+	h := startCall[uint8](ctx, r, collective.Barrier, collective.None, 0, nil, nil, nil)
+	return h.Wait(ctx)
 }
 
 // wait is Wait, for calls in one line. It blocks as Wait does.
@@ -124,8 +126,8 @@ func wait(ctx context.Context, h *Handle) error { return h.Wait(ctx) }
 
 // startCall submits a call and returns its handle. An error before the call is under way is
 // returned by the handle's Wait. Any goroutine may call it. It may block as call.submit does.
-func startCall[T Element](r Ranks, kind collective.Kind, op collective.Reduction, peer int,
-	in, out []T, opts []Option) *Handle {
+func startCall[T Element](ctx context.Context, r Ranks, kind collective.Kind,
+	op collective.Reduction, peer int, in, out []T, opts []Option) *Handle {
 	g := r.group()
 	c := call{kind: kind, dtype: dtypeOf[T](), op: op, peer: peer, weight: 1, in: bytesOf(in),
 		out: bytesOf(out)}
@@ -146,7 +148,7 @@ func startCall[T Element](r Ranks, kind collective.Kind, op collective.Reduction
 	case g.isAlone():
 		h.err = c.doAlone(g)
 	default:
-		if err := c.submit(g, h); err != nil {
+		if err := c.submit(ctx, g, h); err != nil {
 			h.err, h.calls = err, nil
 		}
 	}

@@ -191,12 +191,12 @@ func (m *memory) closeShared(g topo.GroupID) (err error) {
 // until all ranks have called it. Any goroutine may call it, as with AllReduce.
 func AllReduceInto[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction,
 	opts ...Option) error {
-	return wait(ctx, AllReduceIntoAsync(r, out, in, op, opts...))
+	return wait(ctx, startCall(ctx, r, collective.AllReduce, op, 0, in, out, opts))
 }
 
 // AllReduceIntoAsync starts an AllReduceInto and does not wait for it. Both slices must be left
 // alone until Wait returns.
 func AllReduceIntoAsync[T Element](r Ranks, out, in []T, op collective.Reduction,
 	opts ...Option) *Handle {
-	return startCall(r, collective.AllReduce, op, 0, in, out, opts)
+	return startCall(context.Background(), r, collective.AllReduce, op, 0, in, out, opts)
 }

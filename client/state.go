@@ -71,7 +71,7 @@ var errNoState = errors.New("client: a member was lost while it gave the state o
 func (t *Trainer) enterJob(ctx context.Context) error {
 	for {
 		h := &Handle{}
-		if err := t.askToEnter(h); err != nil {
+		if err := t.askToEnter(ctx, h); err != nil {
 			return err
 		}
 		if err := h.Wait(ctx); err != nil {
@@ -96,14 +96,14 @@ func (t *Trainer) enterJob(ctx context.Context) error {
 }
 
 // askToEnter posts the call, with h as its handle, that is complete when this worker is a member.
-// It does not wait for that.
-func (t *Trainer) askToEnter(h *Handle) error {
+// It does not wait for that, but may block as calls.submit does.
+func (t *Trainer) askToEnter(ctx context.Context, h *Handle) error {
 	k := t.job.calls
 	if err := k.beginUse(); err != nil {
 		return err
 	}
 	defer k.endUse()
-	return k.submit(&arena.Descriptor{Kind: arena.KindEnter}, h)
+	return k.submit(ctx, &arena.Descriptor{Kind: arena.KindEnter}, h)
 }
 
 // receiveState takes the state from the old members into t.state: first its header, then the pieces
@@ -123,7 +123,7 @@ func (t *Trainer) receiveState(ctx context.Context) error {
 	}
 	err = t.transferState(func(int) bool { return true }, func(p *piece) {
 		p.calls = append(p.calls,
-			startCall(t.job, collective.Recv, collective.None, p.giver, nil, p.staged,
+			startCall(ctx, t.job, collective.Recv, collective.None, p.giver, nil, p.staged,
 				[]Option{Tag(stateTag)}))
 	}, func(p *piece) error {
 		if err := p.calls[0].Wait(ctx); err != nil {
@@ -171,7 +171,7 @@ func (t *Trainer) giveState(ctx context.Context) error {
 		t.forEachItem(p, func(memory []byte) { rest = rest[copy(rest, memory):] })
 		for joiner := t.job.size - t.joined; joiner < t.job.size; joiner++ {
 			p.calls = append(p.calls,
-				startCall(t.job, collective.Send, collective.None, joiner, p.staged, nil,
+				startCall(ctx, t.job, collective.Send, collective.None, joiner, p.staged, nil,
 					[]Option{Tag(stateTag)}))
 		}
 	}, func(p *piece) error {
