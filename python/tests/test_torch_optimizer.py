@@ -141,6 +141,43 @@ def test_groups_clipping_missing_gradients_and_checkpoints():
     world(2, _check_details)
 
 
+def _train_with_gaps(stage):
+    """Average gradients and then leave a step out, or add more gradients; return the parameters, as
+    one list. `stage`: of shoal.torch.zero, which commits the steps of a loader; 0 = neither.
+    """
+    import shoal
+    import shoal.torch
+
+    job, net = shoal.join(), nn.Linear(2, 1).double()
+    if stage:
+        data = torch.utils.data.TensorDataset(torch.arange(24.0).double().view(12, 2))
+        batches = shoal.torch.loader(data, 4, steps=3)
+        optimizer = shoal.torch.zero(net, torch.optim.SGD(net.parameters(), lr=0.1), stage=stage)
+    else:
+        batches = ((_part(_data(n)[0][:, :2], job),) for n in range(3))
+        optimizer = shoal.torch.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    for n, (x,) in enumerate(batches):
+        for p in net.parameters():
+            p.grad = None  # as model.zero_grad() does
+        net(x).square().mean().backward()
+        optimizer.average_gradients()
+        if n == 0:
+            continue
+        if n == 1 and not stage:
+            net(x).square().mean().backward()
+        optimizer.step()
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()]).tolist()
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_gradients_are_averages_up_to_the_next_backward_pass(stage):
+    """Also where the script took no step with them, and model.zero_grad() has removed them: all
+    workers go on with the same parameters.
+    """
+    ranks = world(2, _train_with_gaps, stage)
+    assert ranks[0] == ranks[1]
+
+
 def _check_scaled():
     """Do what GradScaler does around a step, without and then with an infinity on one rank, and
     check that all ranks step or none.

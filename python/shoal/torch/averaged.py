@@ -1,11 +1,12 @@
-"""Which parameters are averaged already, and by what. It is noted beside the parameters and not on
-them: a copy of a parameter, or one that was loaded from a file, is averaged by nobody.
+"""Which parameters are averaged already, and by what, and whether their gradients are averages. It
+is noted beside the parameters and not on them: a copy of a parameter, or one that was loaded from a
+file, is averaged by nobody.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Dict, Iterable
+from typing import Dict, Iterable, Optional
 
 from torch import Tensor
 
@@ -27,6 +28,35 @@ class TensorSet:
         """Whether this very tensor is in the set."""
         ref = self._refs.get(id(tensor))
         return ref is not None and ref() is tensor
+
+
+class AverageMark:
+    """Whether the gradients of an optimizer are averages, which the script has asked for before
+    `step()`. A backward pass ends that, also where the script took no step with them: what it adds
+    is of this worker alone. The thread that runs backward clears it, the one of the loop does all
+    else, and they do so one after the other.
+    """
+
+    def __init__(self) -> None:
+        """The gradients are not averages."""
+        self._set = False
+        self._watched = TensorSet()  # parameters of which a backward pass clears the mark
+
+    def __bool__(self) -> bool:
+        """Whether the gradients are averages."""
+        return self._set
+
+    def set(self, parameters: Iterable[Tensor]) -> None:
+        """Note that the gradients of these parameters are averages now."""
+        new = [p for p in parameters if p.requires_grad and p not in self._watched]
+        for p in new:
+            p.register_hook(self.clear)  # type: ignore[no-untyped-call]
+        self._watched.update(new)
+        self._set = True
+
+    def clear(self, _: Optional[Tensor] = None) -> None:
+        """Note that the gradients are not averages any more."""
+        self._set = False
 
 
 by_ddp = TensorSet()  # averaged in the backward pass of a model that shoal.torch.ddp wrapped

@@ -153,7 +153,7 @@ class Averaging(Wrapper):
             None if job.elastic else self._group,
             uncompressed=make is Bucket,
         )
-        self._averaged = False  # the gradients are averages, of which no step was made yet
+        self._averaged = averaged.AverageMark()
         self._comparison = Comparison(job)
         self._add_parameters(parameters)
 
@@ -170,18 +170,23 @@ class Averaging(Wrapper):
         # Each rank divides by its own scale before the average, and looks for infinities after it,
         # so all ranks take the step or none, and have the same scale then.
         guarded = self._unscale(self._gradients())
-        self.average_gradients()
-        self._averaged = False
+        if not self._averaged:
+            self._average()
+        self._averaged.clear()
         if guarded and self._overflowed(self._gradients()):
             return None
         return self.inner.step()
 
     def average_gradients(self) -> None:
         """Average the gradients now, in place, and wait for that; the next `step()` does not do it
-        again.
+        again, unless a backward pass comes before it.
         """
-        if self._averaged:
-            return
+        if not self._averaged:
+            self._average()
+            self._averaged.set(p for bucket in self._buckets for p in bucket.parameters)
+
+    def _average(self) -> None:
+        """Average the gradients, in place, and wait for that."""
         self._comparison.note_members()
         self._comparison.compare(p for bucket in self._buckets for p in bucket.parameters)
         path = self._submit_buckets(self._paths.choose())
@@ -198,7 +203,6 @@ class Averaging(Wrapper):
                     parameter.grad = torch.empty_like(parameter)
                 path.copier.copy_out(parameter.grad.detach(), average)
         path.copier.order_after_copies_out()
-        self._averaged = True
 
     def _submit_buckets(self, path: Path) -> Path:
         """Begin a step on a path with the gradients, and return the path."""
@@ -207,7 +211,7 @@ class Averaging(Wrapper):
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As torch's; the next `step()` averages again."""
-        self._averaged = False
+        self._averaged.clear()
         self.inner.zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
@@ -262,9 +266,8 @@ class Averaging(Wrapper):
             )
         with torch.enable_grad():
             loss = closure()
-        self._averaged = False
-        self.average_gradients()
-        self._averaged = False
+        self._average()
+        self._averaged.clear()
         # Optimizers that look at the loss (LBFGS) must see the same one on every rank, or they part
         # ways.
         return self._group.allreduce(torch.as_tensor(loss).detach().clone(), op="mean")

@@ -146,7 +146,7 @@ class LocalSteps(Wrapper):
         self._due = False  # a local step is open of which the program has not called `step` yet
         self._dealt = 0  # samples that count of this worker in that step, before any are left out
         self._skipped = False  # the program has left out samples of a step in this round
-        self._averaged = False  # the gradients are averages, of which no step was made yet
+        self._averaged = averaged.AverageMark()
         # Of each group the highest learning rate at a commit since the replica was the anchor's;
         # empty = there was no commit since.
         self._rates: List[float] = []
@@ -203,27 +203,32 @@ class LocalSteps(Wrapper):
     def _step_together(self) -> Any:
         """Take one step with averaged gradients, as all workers do; `Averaging.step` says how."""
         guarded = self._unscale(self._gradients())
-        self.average_gradients()
-        self._averaged = False
+        if not self._averaged:
+            self._average()
+        self._averaged.clear()
         if guarded and self._overflowed(self._gradients()):
             return None
         return self.inner.step()
 
     def average_gradients(self) -> None:
         """Average the gradients now where the strategy averages them, and wait for that; the next
-        `step()` does not do it again. Elsewhere do nothing: the gradients of a local step are this
-        worker's, and those are what to clip.
+        `step()` does not do it again, unless a backward pass comes before it. Elsewhere do nothing:
+        the gradients of a local step are this worker's, and those are what to clip.
         """
         if self._anchor.strategy.averages_gradients and not self._averaged:
-            # A round has one step then, but where a change to another strategy was void.
-            require_open_step(self._job).averages_in_round = True
-            self._due = False
-            self._anchor.average_gradients()
-            self._averaged = True
+            self._average()
+            self._averaged.set(self._anchor.parameters)
+
+    def _average(self) -> None:
+        """Average the gradients, in place, which commits the step, and wait for that."""
+        # A round has one step then, but where a change to another strategy was void.
+        require_open_step(self._job).averages_in_round = True
+        self._due = False
+        self._anchor.average_gradients()
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
         """As torch's; the next `step()` averages again."""
-        self._averaged = False
+        self._averaged.clear()
         self.inner.zero_grad(*arguments, **options)
 
     def _restart_replica(self) -> None:

@@ -152,7 +152,7 @@ class Zero(torch.optim.Optimizer):
         self._marks = empty(len(self._flat.parameters))
         self._gradients: List[Tensor] = []  # memory of the gradients, by buffer
         self._kept = 0  # bytes of averaged gradients
-        self._averaged = False  # the gradients are averages, of which no step was made yet
+        self._averaged = averaged.AverageMark()
         self._looked = False  # whether the newest average was with a look for overflows
         self._overflow = False  # whether it found one, on any worker
         job.register(job.unused("optimizer"), self._settings, self._set_settings)
@@ -192,7 +192,7 @@ class Zero(torch.optim.Optimizer):
         elif guarded:
             self._unscale(self._flat.parameters, scale)
         self._average_once(whole=self._stage == 1, look=guarded)
-        self._averaged = False
+        self._averaged.clear()
         if guarded:
             registry.record_overflow(self, self._overflow)
         if not self._job._backend.view.gone:
@@ -229,7 +229,7 @@ class Zero(torch.optim.Optimizer):
 
     def average_gradients(self) -> None:
         """Average the gradients now, which commits the step; the next `step()` does not do it
-        again.
+        again, unless a backward pass comes before it, which is one too many for the step.
 
         With stage 1 `grad` of the parameters is the average then; what is done to it in place
         counts.
@@ -288,11 +288,11 @@ class Zero(torch.optim.Optimizer):
             for buffer, average in zip(bucket.parameters, bucket.parts):
                 buffer.detach().copy_(average)
         self._assign_gradients(kept, whole)
-        self._averaged = True
+        self._averaged.set(self._flat.parameters)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As torch's; the next `step()` averages again."""
-        self._averaged = False
+        self._averaged.clear()
         self.inner.zero_grad(*args, **kwargs)
 
     def memory(self) -> Dict[str, int]:
