@@ -201,10 +201,13 @@ func readHello(line []byte) (hello, error) {
 	case len(h.Levers) == 0:
 		return h, fmt.Errorf("it names no lever: say what it decides about, such as batch")
 	}
-	for _, name := range h.Levers {
+	for i, name := range h.Levers {
 		if !slices.Contains(levers, name) {
 			return h, fmt.Errorf("no lever is called %.60q: there are %s", name,
 				strings.Join(levers, ", "))
+		}
+		if slices.Contains(h.Levers[:i], name) {
+			return h, fmt.Errorf("it names the lever %s twice: leave one out", name)
 		}
 	}
 	return h, nil
@@ -219,6 +222,9 @@ func readAnswer(line []byte, tick uint64, o sense.Observation) (d decide.Decisio
 		return d, nil, true, fmt.Errorf("its answer cannot be read: %w", err)
 	}
 	switch {
+	case a.Tick == 0: // requests count from 1
+		return d, nil, true, fmt.Errorf("its answer has no tick: it is to repeat that of the "+
+			"request, which is %d", tick)
 	case a.Tick < tick:
 		return d, nil, false, nil
 	case a.Tick > tick:

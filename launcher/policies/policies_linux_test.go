@@ -50,6 +50,7 @@ func runTestPolicy(how string) {
 		"nameless": `{"protocol":1,"name":"","levers":["batch"]}`,
 		"chatty":   `hello`,
 		"painter":  `{"protocol":1,"name":"paint","levers":["batch","colour"]}`,
+		"doubler":  `{"protocol":1,"name":"double","levers":["batch","save","batch"]}`,
 	}[how] + map[bool]string{true: `{"protocol":1,"name":"double","levers":["batch"]}`}[how ==
 		"good" || strings.HasPrefix(how, "then ")])
 	if how == "then is deaf" {
@@ -81,6 +82,8 @@ func runTestPolicy(how string) {
 			fmt.Println(`{"tick":1,"change":{"colour":"red"}}`)
 		case "then raises":
 			fmt.Println(`{"tick":1,"error":"ZeroDivisionError: division by zero"}`)
+		case "then forgets the tick":
+			fmt.Println(`{"change":{"batch":256}}`)
 		case "then looks ahead":
 			fmt.Println(`{"tick":99,"change":null}`)
 		}
@@ -176,6 +179,7 @@ func TestProgramMisbehaves(t *testing.T) {
 		"then asks for much":     "cannot be read",
 		"then has another lever": "unknown field",
 		"then looks ahead":       "was asked request 1",
+		"then forgets the tick":  "has no tick",
 		"then raises":            "it failed: ZeroDivisionError",
 	} {
 		p, err := startPolicy(t, how)
@@ -200,7 +204,8 @@ func TestProgramMisbehaves(t *testing.T) {
 // A program that is no policy does not start, and the reason is said.
 func TestNoPolicyStarts(t *testing.T) {
 	for how, want := range map[string]string{"newer": "protocol 9", "nameless": "its name",
-		"chatty": "its first line", "painter": `no lever is called "colour"`} {
+		"chatty": "its first line", "painter": `no lever is called "colour"`,
+		"doubler": "the lever batch twice"} {
 		if _, err := startPolicy(t, how); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, expected one with %q", how, err, want)
 		}
