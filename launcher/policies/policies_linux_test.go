@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -215,6 +216,24 @@ func TestNoPolicyStarts(t *testing.T) {
 		io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a file that is not there: %v", err)
+	}
+	g.Stop(nil)
+	_ = g.Wait()
+}
+
+// What is wrong with the first line of a script is said.
+func TestScriptsWithoutInterpreterAreExplained(t *testing.T) {
+	g := group.New(context.Background())
+	for text, want := range map[string]string{"echo hello\n": "such as #!/bin/sh",
+		"#!/bin/sh\r\necho hello\n": "the file is there", "#!/nowhere/sh\n": "the file is there"} {
+		path := filepath.Join(t.TempDir(), "policy")
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		_, err := policies.Start(g, []string{path}, nil, policies.AnswerTime, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, expected %q", text, err, want)
+		}
 	}
 	g.Stop(nil)
 	_ = g.Wait()

@@ -125,7 +125,7 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 	}
 	if err != nil {
 		cancel()
-		return failed(err)
+		return failed(explainStart(err, p.path))
 	}
 	// a program that cannot be bounded runs all the same
 	_ = unix.Setpriority(unix.PRIO_PROCESS, c.Process.Pid, lowPriority)
@@ -153,6 +153,20 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 		return failed(err)
 	}
 	return p, nil
+}
+
+// explainStart returns an error of starting the program in a file with what to do, where the system
+// does not say that: a script begins with a line that names its interpreter. It looks at the file.
+func explainStart(err error, path string) error {
+	_, missing := os.Stat(path)
+	switch {
+	case errors.Is(err, syscall.ENOEXEC):
+		return fmt.Errorf("%w: let a script begin with a line such as #!/bin/sh", err)
+	case errors.Is(err, syscall.ENOENT) && missing == nil:
+		return fmt.Errorf("%w: the file is there, so what its first line names behind #! is not; "+
+			"that line must end as lines do on Linux", err)
+	}
+	return err
 }
 
 // withoutShoalVariables returns the variables of an environment but those of shoal, SHOAL_*, of
