@@ -18,7 +18,8 @@ import (
 // head.ErrNotHead. The job has it when a step ends; Status tells. who asks is part of the reason
 // that people read. It waits for the engine's thread and for policies that decide.
 func (a *Agent) Set(text, who string) error {
-	next, err := a.requestedSetting(a.Status().Setting, text)
+	decides := a.loop.Decides()
+	next, err := requestedSetting(a.Status().Setting, text, decides)
 	if err != nil {
 		return err
 	}
@@ -28,7 +29,7 @@ func (a *Agent) Set(text, who string) error {
 		// what the text does not name stays as it is now: policies may have changed it meanwhile
 		known := a.driver.head.State()
 		now := loop.NewEntry(known, nil, true).Setting
-		if next, err = a.requestedSetting(now, text); err != nil {
+		if next, err = requestedSetting(now, text, decides); err != nil {
 			return err
 		}
 		if err := a.engine.signals.Levers(known).CheckSharesChange(now, next); err != nil &&
@@ -46,7 +47,7 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 	if s.Head != a.Host() {
 		return setting.Change{}, head.ErrNotHead
 	}
-	next, err := a.requestedSetting(s.Setting, text)
+	next, err := requestedSetting(s.Setting, text, a.loop.Decides())
 	if err == nil && s.Mesh == "" {
 		err = s.Levers.CheckSharesChange(s.Setting, next)
 	}
@@ -64,10 +65,11 @@ func (a *Agent) PlanSet(text, who string) (setting.Change, error) {
 }
 
 // requestedSetting returns the setting that a person asks for who sees the job train by now. Where
-// no policies decide, there is nothing that could be left to them, or kept from them.
-func (a *Agent) requestedSetting(now setting.Setting, text string) (setting.Setting, error) {
+// no policies decide, as decides says, there is nothing that could be left to them, or kept from
+// them. It is pure: on the engine's thread nothing may wait for policies, which wait for it.
+func requestedSetting(now setting.Setting, text string, decides bool) (setting.Setting, error) {
 	next, err := now.WithRequested(text)
-	if err != nil || a.loop.Decides() {
+	if err != nil || decides {
 		return next, err
 	}
 	if name := setting.LeftPart(text); name != "" {

@@ -289,7 +289,8 @@ func (l *Loop) Predict(next setting.Setting, who string) setting.Change {
 	return setting.Change{Phase: setting.Entered, Who: who}
 }
 
-// Decides reports whether policies change the setting of the job, or say what they would change.
+// Decides reports whether policies change the setting of the job, or say what they would change. It
+// waits for policies that decide, and so for the engine's thread.
 func (l *Loop) Decides() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
