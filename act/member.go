@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -92,7 +93,15 @@ func (m *member) whyRefused(o sense.Observation, to decide.Target) string {
 		}
 	}
 	if err := o.Levers.CheckPolicyChange(o.Setting, to.Setting); err != nil {
+		if c.To == "" { // the text form has no such value
+			return fmt.Sprintf("it wants what cannot be: %v", err)
+		}
 		return fmt.Sprintf("it wants %s: %v", setting.CutText(c.To), err)
+	}
+	n := len(to.Setting.Shares)
+	if n > 0 && n != o.Size && c.HasPart("shares") && !c.HasPart("size") {
+		return fmt.Sprintf("it wants %s: a job of %s has a share for each", setting.CutText(c.To),
+			plural.Of(o.Size, "worker"))
 	}
 	return ""
 }
