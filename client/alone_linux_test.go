@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"math"
 	"strings"
@@ -74,5 +75,22 @@ func TestAGroupOfOneStaysOne(t *testing.T) {
 	}
 	if err := AllReduceAsync(g, []float32{1}, collective.Sum).Wait(t.Context()); err != errFreed {
 		t.Errorf("a call of a freed group: %v", err)
+	}
+}
+
+// Ranks that no group has are refused, also those that a descriptor would take for others: a
+// negative one for any sender, and one of 2^32 for rank 0.
+func TestRanksThatNoGroupHasAreRefused(t *testing.T) {
+	job, _ := newSilentJob(t, 0)
+	defer job.Close()
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	for _, rank := range []int{-1, 1 << 32} {
+		for _, err := range []error{RecvFrom(ctx, job, make([]float32, 0), rank),
+			Broadcast(ctx, job, make([]float32, 0), rank)} {
+			if !errors.As(err, new(*CallError)) || job.calls.published != 0 {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -32,6 +33,10 @@ type call struct {
 // memory there, which an error gives back. It blocks until the slot of an older call is free or ctx
 // ends, and may ask the agent for memory.
 func (c *call) submit(ctx context.Context, g *Group, h *Handle) (err error) {
+	if c.peer < 0 || c.peer >= collective.MaxMembers { // a descriptor gives some another meaning
+		return &CallError{Problem: fmt.Sprintf("%v with rank %d, which no group has", c.kind,
+			c.peer)}
+	}
 	k, m := g.job.calls, &g.job.mem
 	if err = k.beginUse(); err != nil {
 		return err
