@@ -94,6 +94,12 @@ func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 		return nil, fmt.Errorf("client: a training of %d Epochs and %d Steps: give numbers from 1 "+
 			"on, or 0 for one that has no such end", d.Epochs, d.Steps)
 	}
+	for _, x := range state {
+		if !x.dtype.Valid() {
+			return nil, fmt.Errorf("client: the State called %q has no memory: make it with "+
+				"StateOf, of a slice", x.Name)
+		}
+	}
 	t := &Trainer{job: job, data: d, state: state, cursor: c}
 	return t, t.declareData(c, nil)
 }

@@ -59,6 +59,14 @@ func TestNegativeLengthsAreRefused(t *testing.T) {
 	}
 }
 
+// A State that StateOf has not made is refused: it has no memory.
+func TestStateWithoutMemoryIsRefused(t *testing.T) {
+	_, err := Train(joinAlone(t), Data{Samples: 9, Batch: 3}, State{Name: "weights"})
+	if err == nil || !strings.Contains(err.Error(), `"weights" has no memory`) {
+		t.Errorf("%v", err)
+	}
+}
+
 // A second Commit in a step is refused, and ends the loop: it would pass over samples.
 func TestAStepIsCommittedOnce(t *testing.T) {
 	trainer, err := Train(joinAlone(t), Data{Samples: 9, Batch: 3, Epochs: 1})
