@@ -90,9 +90,12 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 	case snapshot.IsURL(c.Folder) && t.job.solo:
 		return fmt.Errorf("client: %s is read and written by the agent, and there is none: "+
 			"start the program with shoal run", root)
-	case c.Steps < 0 || c.Every < 0 || c.Keep < 0 || c.Steps > 0 && (c.Every > 0 || c.Auto):
-		return fmt.Errorf("client: %+v: give a number of steps, or a time above 0 or Auto, not "+
-			"both, and 1 to keep at least", c)
+	case c.Steps < 0 || c.Every < 0 || c.Keep < 0:
+		return fmt.Errorf("client: Checkpoint has Steps %d, Every %v and Keep %d: none can be "+
+			"negative, and what is 0 is as if left out", c.Steps, c.Every, c.Keep)
+	case c.Steps > 0 && (c.Every > 0 || c.Auto):
+		return fmt.Errorf("client: Checkpoint has Steps %d, and Every or Auto as well: leave "+
+			"Steps out, or both of these", c.Steps)
 	}
 	names := map[string]bool{}
 	for _, s := range t.state {

@@ -135,3 +135,23 @@ func TestFollowTheSetting(t *testing.T) {
 		}
 	}
 }
+
+// What contradicts itself in a Checkpoint is named, and nothing else of it.
+func TestContradictionsInACheckpointAreNamed(t *testing.T) {
+	say := func(string) {}
+	for want, c := range map[string]Checkpoint{
+		"Keep -1": {Keep: -1, Say: say}, "Every -1s": {Every: -time.Second, Say: say},
+		"Steps 5, and Every or Auto as well": {Steps: 5, Every: time.Second, Say: say},
+	} {
+		trainer, err := Train(joinAlone(t), Data{Samples: 20, Batch: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Folder = t.TempDir()
+		err = trainer.Checkpoint(c)
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "Say") {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
