@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The rule about links between pages. It only reads the tree.
+// The rules about links between pages. They only read the tree.
 
 // mdLink finds the target of [text](target) and ![text](target), mdScheme those that lead out of
 // the repository, and mdCode what is shown and not linked.
@@ -62,4 +62,25 @@ func (t *Tree) hasTarget(f *File, target string) bool {
 	return place == "." || slices.ContainsFunc(t.Files, func(g *File) bool {
 		return g.Path == place || strings.HasPrefix(g.Path, place+"/")
 	})
+}
+
+// checkContents refuses a page beside a README.md below docs/ to which that has no link.
+func checkContents(t *Tree) (found []Finding) {
+	for _, list := range t.Files {
+		folder, name := path.Split(list.Path)
+		if name != "README.md" || !strings.HasPrefix(folder, "docs/") || list.isTestdata() {
+			continue
+		}
+		for _, f := range t.Files {
+			in, page := path.Split(f.Path)
+			if in != folder || path.Ext(page) != ".md" || page == name {
+				continue
+			}
+			if !bytes.Contains(list.Text, []byte("]("+page)) {
+				found = append(found, Finding{list.Path, 0, fmt.Sprintf(
+					"there is no link to %s: list every page of the folder", page)})
+			}
+		}
+	}
+	return sortFindings(found)
 }

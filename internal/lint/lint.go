@@ -44,6 +44,7 @@ var Rules = []Rule{
 	{"code-map", checkCodeMap},
 	{"walks", checkWalks},
 	{"links", checkLinks},
+	{"contents", checkContents},
 	{"file-size", checkFileSize},
 	{"function-size", checkFunctionSize},
 	{"package-size", checkPackageSize},

@@ -106,6 +106,8 @@ var broken = []struct {
 		"docs/a.md:4: the link to b.md leads nowhere"},
 	{"links", map[string]string{"README.md": "![kernels](kernel) [b](/docs/b.md)\n"},
 		"README.md:1: the link to /docs/b.md leads nowhere"},
+	{"contents", map[string]string{"docs/b/README.md": "See [a](a.md).\n", "docs/b/a.md": "A\n",
+		"docs/b/c.md": "C\n"}, "docs/b/README.md: there is no link to c.md"},
 
 	{"file-size", map[string]string{"tensor/b.go": "package tensor\n" +
 		strings.Repeat("\n", FileLines)}, "501 lines, the limit is 500"},
