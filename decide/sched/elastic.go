@@ -134,7 +134,8 @@ func elasticReason(v *View, want []int, i int) string {
 	case n == 0:
 		return "there are slots for all"
 	case want[i] > n && len(v.Jobs) == 1:
-		return plural.Of(want[i]-n, "slot") + " more, which are free"
+		return fmt.Sprintf("%s more, which %s free", plural.Of(want[i]-n, "slot"),
+			plural.Verb(want[i]-n, "is", "are"))
 	case want[i] > n:
 		return fmt.Sprintf("%s more: it uses them better than others",
 			plural.Of(want[i]-n, "slot"))
@@ -149,10 +150,12 @@ func elasticReason(v *View, want []int, i int) string {
 	if best < 0 {
 		for k, other := range v.Jobs {
 			if want[k] > other.Slots() {
-				return plural.Of(taken, "slot") + " are used better elsewhere"
+				return fmt.Sprintf("%s %s used better elsewhere", plural.Of(taken, "slot"),
+					plural.Verb(taken, "is", "are"))
 			}
 		}
-		return plural.Of(taken, "slot") + " less, which hardly make it faster"
+		return fmt.Sprintf("%s less, which hardly %s it faster", plural.Of(taken, "slot"),
+			plural.Verb(taken, "makes", "make"))
 	}
 	text := fmt.Sprintf("%s for %s", plural.Of(taken, "slot"), v.Jobs[best].ID)
 	if p := v.Jobs[best].Priority; p > 0 {

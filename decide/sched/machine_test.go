@@ -105,6 +105,37 @@ func TestElasticSaysWhy(t *testing.T) {
 	}
 }
 
+// elastic says of one slot what it says of several, in words that fit one.
+func TestElasticSaysWhyOfOneSlot(t *testing.T) {
+	m := sched.New(sched.Config{})
+	if err := m.Host(sched.Host{Name: "a", Slots: 1}); err != nil {
+		t.Fatal(err)
+	}
+	says := func(want string) {
+		t.Helper()
+		if g := m.Ready(); len(g) != 1 || g[0].Because != want {
+			t.Errorf("%+v, want %q", g, want)
+		}
+	}
+	if err := m.Submit(sched.Job{ID: "x", Min: 1, Max: 2, Asked: 2, Sizes: []int{1, 2},
+		Speed: sched.Curve{{Slots: 1, Rate: 1}, {Slots: 2, Rate: 1.9}},
+		Left:  sched.Estimate{Mean: 1e4}, Park: sched.ParkWhole}); err != nil {
+		t.Fatal(err)
+	}
+	says("there are slots for all")
+	m.Tick(10_000)
+	if err := m.Host(sched.Host{Name: "a", Slots: 2}); err != nil {
+		t.Fatal(err)
+	}
+	says("1 slot more, which is free")
+	m.Tick(20_000)
+	if err := m.Progress("x", sched.Estimate{Mean: 9e3},
+		sched.Curve{{Slots: 1, Rate: 1}, {Slots: 2, Rate: 0.5}}); err != nil {
+		t.Fatal(err)
+	}
+	says("1 slot less, which hardly makes it faster")
+}
+
 // TestProgressRefused has a report of progress that is refused change nothing: no decision is due.
 func TestProgressRefused(t *testing.T) {
 	m := newMachine(t, "fifo", 4)
