@@ -164,7 +164,7 @@ func Find(ctx context.Context, name string) (*Job, error) {
 		unknown.Running = append(unknown.Running, j.Name)
 		if j.Name == name || sameDir(j.Dir, name) {
 			named = append(named, j)
-		} else if j.RequestedName == name {
+		} else if j.RequestedName == name && name != "" { // it is empty where nobody gave one
 			asked = append(asked, j)
 		} else if j.Name == script || j.RequestedName == script {
 			scripts = append(scripts, j)

@@ -101,6 +101,14 @@ func TestOtherProtocolsAreRefused(t *testing.T) {
 	}
 }
 
+// An empty name, as of a variable that is not set, is that of no job.
+func TestAnEmptyNameIsOfNoJob(t *testing.T) {
+	serveText(t, filepath.Join(socketDir(t), "a.ctl"), 200, `{"job":"train","dir":"/train"}`)
+	if j, err := control.Find(t.Context(), ""); err == nil {
+		t.Errorf("it is that of %s", j.Name)
+	}
+}
+
 // A name is first that of a job that has it, then that of the only one that was started with it.
 func TestFindByTheNameThatWasAsked(t *testing.T) {
 	dir := socketDir(t)
