@@ -61,6 +61,13 @@ The workers are in Go, or with --client in Python: with NumPy, or with a model i
 				return cli.Usagef("-n %d: a job that can lose a worker and gain one has 2 to %d",
 					o.n, job.MaxWorkers-1)
 			}
+			if least := min(o.kills, o.resizes, o.joins, o.spares); least < 0 {
+				return cli.Usagef("--kills, --resizes, --joins and --spares take 0 or more, not %d",
+					least)
+			}
+			if o.kills+o.resizes+o.joins == 0 {
+				return cli.Usagef("--kills, --resizes and --joins are all 0: nothing is measured")
+			}
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
