@@ -36,10 +36,29 @@ func main() {
 	flag.Float64Var(&m.seconds, "seconds", 900, "virtual seconds of a run")
 	flag.IntVar(&m.ahead, "ahead", 1, "seconds ahead that are predicted")
 	flag.Parse()
-	if err := m.run(os.Stdout); err != nil {
+	err := m.check(flag.Args())
+	if err == nil {
+		err = m.run(os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "lube:", err)
 		os.Exit(1)
 	}
+}
+
+// check returns what is wrong with the flags, and with arguments, of which the program takes none.
+func (m measurement) check(arguments []string) error {
+	switch {
+	case len(arguments) > 0:
+		return fmt.Errorf("there are no arguments, but it got %q; all flags: lube -help", arguments)
+	case m.seeds < 1:
+		return fmt.Errorf("-seeds %d: it takes 1 or more", m.seeds)
+	case !(m.seconds > 0) || math.IsInf(m.seconds, 0):
+		return fmt.Errorf("-seconds %v: it takes a number above 0", m.seconds)
+	case m.ahead < 0:
+		return fmt.Errorf("-ahead %d: it takes 0 or more", m.ahead)
+	}
+	return nil
 }
 
 // measurement is what is measured.

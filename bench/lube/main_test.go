@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"strings"
 	"testing"
 )
@@ -21,5 +22,30 @@ func TestSameTables(t *testing.T) {
 	want := len(disturbances) * (1 + 2*len(predictors))
 	if n := strings.Count(first.String(), "±"); n != 2*want {
 		t.Errorf("%d lines in\n%s", n/2, first.String())
+	}
+}
+
+// Flags of which no measurement can come are refused, and so are arguments.
+func TestWrongFlagsAreRefused(t *testing.T) {
+	right := measurement{seed: 3, seeds: 1, seconds: 20, ahead: 1}
+	if err := right.check(nil); err != nil {
+		t.Error(err)
+	}
+	wrong := map[string]measurement{"-seeds -1": right, "-seconds NaN": right, "-ahead -3": right}
+	for name, m := range wrong {
+		switch name {
+		case "-seeds -1":
+			m.seeds = -1
+		case "-seconds NaN":
+			m.seconds = math.NaN()
+		default:
+			m.ahead = -3
+		}
+		if err := m.check(nil); err == nil || !strings.HasPrefix(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := right.check([]string{"more"}); err == nil {
+		t.Error("an argument is taken")
 	}
 }
