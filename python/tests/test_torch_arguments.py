@@ -43,6 +43,11 @@ def _refusals():
             "samples=0: how many samples the data set has",
         ),
         (
+            lambda: shoal.torch.loader([1, 2], global_batch=2, num_workers=2, in_order=False),
+            ValueError,
+            "in_order=False would give a step the batch of another one",
+        ),
+        (
             lambda: shoal.torch.loader(Stream(), global_batch=2),
             TypeError,
             "dataset is Stream: .* takes a map-style one",

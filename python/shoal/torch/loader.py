@@ -136,6 +136,11 @@ def loader(
                 " says how large they are, and weights=… draws samples as a WeightedRandomSampler"
                 " does"
             )
+    if not options.get("in_order", True):
+        raise ValueError(
+            "in_order=False would give a step the batch of another one, and this worker other"
+            " samples than those that are counted: leave it out"
+        )
     if not is_map_style(dataset):
         raise TypeError(
             f"dataset is {type(dataset).__name__}: shoal.torch.loader takes a map-style one, of"
