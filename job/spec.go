@@ -260,8 +260,13 @@ func checkName(name string) error {
 	return nil
 }
 
-// setByShoal are the variables that differ from worker to worker, so a job cannot choose them.
-var setByShoal = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+// setByShoal are the variables by which a worker finds its job and its place there.
+var setByShoal = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SHOAL_JOB",
+	"SHOAL_RANK", "SHOAL_RUN", "SHOAL_RUNTIME_DIR", "SHOAL_SIZE", "SHOAL_SOCKET", "SHOAL_TOKEN"}
+
+// SetByShoal reports whether shoal sets a variable for each worker, or takes it away, so that a job
+// cannot choose it. It can choose others, such as SHOAL_NCCL.
+func SetByShoal(name string) bool { return slices.Contains(setByShoal, name) }
 
 // checkEnv returns the Error of a variable that a job cannot set; nil if it can.
 func checkEnv(key, value string) error {
@@ -272,7 +277,7 @@ func checkEnv(key, value string) error {
 				key)}
 	case hasNUL(value):
 		return &Error{"env", key + " holds a NUL byte, which no program can receive; take it out"}
-	case strings.HasPrefix(key, "SHOAL_") || slices.Contains(setByShoal, key):
+	case SetByShoal(key):
 		return &Error{"env", key +
 			" is set by shoal, differently for each worker; take it out of the job"}
 	}

@@ -162,7 +162,8 @@ func TestOverride(t *testing.T) {
 
 // Each fault of a spec is an error for its key.
 func TestValidate(t *testing.T) {
-	good := job.Spec{Name: "a", Workers: 1, Command: []string{"x"}}
+	good := job.Spec{Name: "a", Workers: 1, Command: []string{"x"},
+		Env: map[string]string{"SHOAL_NCCL": "0"}}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func environment(env []string) []string {
 	for _, variable := range env {
 		name, _, ok := strings.Cut(variable, "=")
 		if ok && name != "" && name != "_" && !slices.Contains(ofHost, name) &&
-			!strings.HasPrefix(name, "SHOAL_") && !strings.ContainsRune(variable, 0) {
+			!job.SetByShoal(name) && !strings.ContainsRune(variable, 0) {
 			kept = append(kept, variable)
 		}
 	}

@@ -18,8 +18,9 @@ import (
 func TestSubmittedEnvironment(t *testing.T) {
 	got := environment([]string{"PATH=/bin", "XDG_RUNTIME_DIR=/run/user/7", "SHOAL_RANK=3", "_=/x",
 		"CUDA_VISIBLE_DEVICES=7", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_HOME=/cuda", "no variable",
-		"=C:=C:", "NUL=\x00", "EMPTY="})
-	if d := cmp.Diff([]string{"PATH=/bin", "CUDA_HOME=/cuda", "EMPTY="}, got); d != "" {
+		"=C:=C:", "NUL=\x00", "EMPTY=", "SHOAL_NCCL=0"})
+	want := []string{"PATH=/bin", "CUDA_HOME=/cuda", "EMPTY=", "SHOAL_NCCL=0"}
+	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
 }
