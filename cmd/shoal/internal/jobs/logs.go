@@ -50,7 +50,7 @@ machine has several runs of one job, those that are not shown are named.`, cli.E
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.rank < -1 {
+			if f.rank < 0 && cmd.Flags().Changed("rank") {
 				return cli.Usagef("--rank %d: workers are numbered from 0", f.rank)
 			}
 			dir, live, silent, err := f.find(cmd.Context(), args[0], cmd.ErrOrStderr())
