@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/sense"
@@ -198,6 +200,8 @@ func readHello(line []byte) (hello, error) {
 			"shoal of one version for both", h.Protocol, Protocol)
 	case h.Name == "" || len(h.Name) > 50:
 		return h, fmt.Errorf("its name %.60q has not 1 to 50 bytes", h.Name)
+	case !isPrintable(h.Name):
+		return h, fmt.Errorf("its name %q is not one line of what can be printed", h.Name)
 	case len(h.Levers) == 0:
 		return h, fmt.Errorf("it names no lever: say what it decides about, such as batch")
 	}
@@ -211,6 +215,12 @@ func readHello(line []byte) (hello, error) {
 		}
 	}
 	return h, nil
+}
+
+// isPrintable reports whether all of a text can be printed in one line.
+func isPrintable(text string) bool {
+	return utf8.ValidString(text) &&
+		!strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // readAnswer reads the answer to a request. It returns the decision and the new state, and false

@@ -49,6 +49,7 @@ func runTestPolicy(how string) {
 	fmt.Println(map[string]string{
 		"newer":    `{"protocol":9,"name":"double","levers":["batch"]}`,
 		"nameless": `{"protocol":1,"name":"","levers":["batch"]}`,
+		"painted":  `{"protocol":1,"name":"\u001b[31mred\n","levers":["batch"]}`,
 		"chatty":   `hello`,
 		"painter":  `{"protocol":1,"name":"paint","levers":["batch","colour"]}`,
 		"doubler":  `{"protocol":1,"name":"double","levers":["batch","save","batch"]}`,
@@ -206,7 +207,7 @@ func TestProgramMisbehaves(t *testing.T) {
 func TestNoPolicyStarts(t *testing.T) {
 	for how, want := range map[string]string{"newer": "protocol 9", "nameless": "its name",
 		"chatty": "its first line", "painter": `no lever is called "colour"`,
-		"doubler": "the lever batch twice"} {
+		"doubler": "the lever batch twice", "painted": "can be printed"} {
 		if _, err := startPolicy(t, how); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, expected one with %q", how, err, want)
 		}
