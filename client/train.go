@@ -25,8 +25,8 @@ type Data struct {
 	Seed       uint64 // seed of the order of the samples
 	Plain      bool   // whether the samples come in their own order, not shuffled
 	// DropLast leaves out of each epoch what would be a smaller batch at its end, of which a worker
-	// may get one sample or none. Shuffled epochs leave out other samples each; in their own order
-	// it is always the last ones.
+	// may get one sample or none: what Batch does not divide, whatever the batch has become.
+	// Shuffled epochs leave out other samples each; in their own order it is always the last ones.
 	DropLast bool
 }
 
