@@ -1,5 +1,6 @@
 """DataLoader workers are forked children of a rank: they may neither hang nor touch the arena of
-their parent. `_train` runs on each rank of a job, in its own process.
+their parent. And what shoal.torch.loader says of its batches. `_train` and `_compare_indices` run
+on each rank of a job, in its own process.
 """
 
 import pytest
@@ -68,6 +69,25 @@ def test_two_fork_workers_a_rank():
     """Training with forked workers does not hang, and the ranks stay the same."""
     ranks = world(2, _train)
     assert ranks[0][0] == 16 and ranks[0][2] == ranks[1][2]
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"weights": [1, 2, 3] * 7}])
+def test_the_indices_of_a_step_are_the_samples_of_its_batch(options):
+    """Also where an epoch leaves samples out, or draws them by weights."""
+    assert world(1, _compare_indices, options) == [True]
+
+
+def _compare_indices(options):
+    """Train for two epochs; return whether each batch had the samples of its step."""
+    import shoal.torch
+
+    data = torch.utils.data.TensorDataset(torch.arange(21))
+    loader = shoal.torch.loader(data, 4, epochs=2, **options)
+    model, same = shoal.torch.ddp(torch.nn.Linear(1, 1)), True
+    for (x,) in loader:
+        same = same and x.tolist() == [int(i) for i in loader.step.indices]
+        model(x[:, None].float()).mean().backward()
+    return same
 
 
 if __name__ == "__main__":

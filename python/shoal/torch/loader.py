@@ -15,7 +15,7 @@ from shoal._live.epochs import End
 from shoal._runtime.arguments import as_batch_range, as_integer
 from shoal._runtime.log import log_line
 from shoal._runtime.solo import Solo
-from shoal.cursor import MAX_SAMPLES, Cursor, random_word
+from shoal.cursor import MAX_SAMPLES, Cursor, Samples, random_word
 from shoal.steps import Progress
 
 from . import elastic
@@ -216,10 +216,10 @@ class Loader:
         self._memory = DeviceMemory(job, progress)
         # Batches that were begun to load before the first step of a loop; None = none.
         self._arriving: Optional[Iterator[Any]] = None
-        orders = _BatchOrders(progress, end, epoch_shift, draws)
+        self._orders = _BatchOrders(progress, end, epoch_shift, draws)
         batches = _Batches(dataset, collate)
         self._batches: DataLoader[Any] = DataLoader(
-            batches, batch_size=None, sampler=orders, collate_fn=_keep_collated, **options
+            batches, batch_size=None, sampler=self._orders, collate_fn=_keep_collated, **options
         )  # type: ignore[arg-type]
 
     @property
@@ -324,7 +324,7 @@ class Loader:
             # What was loaded for members that are no more is thrown away.
             batch = next(batch for plan, batch in arriving if plan == progress.lookahead.plan)
             progress.step_timer.add_data_wait(asked)
-            progress.open_step()
+            self._orders.name_samples(progress.open_step())
             self._warn_of_fixed_rate()
             self._memory.begin_step()
             yield batch
@@ -366,11 +366,21 @@ class _BatchOrders:
                 yield _NOTHING
             else:
                 asked += 1
-                whole = progress.cursor.samples + self._epoch_shift
-                samples = [(int(i) + part.epoch * self._epoch_shift) % whole for i in part.indices]
-                if self._draws is not None:
-                    samples = [self._draws.at(part.epoch, i) for i in samples]
-                yield plan, samples
+                yield plan, self._samples_at(part.epoch, part.indices)
+
+    def name_samples(self, step: "shoal.Step") -> None:
+        """Set the indices of a step to the samples of the dataset that its batch has."""
+        if self._epoch_shift or self._draws is not None:
+            places, step.indices = step.indices, step.indices.copy()
+            step.indices[:] = self._samples_at(step.epoch, places)
+
+    def _samples_at(self, epoch: int, places: Samples) -> List[int]:
+        """The samples of the dataset at these places of an epoch."""
+        whole = self._progress.cursor.samples + self._epoch_shift
+        samples = [(int(i) + epoch * self._epoch_shift) % whole for i in places]
+        if self._draws is not None:
+            samples = [self._draws.at(epoch, i) for i in samples]
+        return samples
 
 
 class _WeightedDraws:
