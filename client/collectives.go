@@ -15,8 +15,8 @@ import (
 // Option adjusts a collective. It changes the call before that is submitted, and is called once.
 type Option func(*call)
 
-// Weight sets this rank's weight in a Mean, for example its number of samples. It is finite and not
-// negative; the default is 1. A rank with weight 0 is left out, unless all have weight 0: equal
+// Weight sets this rank's weight in a Mean, for example its number of samples. It is from 0 to
+// 1e300; the default is 1. A rank with weight 0 is left out, unless all have weight 0: equal
 // weights give the plain mean.
 func Weight(w float64) Option { return func(c *call) { c.weight = w } }
 
