@@ -42,6 +42,7 @@ func (c *call) submit(ctx context.Context, g *Group, h *Handle) (err error) {
 		return err
 	}
 	defer k.endUse()
+	k.finishLeft()
 	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op),
 		Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight,
 		Flags: arena.Flags{More: c.more, Step: c.step}, Told: c.told}
@@ -149,16 +150,18 @@ func (c *call) stageSplits(m *memory, staged *[]byte) (arena.Ref, error) {
 
 // newFinisher returns what has to be done when the call is complete: it copies a staged result out,
 // and gives the staging buffers back; nil if there are none. Staged has the buffers of the input,
-// the output and the splits. What it returns is called once, by Handle.copyResultOut.
-func (c *call) newFinisher(m *memory, staged [3][]byte) func() {
+// the output and the splits. What it returns is called once, as Handle.finish.
+func (c *call) newFinisher(m *memory, staged [3][]byte) func(copyOut bool) {
 	if staged[0] == nil && staged[1] == nil && staged[2] == nil {
 		return nil
 	}
 	out := c.out
-	return func() {
-		if staged[1] != nil {
+	return func(copyOut bool) {
+		switch {
+		case !copyOut:
+		case staged[1] != nil:
 			copy(out, staged[1])
-		} else if staged[0] != nil && len(out) > 0 && c.inPlace() {
+		case staged[0] != nil && len(out) > 0 && c.inPlace():
 			copy(out, staged[0])
 		}
 		for _, b := range staged {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,7 @@ type calls struct {
 	woken     *sync.Cond           // tells, on mu, that the goroutine at the bell is back
 	gone      error                // ErrLost where the agent is gone, and why; nil = it is not
 	changed   bool                 // whether a completed call told that the view has changed
+	left      []*Handle            // calls in staging memory for which nobody waits any more
 }
 
 // newCalls returns the calls of a worker over its control block, bells and connection, which stay
@@ -65,8 +67,9 @@ type Handle struct {
 	ticket uint64       // number of the call, from 1
 	status arena.Status // 0 = not known yet
 	err    error        // why the call failed; nil = it did not, or goes on
-	// finish copies results out of staging memory and gives that back; nil = nothing to do.
-	finish func()
+	// finish gives staging memory back, and before that copies results out of it if it is told to;
+	// nil = nothing to do.
+	finish func(copyOut bool)
 	once   sync.Once
 }
 
@@ -252,8 +255,37 @@ func (h *Handle) Wait(ctx context.Context) error {
 // h.once calls it, so that it runs once and other waiters block meanwhile.
 func (h *Handle) copyResultOut() {
 	if h.finish != nil {
-		h.finish()
+		h.finish(true)
 		h.finish = nil
+	}
+}
+
+// leave has the staging memory of a call given back when it is complete, where it goes on though
+// nobody waits for it any more. Nobody else has the handle. It takes calls.mu.
+func (h *Handle) leave() {
+	if h.calls == nil || h.finish == nil {
+		return
+	}
+	h.calls.mu.Lock()
+	defer h.calls.mu.Unlock()
+	h.calls.left = append(h.calls.left, h)
+}
+
+// finishLeft gives the staging memory of calls back that are complete, and for which nobody waits.
+// It takes k.mu, and does not block.
+func (k *calls) finishLeft() {
+	k.mu.Lock()
+	var complete []*Handle
+	k.left = slices.DeleteFunc(k.left, func(h *Handle) bool {
+		is := k.readCompletion(h)
+		if is {
+			complete = append(complete, h)
+		}
+		return is
+	})
+	k.mu.Unlock()
+	for _, h := range complete {
+		h.finish(false)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
 )
@@ -19,7 +20,7 @@ func TestWaitFetchesTheResultOnce(t *testing.T) {
 	k := newCalls(arena.InitControl(block.Mem, 0), nil, nil, nil, 0)
 	for ticket := uint64(1); ticket <= 1000; ticket++ {
 		fetched := 0
-		h := &Handle{calls: k, ticket: ticket, finish: func() {
+		h := &Handle{calls: k, ticket: ticket, finish: func(bool) {
 			arena.YieldCore() // to the other one
 			fetched++
 		}}
@@ -54,5 +55,32 @@ func TestAContextEndsTheWaitForASlot(t *testing.T) {
 		if err := Barrier(ended, job); !errors.Is(err, context.Canceled) {
 			t.Fatalf("call %d: %v", i, err)
 		}
+	}
+}
+
+// Calls that contexts have ended give their staging memory back when they are complete, and leave
+// the slices of the program alone.
+func TestMemoryOfCallsThatContextsHaveEnded(t *testing.T) {
+	job, _ := newSilentJob(t, 0)
+	defer job.Close()
+	segments := 0
+	job.mem.segment = func(n int) (*arena.Segment, uint32, error) {
+		segments++
+		s, err := arena.NewSegment("memory", int64(n))
+		return s, uint32(segments), err
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	x := make([]uint8, growth+1) // it gets a segment of its own
+	for ticket := uint64(1); ticket <= 5; ticket++ {
+		x[0] = uint8(ticket)
+		if err := AllReduce(ended, job, x, collective.Sum); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		x[0] = 99
+		job.calls.control.Complete(ticket, arena.Done, "")
+	}
+	if segments != 1 || x[0] != 99 {
+		t.Errorf("5 calls have taken %d segments, and x begins with %d", segments, x[0])
 	}
 }

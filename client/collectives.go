@@ -121,8 +121,14 @@ func Barrier(ctx context.Context, r Ranks) error {
 	return h.Wait(ctx)
 }
 
-// wait is Wait, for calls in one line. It blocks as Wait does.
-func wait(ctx context.Context, h *Handle) error { return h.Wait(ctx) }
+// wait is Wait of a handle that nobody else has, for calls in one line. It blocks as Wait does.
+func wait(ctx context.Context, h *Handle) error {
+	err := h.Wait(ctx)
+	if err != nil && ctx.Err() != nil {
+		h.leave()
+	}
+	return err
+}
 
 // startCall submits a call and returns its handle. An error before the call is under way is
 // returned by the handle's Wait. Any goroutine may call it. It may block as call.submit does.
