@@ -136,8 +136,7 @@ func sendJSON(w http.ResponseWriter, v any) {
 // answerResize asks the head for another number of workers.
 func (l *launcher) answerResize(w http.ResponseWriter, r *http.Request) {
 	var ask api.Resize
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	if ask.Workers < 1 || ask.Workers > job.MaxWorkers {
@@ -162,8 +161,7 @@ func (l *launcher) answerResize(w http.ResponseWriter, r *http.Request) {
 // of it (a setting.Change).
 func (l *launcher) answerSet(w http.ResponseWriter, r *http.Request) {
 	var ask api.Set
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	if ask.Plan {
@@ -186,8 +184,7 @@ func (l *launcher) answerSet(w http.ResponseWriter, r *http.Request) {
 // would end this host's part alone. Of a job that is over there is nothing to ask.
 func (l *launcher) answerStop(w http.ResponseWriter, r *http.Request) {
 	var ask api.Stop
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	if s := l.agent.Status(); s.Ended {
@@ -201,8 +198,7 @@ func (l *launcher) answerStop(w http.ResponseWriter, r *http.Request) {
 // answerDrain asks for a host to be freed of its workers, and does not wait for that.
 func (l *launcher) answerDrain(w http.ResponseWriter, r *http.Request) {
 	var ask api.Drain
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	before := l.agent.Status()
@@ -221,8 +217,7 @@ func (l *launcher) answerDrain(w http.ResponseWriter, r *http.Request) {
 // knows the others to be gone.
 func (l *launcher) answerRecover(w http.ResponseWriter, r *http.Request) {
 	var ask api.Recover
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	switch s := l.agent.Status(); {
@@ -245,8 +240,7 @@ func (l *launcher) answerRecover(w http.ResponseWriter, r *http.Request) {
 // job. It waits for nothing.
 func (l *launcher) answerLost(w http.ResponseWriter, r *http.Request) {
 	var ask api.Lost
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	if dir := l.reporter.directoryPath(); ask.Dir != dir {
@@ -264,8 +258,7 @@ const LongestToken = 366 * 24 * time.Hour
 // answerInvite makes a token with which other hosts join, and sends an api.Invitation.
 func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 	var ask api.Invite
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	f := l.cfg.Fleet
@@ -289,21 +282,25 @@ func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 	sendJSON(w, api.Invitation{Token: f.Token(life), Join: f.Join(), Expires: expires})
 }
 
-// readControl reads the body of a request into the value that into points to, and refuses unknown
-// fields. It checks *who, a field of that value with the name of the person who asks.
-func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
+// readControl reads the body of a request into the value that into points to, and checks *who, a
+// field of that value with the name of the person who asks. Where the body is no request, as with a
+// field that is not known, it sends that as an error, and returns false.
+func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) bool {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
 	if err == nil {
 		err = strict.JSON(body, into)
 	}
-	var long *http.MaxBytesError
-	switch {
-	case errors.As(err, &long):
-		return fmt.Errorf("the body is no request: it has more than %d bytes", long.Limit)
-	case err != nil:
-		return fmt.Errorf("the body is no request: %w; docs/formats/control.md says what is", err)
+	if long := (*http.MaxBytesError)(nil); errors.As(err, &long) {
+		err = fmt.Errorf("the body is no request: it has more than %d bytes", long.Limit)
+	} else if err != nil {
+		err = fmt.Errorf("the body is no request: %w; docs/formats/control.md says what is", err)
+	} else {
+		err = api.CheckWho(who)
 	}
-	return api.CheckWho(who)
+	if err != nil {
+		sendError(w, http.StatusBadRequest, err)
+	}
+	return err == nil
 }
 
 // refuseUnknown answers a request for a path or a method that this version does not have.

@@ -19,8 +19,7 @@ import (
 // is an HTTP handler, as those in control.go.
 func (l *launcher) answerAllot(w http.ResponseWriter, r *http.Request) {
 	var ask api.Allot
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	if len(ask.Because) > member.MaxWho || strings.ContainsFunc(ask.Because, func(c rune) bool {

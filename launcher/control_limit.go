@@ -27,8 +27,7 @@ const maxLimit = 1 << 50
 // engine's thread.
 func (l *launcher) answerLimit(w http.ResponseWriter, r *http.Request) {
 	var ask api.Limit
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	if ask.Bytes > maxLimit {

@@ -12,8 +12,7 @@ import (
 // own, and waits for the engine's thread.
 func (l *launcher) answerReshape(w http.ResponseWriter, r *http.Request) {
 	var ask api.Reshape
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	if ask.Mesh == "" {

@@ -187,8 +187,7 @@ func (l *launcher) parkForManager() {
 // handler, as those in control.go: it runs on the goroutine of its request.
 func (l *launcher) answerPark(w http.ResponseWriter, r *http.Request) {
 	var ask api.Park
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		sendError(w, http.StatusBadRequest, err)
+	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
 	if by := l.registry.stoppedBy(); by != "" {
