@@ -160,11 +160,12 @@ others do, and goes on with the next sample. Another job is started again with s
 			if no := new(pool.UsageError); errors.As(err, &no) {
 				return cli.AsUsage(no)
 			}
-			if err == nil {
-				err = keeper.Call(ctx, name, keeper.PathResume, keeper.Ask{Job: args[0],
-					Who: cli.Requester()}, &struct{}{})
-			}
 			if err != nil {
+				return fmt.Errorf("%w; a job that no pool has goes on when it is started "+
+					"again, by the same shoal run", err)
+			}
+			if err := keeper.Call(ctx, name, keeper.PathResume, keeper.Ask{Job: args[0],
+				Who: cli.Requester()}, &struct{}{}); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "job %s goes on when the pool has slots for "+
