@@ -65,6 +65,8 @@ type Job struct {
 	aside atomic.Bool
 	// goal is how many steps the program has said that the training has; 0 = it has said nothing.
 	goal atomic.Uint64
+	// trains is whether the job has a Trainer.
+	trains atomic.Bool
 }
 
 // Join takes this process's place in the job that its launcher started, as the SHOAL_ environment

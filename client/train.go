@@ -75,7 +75,7 @@ type Trainer struct {
 
 // Train returns a Trainer that begins a loop, and tells the agent of its data. state is what a
 // worker that joins later receives from the others, in the memory that it gives here. It waits for
-// the agent's answer. The Trainer need not be closed.
+// the agent's answer. A job has one Trainer, which need not be closed.
 func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	out := d.leftOut()
 	if d.Samples > 0 && out == d.Samples {
@@ -100,8 +100,14 @@ func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 				"StateOf, of a slice", x.Name)
 		}
 	}
+	if job.trains.Load() {
+		return nil, errors.New("client: the job has a Trainer, whose steps its agent counts: " +
+			"train in one loop, with as many Epochs or Steps as all have together")
+	}
 	t := &Trainer{job: job, data: d, state: state, cursor: c}
-	return t, t.declareData(c, nil)
+	err = t.declareData(c, nil)
+	job.trains.Store(err == nil)
+	return t, err
 }
 
 // declareData tells the agent what the job trains on, in the order of c, and with its encoding from

@@ -178,3 +178,18 @@ func TestGoalIsStated(t *testing.T) {
 		t.Errorf("%v, %d", err, job.goal.Load())
 	}
 }
+
+// A job has one Trainer: another one would count its steps from 0, and the agent would not.
+func TestAJobHasOneTrainer(t *testing.T) {
+	job := joinAlone(t)
+	if _, err := Train(job, Data{Samples: 9, Batch: 3, Epochs: -1}); err == nil {
+		t.Fatal("a training without end is accepted")
+	}
+	if _, err := Train(job, Data{Samples: 9, Batch: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Train(job, Data{Samples: 9, Batch: 3}); err == nil ||
+		!strings.Contains(err.Error(), "the job has a Trainer") {
+		t.Errorf("a second Trainer: %v", err)
+	}
+}
