@@ -97,6 +97,19 @@ def pytest_runtest_makereport(item, call):
         report.user_properties.append(("processor_seconds", f"{used:.2f}"))
 
 
+@pytest.fixture(autouse=True)
+def left_job():
+    """Leave the job that a test of this process has joined and not left, at its end: it would be
+    that of the tests behind it, whose data is another one.
+    """
+    module = sys.modules.get("shoal.job")
+    before = module and module._current
+    yield
+    module = sys.modules.get("shoal.job")
+    if module and module._current not in (None, before):
+        module._current.leave()
+
+
 @pytest.fixture(scope="session")
 def binary():
     """The path of bin/shoal, which is built where it is not there."""
