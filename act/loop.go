@@ -314,7 +314,7 @@ func (l *Loop) Propose(next setting.Setting, who string) (Order, error) {
 	now.People = l.entry.Setting.People
 	request.From, request.To = now.DiffRequested(next)
 	switch {
-	case request.From == request.To && request.To == "":
+	case request.From == "" && request.To == "":
 		return Order{}, fmt.Errorf("the job trains by %s already", next)
 	case request.IsAtOnce():
 		return Order{Next: next, Change: request}, nil

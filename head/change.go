@@ -143,7 +143,7 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 		if t := r.state.Trial; t != nil && c.Policy != "" {
 			return fmt.Errorf("change %d is under trial", t.Number)
 		}
-		c.Phase, c.Predicted, c.Rate = setting.Kept, setting.Band{}, 0
+		keepAtOnce(&c)
 	}
 	for _, part := range c.Parts() {
 		if n := r.state.Setting.People[part]; n > 0 && c.Policy != "" {
@@ -152,6 +152,11 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 	}
 	r.entering = &requestedChange{next, c}
 	return nil
+}
+
+// keepAtOnce makes a change that IsAtOnce one that its entry ends, too: nothing of it is measured.
+func keepAtOnce(c *setting.Change) {
+	c.Phase, c.Predicted, c.Rate = setting.Kept, setting.Band{}, 0
 }
 
 // errChangeWaits refuses a change while another one waits for the end of a step.

@@ -50,3 +50,26 @@ func TestPeopleTakeAndLeaveParts(t *testing.T) {
 		}
 	}
 }
+
+// Where the job has come by itself to the size that a person asks for, that person keeps it from
+// policies, and what was predicted of another size is not said of it.
+func TestPeopleKeepASizeThatIsMet(t *testing.T) {
+	p := newTrainingPair(t)
+	next, err := p.agents["A"].State().Setting.WithRequested("size=3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mustChange("A", next, setting.Change{Phase: setting.Entered, Who: "ada", Rate: 9,
+		Predicted: setting.Band{Low: 0.7, Mid: 0.8, High: 0.9}})
+	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
+	p.runAll()
+	p.endStep(2, 0, 1, 2)
+	p.wantSize(3)
+	want := setting.Change{Number: 1, Phase: setting.Kept, Who: "ada", Step: 2, From: "size=3",
+		To: "size=3"}
+	s, list := p.agents["B"].State(), p.changesOf("B")
+	if diff := cmp.Diff([]setting.Change{want}, list); diff != "" || s.Trial != nil ||
+		s.Setting.People["size"] != 1 {
+		t.Errorf("%+v (-want +got): %s", s.Setting, diff)
+	}
+}

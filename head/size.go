@@ -98,7 +98,8 @@ func (r *leader) restateSizeChange(e *requestedChange) bool {
 	}
 	e.change.From, e.change.To = r.diffOf(e.change, e.next)
 	if e.change.IsAtOnce() { // the rate alone is left, or what policies may change
-		e.next.Size, e.change.Phase = 0, setting.Kept
+		e.next.Size = 0
+		keepAtOnce(&e.change)
 		return r.state.Trial != nil && e.change.Policy != ""
 	}
 	return e.change.To == "" && e.change.From == ""
