@@ -125,7 +125,7 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 	}
 	if err != nil {
 		cancel()
-		return failed(explainStart(err, p.path))
+		return failed(ExplainStart(err, p.path))
 	}
 	// a program that cannot be bounded runs all the same
 	_ = unix.Setpriority(unix.PRIO_PROCESS, c.Process.Pid, lowPriority)
@@ -155,9 +155,9 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 	return p, nil
 }
 
-// explainStart returns an error of starting the program in a file with what to do, where the system
+// ExplainStart returns an error of starting the program in a file with what to do, where the system
 // does not say that: a script begins with a line that names its interpreter. It looks at the file.
-func explainStart(err error, path string) error {
+func ExplainStart(err error, path string) error {
 	_, missing := os.Stat(path)
 	switch {
 	case errors.Is(err, syscall.ENOEXEC):

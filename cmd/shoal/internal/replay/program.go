@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/strict"
+	"github.com/shoal-ml/shoal/launcher/policies"
 )
 
 // A policy that is a program: it gets a line of JSON for each decision and answers one. One
@@ -76,16 +77,8 @@ func checkProgram(file string) error {
 	if file == "" {
 		return cli.Usagef("--policy exec: names no program; write exec:./mine.py")
 	}
-	info, err := os.Stat(file)
-	switch {
-	case err != nil:
-	case info.IsDir():
-		err = errors.New("it is a folder, and no program")
-	case info.Mode().Perm()&0o111 == 0 && !strings.HasSuffix(file, ".py"):
-		err = errors.New("it is not executable; chmod +x it if it is a program")
-	}
-	if err != nil {
-		return cli.Usagef("--policy exec:%s: %v", file, err)
+	if err := policies.CheckFile(file); err != nil {
+		return cli.Usagef("--policy exec: %v", err)
 	}
 	return nil
 }
@@ -115,7 +108,7 @@ func startProgram(g *group.Group, file string, within time.Duration) (*program, 
 	_ = errors.Join(theirIn.Close(), theirOut.Close()) // the program has its own
 	if err != nil {
 		_ = errors.Join(in.Close(), out.Close()) // the other error says more
-		return nil, cli.Usagef("--policy exec:%s: %v", file, err)
+		return nil, cli.Usagef("--policy exec:%s: %v", file, policies.ExplainStart(err, path))
 	}
 	p := &program{running: group.New(g.Context()), in: in, out: out, lines: bufio.NewScanner(out),
 		next: max(firstIn, within), within: within}
