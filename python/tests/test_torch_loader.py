@@ -3,6 +3,8 @@ their parent. And what shoal.torch.loader says of its batches. `_train` and `_co
 on each rank of a job, in its own process.
 """
 
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -73,21 +75,26 @@ def test_two_fork_workers_a_rank():
 
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"weights": [1, 2, 3] * 7}])
 def test_the_indices_of_a_step_are_the_samples_of_its_batch(options):
-    """Also where an epoch leaves samples out, or draws them by weights."""
-    assert world(1, _compare_indices, options) == [True]
+    """Also where an epoch leaves samples out, or draws them by weights, each once."""
+    assert world(1, _compare_indices, options) == [[True, 42 if "weights" in options else 0]]
 
 
 def _compare_indices(options):
-    """Train for two epochs; return whether each batch had the samples of its step."""
+    """Train for two epochs; return whether each batch had the samples of its step, and how many
+    samples were drawn.
+    """
     import shoal.torch
 
+    loaders = sys.modules["shoal.torch.loader"]
+    draw, drawn = loaders._WeightedDraws.at, []
+    loaders._WeightedDraws.at = lambda *place: drawn.append(place) or draw(*place)
     data = torch.utils.data.TensorDataset(torch.arange(21))
     loader = shoal.torch.loader(data, 4, epochs=2, **options)
     model, same = shoal.torch.ddp(torch.nn.Linear(1, 1)), True
     for (x,) in loader:
         same = same and x.tolist() == [int(i) for i in loader.step.indices]
         model(x[:, None].float()).mean().backward()
-    return same
+    return [same, len(drawn)]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from time import perf_counter_ns
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
@@ -349,6 +349,8 @@ class _BatchOrders:
         self._draws = draws  # what stands at the place of a sample; None = the sample itself
         self._end = end
         self._epoch_shift = epoch_shift
+        # The samples of orders of this plan whose steps were not made yet, by epoch and places.
+        self._drawn: Dict[Tuple[int, Tuple[int, ...]], List[int]] = {}
 
     def __iter__(self) -> Iterator[Order]:
         """The orders, without end: drawn from the job's place in the data when the DataLoader
@@ -359,6 +361,7 @@ class _BatchOrders:
         while True:
             if plan != lookahead.plan:
                 plan, asked = lookahead.plan, 0
+                self._drawn.clear()
             ahead = asked - lookahead.opened_count
             part = None if progress.job.outside else progress.batch_ahead(ahead)
             # A round that was begun is made to its end, where the loop is to end with it.
@@ -366,13 +369,24 @@ class _BatchOrders:
                 yield _NOTHING
             else:
                 asked += 1
-                yield plan, self._samples_at(part.epoch, part.indices)
+                samples = self._samples_at(part.epoch, part.indices)
+                if self._differ:
+                    self._drawn[part.epoch, tuple(part.indices)] = samples
+                yield plan, samples
 
     def name_samples(self, step: "shoal.Step") -> None:
         """Set the indices of a step to the samples of the dataset that its batch has."""
-        if self._epoch_shift or self._draws is not None:
-            places, step.indices = step.indices, step.indices.copy()
-            step.indices[:] = self._samples_at(step.epoch, places)
+        if self._differ:
+            samples = self._drawn.pop((step.epoch, tuple(step.indices)), None)
+            if samples is None:
+                samples = self._samples_at(step.epoch, step.indices)
+            step.indices = step.indices.copy()
+            step.indices[:] = samples
+
+    @property
+    def _differ(self) -> bool:
+        """Whether samples are others than their places."""
+        return self._epoch_shift > 0 or self._draws is not None
 
     def _samples_at(self, epoch: int, places: Samples) -> List[int]:
         """The samples of the dataset at these places of an epoch."""
