@@ -70,16 +70,25 @@ func (m Mesh) validate() error {
 	return nil
 }
 
+// usualAxes are axes that layouts have, so whoever writes one of them has not misspelt another.
+var usualAxes = []string{"dp", "tp", "pp", "cp", "ep"}
+
 // CheckAxes fails if an axis with several positions is not known, and suggests a known name that is
-// spelled alike. All positions of an unknown axis would hold the same state, and do the same work.
+// spelled alike, and that the mesh does not have yet. All positions of an unknown axis would hold
+// the same state, and do the same work.
 func (m Mesh) CheckAxes(known ...string) error {
 	for _, a := range m {
 		if a.Size == 1 || slices.Contains(known, a.Name) {
 			continue
 		}
+		meant := ""
+		if !slices.Contains(usualAxes, a.Name) {
+			meant = spelling.Meant(a.Name, slices.DeleteFunc(slices.Clone(known),
+				func(name string) bool { return m.axisIndex(name) >= 0 }))
+		}
 		return fmt.Errorf("mesh %s: the layout has no axis %s%s, only %s; all %d places on it "+
 			"would have the same, and do the same work",
-			m, a.Name, spelling.Meant(a.Name, known), strings.Join(known, ", "), a.Size)
+			m, a.Name, meant, strings.Join(known, ", "), a.Size)
 	}
 	return nil
 }

@@ -236,7 +236,7 @@ func TestRefusedPresets(t *testing.T) {
 		{"megatron-core", tp, megatronTensors(2, 0), 1,
 			"1 heads of k and v do not come out even over tp=2"},
 		{"hf", tp, small, 1,
-			"mesh tp=2: the layout has no axis tp (did you mean dp?), only dp, cp"},
+			"mesh tp=2: the layout has no axis tp, only dp, cp"},
 		{"fsdp2", odd, small, 1, "mesh dp=2,xx=2: the layout has no axis xx, only dp, cp; all 2 " +
 			"places on it would have the same"},
 		{"megatron-core+zero1", odd, decoderTensors(2, 0), 2,

@@ -277,8 +277,9 @@ func TestAxes(t *testing.T) {
 			"on it would have the same, and do the same work"},
 		{"dp=2,tp=2", "pd=3", "no axis pd (did you mean dp?)"},
 		{"tp=2", "tp=2,dpp=2", "no axis dpp (did you mean dp?), only dp, tp;"},
-		{"dp=2,tp=2", "qq=1,dp=3", ""}, // one place differs from no other
-		{"tp=2", "dp=3", ""},           // every layout has dp
+		{"dp=2,tp=2", "dp=2,dq=3", "no axis dq, only dp, tp;"}, // dp is there already
+		{"dp=2,tp=2", "qq=1,dp=3", ""},                         // one place differs from no other
+		{"tp=2", "dp=3", ""},                                   // every layout has dp
 		{"tp=2,cp=1,ep=1", "ep=3,cp=2", ""},
 	} {
 		said := sampleStatement()
