@@ -98,7 +98,7 @@ func (p *Part) Write() bool {
 		} else {
 			p.Folder.Log(fmt.Sprintf(
 				"%s is abandoned, and training goes on: %v; the ones before it stay%s", where,
-				err, fullDiskHint(err)))
+				err, fullDiskHint(err, p.Folder.Keep)))
 		}
 	case sealed:
 		total := 0
@@ -278,11 +278,14 @@ func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 	return r, nil
 }
 
-// fullDiskHint says, for the end of a message, what to do when err is that the disk is full; "" for
-// another error. It is pure.
-func fullDiskHint(err error) string {
-	if durable.Full(err) {
-		return "; make room there, or keep fewer, and the next one is written"
+// fullDiskHint says, for the end of a message, what to do when err is that the disk is full, of
+// whose checkpoints so many are kept; "" for another error. It is pure.
+func fullDiskHint(err error, keep int) string {
+	switch {
+	case !durable.Full(err):
+		return ""
+	case keep == 1:
+		return "; make room there, and the next one is written"
 	}
-	return ""
+	return "; make room there, or keep fewer, and the next one is written"
 }

@@ -1,8 +1,11 @@
 """What a worker does with a checkpoint that cannot be written, or is given up."""
 
+import errno
 import os
 import shutil
 import types
+
+import pytest
 
 import shoal
 from shoal._checkpoint import writer
@@ -34,3 +37,18 @@ def test_an_arena_without_room_for_the_texts_costs_a_checkpoint_alone(capfd):
     cramped.write(shard)
     said = capfd.readouterr().err
     assert "step 3 in there is abandoned" in said and "the job has no more" in said, said
+
+
+@pytest.mark.parametrize("keep, fewer", [(1, ""), (2, ", or keep fewer")])
+def test_a_full_disk_asks_for_fewer_where_there_are_several(capfd, monkeypatch, keep, fewer):
+    """With one checkpoint that is kept there can be no fewer."""
+
+    def full(*_, **__):
+        """Have no room."""
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(writer, "recover", full)
+    shard = writer.Shard(Unsealed("there", 3, 7), 0, 1, keep, b"{}", {}, [], [], memoryview(b""))
+    writer._write_shard(shard)
+    said = capfd.readouterr().err
+    assert f"; make room there{fewer}, and the next one is written" in said, said

@@ -269,11 +269,10 @@ def _write_shard(shard: Shard) -> None:
             )
     except OSError as err:
         checkpoint.abandon()
-        room = (
-            "; make room there, or keep fewer, and the next one is written"
-            if err.errno in (errno.ENOSPC, errno.EDQUOT)
-            else ""
-        )
+        room = ""
+        if err.errno in (errno.ENOSPC, errno.EDQUOT):
+            fewer = ", or keep fewer" if shard.keep > 1 else ""
+            room = f"; make room there{fewer}, and the next one is written"
         log_line(
             f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and training"
             f" goes on: {err}; the ones before it stay{room}"
