@@ -151,6 +151,8 @@ func checkBadRequests(t *testing.T, socket string) {
 		{"POST", "/v2/resize", "", 400, "the body is no request"},
 		{"POST", "/v2/resize", "workers=3", 400, "the body is no request"},
 		{"POST", "/v2/resize", `{"workers":3,"force":true}`, 400, `unknown field \"force\"`},
+		{"POST", "/v2/resize", `{"Workers":3}`, 400, `unknown field \"Workers\"; write \"workers\"`},
+		{"POST", "/v2/resize", `{"workers":3,"workers":2}`, 400, "stands in it twice"},
 		{"POST", "/v2/resize", `{"workers":"3"}`, 400,
 			"the body is no request: field workers has a string (at byte 14), and takes a whole"},
 		{"POST", "/v2/resize", `{"workers":3}{}`, 400, "something stands after it"},

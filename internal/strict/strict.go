@@ -12,8 +12,8 @@ import (
 )
 
 // JSON reads text into a value, as json.Unmarshal does. A field that the value does not have is an
-// error, and so is anything after it. into is a pointer; after an error it may be filled in part.
-// Any goroutine may call it.
+// error, as is one in other case or one that stands twice, and so is anything after the value. into
+// is a pointer; after an error it may be filled in part. Any goroutine may call it.
 func JSON(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -28,7 +28,7 @@ func JSON(text []byte, into any) error {
 	if _, err := d.Token(); err != io.EOF {
 		return errors.New("something stands after it")
 	}
-	return nil
+	return checkKeys(text, reflect.TypeOf(into))
 }
 
 // inWords returns an error of json.Decoder as one that speaks of the text, and not of types of Go.

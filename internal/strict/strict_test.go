@@ -1,6 +1,7 @@
 package strict_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -26,6 +27,54 @@ func TestJSON(t *testing.T) {
 		}
 		if err := strict.JSON([]byte(text), &v); (err == nil) != good {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// embedded has a field that promotes, for TestKeys.
+type embedded struct {
+	Deep int `json:"deep"`
+}
+
+// TestKeys: a key that stands twice in an object, or that has another case than the field, is
+// refused wherever it stands. Objects that are read into no struct may have any keys, once.
+func TestKeys(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"a":1,"a":2}`:                                      `field "a" stands in it twice`,
+		`{"a":1,"\u0061":2}`:                                 `field "a" stands in it twice`,
+		`{"A":1}`:                                            `unknown field "A"; write "a"`,
+		`{"a":1,"A":1}`:                                      `unknown field "A"; write "a"`,
+		`{"deep":1,"DEEP":2}`:                                `unknown field "DEEP"; write "deep"`,
+		`{"Plain":1,"plain":1}`:                              `unknown field "plain"; write "Plain"`,
+		`{"list":[{"a":1}, {"A":1}]}`:                        `unknown field "A"; write "a"`,
+		`{"by_name":{"x":{"a":1},"x":{}}}`:                   `field "x" stands in it twice`,
+		`{"by_name":{"x":{"A":1}}}`:                          `unknown field "A"; write "a"`,
+		`{"any":{"x":[{"y":1,"y":2}]}}`:                      `field "y" stands in it twice`,
+		`{"raw":{"x":1,"x":2}}`:                              `field "x" stands in it twice`,
+		`{"any":{"A":1,"a":2}}`:                              "",
+		`{"by_name":{"x":{"a":1},"X":{"a":1}}}`:              "",
+		`{"list":[ ] , "a" : -1.5e3 , "deep": 2 }`:           "",
+		`{"text":"{\"a\":1,\"a\":\\","any":[true,null,"]"]}`: "",
+		`{"inner":{"a":1,"inner":{"a":2}}}`:                  "",
+		`{"inner":{"a":1,"inner":{"A":2}}}`:                  `unknown field "A"; write "a"`,
+	} {
+		type inner struct {
+			A     float64 `json:"a"`
+			Inner *inner  `json:"inner"`
+		}
+		var v struct {
+			embedded
+			inner
+			Plain  int
+			List   []inner          `json:"list"`
+			ByName map[string]inner `json:"by_name"`
+			Any    any              `json:"any"`
+			Raw    json.RawMessage  `json:"raw"`
+			Text   string           `json:"text"`
+		}
+		err := strict.JSON([]byte(text), &v)
+		if err == nil && want != "" || err != nil && err.Error() != want {
+			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 }

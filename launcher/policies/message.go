@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/history"
 	"github.com/shoal-ml/shoal/setting"
@@ -175,23 +175,10 @@ type change struct {
 // levers are what a program can decide about.
 var levers = []string{"batch", "rate", "shares", "size", "save", "round", "sync"}
 
-// readStrictly reads the only JSON object of a line; a key that is not known is an error.
-func readStrictly(line []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(line))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if d.More() {
-		return fmt.Errorf("the line goes on behind the object")
-	}
-	return nil
-}
-
 // readHello reads the first line of a program.
 func readHello(line []byte) (hello, error) {
 	var h hello
-	if err := readStrictly(line, &h); err != nil {
+	if err := strict.JSON(line, &h); err != nil {
 		return h, fmt.Errorf("its first line is none of a policy: %w", err)
 	}
 	switch {
@@ -228,7 +215,7 @@ func isPrintable(text string) bool {
 func readAnswer(line []byte, tick uint64, o sense.Observation) (d decide.Decision, state []byte,
 	ours bool, err error) {
 	var a answer
-	if err := readStrictly(line, &a); err != nil {
+	if err := strict.JSON(line, &a); err != nil {
 		return d, nil, true, fmt.Errorf("its answer cannot be read: %w", err)
 	}
 	switch {

@@ -82,6 +82,8 @@ func runTestPolicy(how string) {
 			fmt.Println(`{"tick":1,"change":{"batch":-5}}`)
 		case "then has another lever":
 			fmt.Println(`{"tick":1,"change":{"colour":"red"}}`)
+		case "then says a thing twice":
+			fmt.Println(`{"tick":1,"change":null,"change":{"batch":128}}`)
 		case "then raises":
 			fmt.Println(`{"tick":1,"error":"ZeroDivisionError: division by zero"}`)
 		case "then forgets the tick":
@@ -174,15 +176,16 @@ func untilAnswered(t *testing.T, f func()) {
 // A program that misbehaves has decided nothing, and the reason is said.
 func TestProgramMisbehaves(t *testing.T) {
 	for how, want := range map[string]string{
-		"then dies":              "it has ended",
-		"then hangs":             "has not answered within 50ms",
-		"then floods":            "more than 65536 bytes",
-		"then talks nonsense":    "cannot be read",
-		"then asks for much":     "cannot be read",
-		"then has another lever": "unknown field",
-		"then looks ahead":       "was asked request 1",
-		"then forgets the tick":  "has no tick",
-		"then raises":            "it failed: ZeroDivisionError",
+		"then dies":               "it has ended",
+		"then hangs":              "has not answered within 50ms",
+		"then floods":             "more than 65536 bytes",
+		"then talks nonsense":     "cannot be read",
+		"then asks for much":      "cannot be read",
+		"then has another lever":  "unknown field",
+		"then says a thing twice": `field "change" stands in it twice`,
+		"then looks ahead":        "was asked request 1",
+		"then forgets the tick":   "has no tick",
+		"then raises":             "it failed: ZeroDivisionError",
 	} {
 		p, err := startPolicy(t, how)
 		if err != nil {
