@@ -35,9 +35,13 @@ func CastDTypes() []tensor.DType { return []tensor.DType{tensor.BF16, tensor.F16
 
 // A CastReport says what Cast has done.
 type CastReport struct {
-	Rounded   int // number of tensors that have another type than before
+	Rounded   int // number of tensors with another type, which has not all numbers of the old one
+	Widened   int // number of tensors with another type, in which every number is as it was
 	Optimizer int // number of tensors of floats that are an optimizer's, and stay as they are
 }
+
+// Changed reports whether any tensor has another type than before. It is pure.
+func (r CastReport) Changed() bool { return r.Rounded+r.Widened > 0 }
 
 // optimizerState matches the names of what an optimizer keeps for a parameter, wherever it stands.
 var optimizerState = pattern.New(`(?:^|\.)(?:exp_avg|exp_avg_sq|max_exp_avg_sq|` +
@@ -95,7 +99,11 @@ func (c *Checkpoint) Cast(rules []Cast) (r CastReport, err error) {
 			return r, fmt.Errorf("%s: %w", c.path, err)
 		}
 		tensors[i] = f.tensor()
-		r.Rounded++
+		if to.Size() > t.DType.Size() {
+			r.Widened++ // f16 and bf16 to f32
+		} else {
+			r.Rounded++
+		}
 	}
 	for k := range rules {
 		if !used[k] {
@@ -104,7 +112,7 @@ func (c *Checkpoint) Cast(rules []Cast) (r CastReport, err error) {
 				rules[k].Text, describeNames(c.Tensors))
 		}
 	}
-	if r.Rounded == 0 {
+	if !r.Changed() {
 		return r, nil
 	}
 	folder.source = c.newReader()

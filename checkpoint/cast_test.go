@@ -92,7 +92,13 @@ func TestCast(t *testing.T) {
 		for _, to := range CastDTypes() {
 			c := openCheckpoint(t, path)
 			r, err := c.Cast([]Cast{{To: to}})
-			if err != nil || r.Optimizer != 1 || (r.Rounded == 1) != (from != to) {
+			want := CastReport{Optimizer: 1}
+			if to == tensor.F32 && from.Size() < 4 {
+				want.Widened = 1
+			} else if from != to {
+				want.Rounded = 1
+			}
+			if err != nil || r != want {
 				t.Fatalf("%v to %v: %+v, %v", from, to, r, err)
 			}
 			w := &c.Tensors[1]

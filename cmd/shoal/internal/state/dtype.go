@@ -31,7 +31,7 @@ func (m *moveFlags) castRules() (rules []checkpoint.Cast, err error) {
 			}
 		}
 		if rule.To, err = castDType(name); err != nil {
-			return nil, err
+			return nil, cli.Usagef("--dtype %s: %v", text, err)
 		}
 		rules = append(rules, rule)
 	}
@@ -39,7 +39,7 @@ func (m *moveFlags) castRules() (rules []checkpoint.Cast, err error) {
 }
 
 // castDType returns the element type of a name, which can be that of torch. It is pure; the error
-// is about the command line, and says which types there are.
+// says which types there are.
 func castDType(name string) (tensor.DType, error) {
 	short := map[string]string{"bfloat16": "bf16", "float16": "f16", "half": "f16",
 		"float32": "f32", "float": "f32"}[strings.TrimPrefix(name, "torch.")]
@@ -50,7 +50,8 @@ func castDType(name string) (tensor.DType, error) {
 		}
 		known = append(known, d.String())
 	}
-	return 0, cli.Usagef("--dtype %s: floats are rounded to %s", name, strings.Join(known, ", "))
+	return 0, fmt.Errorf("%q is no type to which floats are rounded; these are %s", name,
+		strings.Join(known, ", "))
 }
 
 // cast rounds tensors as --dtype says. It changes c, and sets m.rounded.

@@ -315,7 +315,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) (err error) {
 	if m.json {
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(m.newMovedJSON(src, dst, c, out, lost, r))
 	}
-	return printMoved(cmd.OutOrStdout(), src, dst, out, r, m.rounded.Rounded)
+	return printMoved(cmd.OutOrStdout(), src, dst, out, r, m.rounded.Changed())
 }
 
 // nextStepError returns an error that says what to do after a command that was stopped, or for

@@ -37,7 +37,9 @@ type movedJSON struct {
 	// tensors that DeepSpeed makes of others, which were compared
 	Implied int           `json:"implied,omitempty"`
 	Altered []alteredJSON `json:"altered,omitempty"`
-	Rounded int           `json:"rounded,omitempty"` // tensors that --dtype has changed
+	// tensors with another type by --dtype: those that it rounds, and those that it widens exactly
+	Rounded int `json:"rounded,omitempty"`
+	Widened int `json:"widened,omitempty"`
 }
 
 // alteredJSON is a value that DST has in another form, in the output for programs.
@@ -58,7 +60,7 @@ func (m *moveFlags) newMovedJSON(src, dst string, c *checkpoint.Checkpoint, out 
 		Unread: r.Unreadable, TensorsBehind: m.source.model.behind, ValuesBehind: lost,
 		Beside:  c.Extras,
 		Implied: len(out.Implied),
-		Rounded: m.rounded.Rounded,
+		Rounded: m.rounded.Rounded, Widened: m.rounded.Widened,
 	}
 	if !r.AlreadyDone {
 		j.Fingerprint = r.State.String()
@@ -69,10 +71,10 @@ func (m *moveFlags) newMovedJSON(src, dst string, c *checkpoint.Checkpoint, out 
 	return j
 }
 
-// printMoved prints in a line what a move has written. rounded is the number of tensors that
-// --dtype has changed.
+// printMoved prints in a line what a move has written. altered says whether --dtype has
+// given tensors another type.
 func printMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.Report,
-	rounded int) error {
+	altered bool) error {
 	if r.AlreadyDone {
 		_, err := fmt.Fprintf(to, "%s was finished by an earlier run\n", dst)
 		return err
@@ -82,7 +84,7 @@ func printMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint
 		reused = fmt.Sprintf(", %d of them by an earlier run", r.Reused)
 	}
 	same := ", the same as of " + src
-	if rounded > 0 {
+	if altered {
 		same = ""
 	}
 	_, err := fmt.Fprintf(to, "%s: %s, %s, %d bytes%s, fingerprint %v%s\n", dst, out.Format,
@@ -108,14 +110,9 @@ func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *f
 	behind(m.source.model.behind, "tensor",
 		"which are random numbers of ranks, or beside parameters")
 	behind(lost, "value", "for which the format "+m.format+" has no place")
-	if n := m.rounded.Rounded; n > 0 {
-		kept := ""
-		if k := m.rounded.Optimizer; k > 0 {
-			kept = fmt.Sprintf(", %d of the optimizer %s as %s", k,
-				plural.Verb(k, "stays", "stay"), plural.Verb(k, "it is", "they are"))
-		}
-		fmt.Fprintf(notes, "shoal: %s %s rounded%s: DST is another state than SRC, with a "+
-			"fingerprint of its own\n", plural.Of(n, "tensor"), plural.Verb(n, "is", "are"), kept)
+	if m.rounded.Changed() {
+		fmt.Fprintf(notes, "shoal: %s: DST is another state than SRC, with a fingerprint of its "+
+			"own\n", describeCasts(m.rounded))
 	}
 	if text := describeSuspicion(c); text != "" {
 		fmt.Fprintf(notes, "shoal: %s\n", text)
@@ -144,6 +141,23 @@ func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *f
 		fmt.Fprintln(notes, "shoal: nested dicts and lists of SRC are one dict in DST, with "+
 			"their keys joined by dots")
 	}
+}
+
+// describeCasts says which tensors have another type.
+func describeCasts(r checkpoint.CastReport) string {
+	var texts []string
+	add := func(n int, how string) {
+		if n > 0 {
+			texts = append(texts, plural.Of(n, "tensor")+" "+plural.Verb(n, "is", "are")+how)
+		}
+	}
+	add(r.Rounded, " rounded")
+	add(r.Widened, " made wider, which changes no number")
+	if k := r.Optimizer; k > 0 {
+		texts = append(texts, fmt.Sprintf("%d of the optimizer %s as %s", k,
+			plural.Verb(k, "stays", "stay"), plural.Verb(k, "it is", "they are")))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // describeAltered describes the first few of the values that were altered.
