@@ -258,8 +258,11 @@ func (s *sourceFlags) matchers() (match []func(string) bool, err error) {
 		}
 	}
 	for _, text := range s.rename {
-		if !strings.Contains(text, "=") {
+		switch from, to, ok := strings.Cut(text, "="); {
+		case !ok:
 			return nil, cli.Usagef("--rename %s is not of the form OLD=NEW", text)
+		case from == to:
+			return nil, cli.Usagef("--rename %s leaves every name as it is; leave it out", text)
 		}
 	}
 	return match, nil
