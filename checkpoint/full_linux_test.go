@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shoal-ml/shoal/state/move"
 )
 
 // TestFullDisk writes to disks of every size from one that is too small, page by page, to the first
@@ -102,6 +104,23 @@ func TestTwoAtOnce(t *testing.T) {
 	_, err = Move(ctx, c, out, to, Options{Workers: 1})
 	if err != nil || !tried {
 		t.Error(err, tried)
+	}
+}
+
+// TestNoLock has a journal that cannot be locked, which is not because another command has it.
+func TestNoLock(t *testing.T) {
+	journal, err := os.Create(filepath.Join(t.TempDir(), "journal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := staging{dst: "to", journal: journal}
+	err = s.lockJournal(move.Identity{})
+	if !errors.Is(err, syscall.EBADF) || strings.Contains(err.Error(), "is being written") ||
+		!strings.Contains(err.Error(), "journal cannot be locked") {
+		t.Error(err)
 	}
 }
 

@@ -150,9 +150,14 @@ func (s *staging) alreadyPublished(id move.Identity) bool {
 // It does not wait for the lock: it fails when another process has it, when the journal is of
 // another move, and when a new move finds a seal or too little space on the disk.
 func (s *staging) lockJournal(id move.Identity) error {
-	if err := durable.Flock(s.journal, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	err := durable.Flock(s.journal, syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return fmt.Errorf("%s is being written by %s; wait for it, or stop it and run this "+
-			"again, or choose another name: %w", s.dst, lockHolder(s.journal), err)
+			"again, or choose another name", s.dst, lockHolder(s.journal))
+	}
+	if err != nil {
+		return fmt.Errorf("%s cannot be locked, without which two commands could write there at "+
+			"once: %w; choose a folder on another file system", s.journal.Name(), err)
 	}
 	text, err := io.ReadAll(s.journal)
 	if err != nil {
