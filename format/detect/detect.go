@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
@@ -14,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/format/megatron"
 	"github.com/shoal-ml/shoal/format/ranks"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/pattern"
 )
 
 // Open reads the checkpoint that is a folder, or with a name the one that is that file in it, but
@@ -52,23 +54,8 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 		r, err := chooseFile(fsys, name)
 		return r, ".", err
 	}
-	has := func(pattern string) bool {
-		found, err := fs.Glob(fsys, pattern)
-		return err == nil && len(found) > 0
-	}
-	switch {
-	case has(ranks.LayoutName):
-		return ranks.Read, ".", nil
-	case has(dcp.MetadataName):
-		return megatron.ReadDist, ".", nil
-	case has(megatron.LatestName):
-		return chooseMegatron(fsys)
-	case has("mp_rank_*/model_optim_rng.pt"):
-		return readMegatron, ".", nil
-	case has(deepspeed.LatestName), has(deepspeed.UniversalName), has("*mp_rank_*_model_states.pt"):
-		return deepspeed.Read, ".", nil
-	case hf.IsModelFolder(fsys):
-		return hf.Read, ".", nil
+	if r, dir, err := chooseFolder(fsys); r != nil || err != nil {
+		return r, dir, err
 	}
 	_, err := fs.ReadDir(fsys, ".")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,10 +64,14 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 	if err != nil { // fs.Glob tells of no error
 		return nil, "", fmt.Errorf("the folder cannot be listed: %w", err)
 	}
-	if has("*.distcp") {
+	if has(fsys, "*.distcp") {
 		return nil, "", fmt.Errorf("%s is missing, which says what the files *.distcp of torch's "+
 			"distributed checkpoint hold: it was not saved to its end, or copied without the "+
 			"files whose names begin with a dot", dcp.MetadataName)
+	}
+	if newest := newestFolder(fsys); newest != "" {
+		return nil, "", fmt.Errorf("the folder has checkpoints, and is none itself; give one of "+
+			"them, such as %s in it", newest)
 	}
 	return nil, "", fmt.Errorf("the folder is no checkpoint that shoal knows: there are no "+
 		"*.safetensors or pytorch_model*.bin (Hugging Face), .metadata (torch DCP), "+
@@ -88,11 +79,68 @@ func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 		"(DeepSpeed) in it; a single .pt file is given by its own name%s", singleFile(fsys))
 }
 
+// has reports whether a folder has files whose names match. It reads the list of the folder.
+func has(fsys fs.FS, names string) bool {
+	found, err := fs.Glob(fsys, names)
+	return err == nil && len(found) > 0
+}
+
+// chooseFolder is chooseReader for a folder; nil if it is no checkpoint.
+func chooseFolder(fsys fs.FS) (reader, string, error) {
+	switch {
+	case has(fsys, ranks.LayoutName):
+		return ranks.Read, ".", nil
+	case has(fsys, dcp.MetadataName):
+		return megatron.ReadDist, ".", nil
+	case has(fsys, megatron.LatestName):
+		return chooseMegatron(fsys)
+	case has(fsys, "mp_rank_*/model_optim_rng.pt"):
+		return readMegatron, ".", nil
+	case has(fsys, deepspeed.LatestName), has(fsys, deepspeed.UniversalName),
+		has(fsys, "*mp_rank_*_model_states.pt"):
+		return deepspeed.Read, ".", nil
+	case hf.IsModelFolder(fsys):
+		return hf.Read, ".", nil
+	}
+	return nil, "", nil
+}
+
+// numbered matches the name of a folder with a number at its end, such as checkpoint-500.
+var numbered = pattern.New(`^[^.].*?(\d{1,18})$`)
+
+// newestFolder returns the folder of a checkpoint with the highest number at its end, among those
+// in a folder; "" if there is none. It reads lists of folders.
+func newestFolder(fsys fs.FS) (newest string) {
+	entries, err := fs.ReadDir(fsys, ".")
+	if err != nil {
+		return ""
+	}
+	highest := -1
+	for _, e := range entries {
+		match := numbered.FindStringSubmatch(e.Name())
+		if match == nil || !e.IsDir() {
+			continue
+		}
+		n, err := strconv.Atoi(match[1])
+		if err != nil || n <= highest {
+			continue
+		}
+		sub, err := fs.Sub(fsys, e.Name())
+		if err != nil {
+			continue
+		}
+		if r, _, err := chooseFolder(sub); r != nil && err == nil {
+			newest, highest = e.Name(), n
+		}
+	}
+	return newest
+}
+
 // singleFile names a file of a folder that can be a checkpoint by itself, for an error; "" if there
 // is none. It reads the list of the folder.
 func singleFile(fsys fs.FS) string {
-	for _, pattern := range []string{"*.ckpt", "*.pt", "*.pth", "*.bin"} {
-		if found, err := fs.Glob(fsys, pattern); err == nil && len(found) > 0 {
+	for _, names := range []string{"*.ckpt", "*.pt", "*.pth", "*.bin"} {
+		if found, err := fs.Glob(fsys, names); err == nil && len(found) > 0 {
 			return ", such as " + found[0]
 		}
 	}

@@ -190,6 +190,24 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestFolderOfCheckpoints gives a folder in which a trainer has left several: the error names the
+// one with the highest number that is a checkpoint.
+func TestFolderOfCheckpoints(t *testing.T) {
+	trainer := fstest.MapFS{
+		"checkpoint-500/model.safetensors":  {},
+		"checkpoint-1000/model.safetensors": {},
+		"checkpoint-1500/optimizer.pt":      {},
+		"checkpoint-2000":                   {},
+		".staging-3000/model.safetensors":   {},
+		"runs/events":                       {},
+	}
+	want := "the folder has checkpoints, and is none itself; give one of them, such as " +
+		"checkpoint-1000 in it"
+	if _, _, err := detect.Open(trainer, ""); err == nil || err.Error() != want {
+		t.Errorf("%v; want %q", err, want)
+	}
+}
+
 // TestUnrecognizedFiles has files that are none of a checkpoint where some of one are due. The
 // error says what they are.
 func TestUnrecognizedFiles(t *testing.T) {
