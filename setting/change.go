@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
+
+	"github.com/shoal-ml/shoal/internal/shorten"
 )
 
 // What a change has at most besides MaxText.
@@ -257,20 +258,12 @@ func (c Change) WithShortTexts() Change {
 // CutText returns a text of MaxText bytes at most, with "…" in the place of what is too much. What
 // cannot be printed becomes a space: programs of users write reasons, which people read as a line.
 func CutText(text string) string {
-	text = strings.Map(func(r rune) rune {
+	return shorten.Text(strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return ' '
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) <= MaxText {
-		return text
-	}
-	end := MaxText - len("…")
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
+	}, strings.ToValidUTF8(text, "?")), MaxText)
 }
 
 // Validate returns what is wrong with a change that no job can have; nil = nothing.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/deepspeed/patterns"
+	"github.com/shoal-ml/shoal/internal/shorten"
 )
 
 // This file knows how tensor parallel ranks share parameters, for reader and writer: no I/O.
@@ -303,10 +304,4 @@ func (r *rules) cropVocabulary(t *format.Tensor) error {
 }
 
 // shortText formats a value as a text of limited length.
-func shortText(v any) string {
-	text := fmt.Sprint(v)
-	if len(text) > 200 {
-		text = text[:200] + "…"
-	}
-	return text
-}
+func shortText(v any) string { return shorten.Text(fmt.Sprint(v), 200) }

@@ -101,6 +101,7 @@ func TestBadHeaders(t *testing.T) {
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0]`), 4, `data_offsets has 1 numbers`},
 		{one(`"dtype":"F32","shape":[1]`), 4, `takes the fields dtype, shape and data_offsets`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1`), 4, `unknown field "x"`},
+		{one(`"x` + strings.Repeat("ä", 150) + `":1`), 0, `ä…"`}, // no half of a letter
 		{one(`"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]`), 4,
 			`the key "dtype" stands twice`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[4,0]`), 4, `hold -4 bytes`},

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/shoal-ml/shoal/internal/shorten"
 )
 
 // This file reads JSON from a file without having all of it in memory, for headers and indexes.
@@ -121,12 +123,7 @@ func (s *scanner) readUnexpected(c byte) (string, error) {
 }
 
 // shortText returns the beginning of the last text or number, for an error.
-func (s *scanner) shortText() string {
-	if len(s.text) > 200 {
-		return string(s.text[:200]) + "…"
-	}
-	return string(s.text)
-}
+func (s *scanner) shortText() string { return shorten.Text(string(s.text), 200) }
 
 // appendText appends bytes to the last text or number, as far as it is kept.
 func (s *scanner) appendText(b ...byte) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/shorten"
 )
 
 // mostBytes is how many bytes of a file are read, after decompression.
@@ -142,10 +143,7 @@ func (t *table) missingColumn(names ...string) error {
 	for _, name := range names {
 		quoted = append(quoted, strconv.Quote(name))
 	}
-	head := strings.Join(t.head, ",")
-	if len(head) > 200 {
-		head = head[:200] + "…"
-	}
+	head := shorten.Text(strings.Join(t.head, ","), 200)
 	return fmt.Errorf("line 1 names no column %s; it has %q. docs/formats/trace.md has all columns",
 		strings.Join(quoted, " or "), head)
 }

@@ -91,14 +91,15 @@ func findings(all []trace.Finding) string {
 // TestErrors reads what is no trace.
 func TestErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                     "is empty",
-		"\x1f\x8bno gzip":                      "none",
-		"a,b\n1,2\n":                           `no column "submission_time"`,
-		"arrival,gpus\n1,2\n":                  `no column "duration"`,
-		"arrival,duration\n1,2\n":              `no column "num_gpu"`,
-		head:                                   "no line after the first",
-		head + "a,0,10,0\n":                    "ask for no GPU",
-		"duration,interval,expect_time_list\n": "Chronus",
+		"":                    "is empty",
+		"\x1f\x8bno gzip":     "none",
+		"a,b\n1,2\n":          `no column "submission_time"`,
+		"arrival,gpus\n1,2\n": `no column "duration"`,
+		"x,y," + strings.Repeat("ä,", 99) + "\n": `ä,…"`, // no half of a letter
+		"arrival,duration\n1,2\n":                `no column "num_gpu"`,
+		head:                                     "no line after the first",
+		head + "a,0,10,0\n":                      "ask for no GPU",
+		"duration,interval,expect_time_list\n":   "Chronus",
 	} {
 		_, err := trace.Read(strings.NewReader(text), trace.Options{})
 		if err == nil || !strings.Contains(err.Error(), want) {

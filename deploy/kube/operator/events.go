@@ -3,13 +3,13 @@ package operator
 import (
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
 	"github.com/shoal-ml/shoal/deploy/kube/decide"
+	"github.com/shoal-ml/shoal/internal/shorten"
 )
 
 // What people are told of jobs, as events of the cluster.
@@ -46,18 +46,10 @@ func say(by events.EventRecorder, m *Metrics, j *v1alpha1.ShoalJob, e decide.Eve
 		kind = corev1.EventTypeWarning
 	}
 	m.changed(e.Reason)
-	by.Eventf(j, nil, kind, e.Reason, "Reconcile", "%s", shorten(e.Text))
+	by.Eventf(j, nil, kind, e.Reason, "Reconcile", "%s", noteText(e.Text))
 }
 
-// shorten returns a text as an event can have it: its beginning, if it is too long.
-func shorten(text string) string {
-	const more = "..."
-	if text = strings.ToValidUTF8(text, "?"); len(text) <= mostNote {
-		return text
-	}
-	n := mostNote - len(more)
-	for !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n] + more
+// noteText returns a text as an event can have it: its beginning, if it is too long.
+func noteText(text string) string {
+	return shorten.Text(strings.ToValidUTF8(text, "?"), mostNote)
 }

@@ -39,7 +39,7 @@ func TestLongEvents(t *testing.T) {
 	for text, want := range map[string]int{strings.Repeat("x", mostNote): mostNote,
 		strings.Repeat("x", mostNote+1): mostNote, "x\xff": 2,
 		strings.Repeat("\u00e4", mostNote): mostNote - 1} {
-		if got := shorten(text); len(got) != want || !utf8.ValidString(got) {
+		if got := noteText(text); len(got) != want || !utf8.ValidString(got) {
 			t.Errorf("%d bytes become %d, not %d", len(text), len(got), want)
 		}
 	}
