@@ -120,9 +120,9 @@ func (l *Loop) whyLeftAlone(c setting.Change, learns bool) string {
 		return ""
 	}
 	for _, part := range c.Parts() {
-		if n := l.entry.Setting.People[part]; n > 0 {
-			return fmt.Sprintf("a person has set %s (change %d), and it stays until one sets "+
-				"%[1]s=%[3]s", part, n, setting.Auto)
+		if when := l.entry.Setting.WhenSet(part); when != "" {
+			return fmt.Sprintf("a person has set %s (%s), and it stays until one sets %[1]s=%[3]s",
+				part, when, setting.Auto)
 		}
 		v := l.findOrAddLever(part)
 		if v.until.isAhead(l.now) && (part != "rate" || isRateChange(c)) {

@@ -371,7 +371,7 @@ func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
 }
 
 // setData states for a worker what data the job trains on, how it trained at that place (at, of
-// which Rate, Save and Sync count) and what may change, and waits for the engine's thread.
+// which Rate, Save, Sync and People count) and what may change, and waits for the engine's thread.
 func (a *Agent) setData(w topo.WorkerID, d cursor.Cursor, at setting.Setting,
 	levers setting.Levers) (err error) {
 	if stopped := a.engine.runAndWait(func() {

@@ -101,7 +101,7 @@ func (d *driver) completePart(part head.Part, err error, changed bool) {
 // m.rank. A worker for which that fails is expelled.
 func (d *driver) writeView(m *worker, v arena.View, s head.State) {
 	v.Generation, v.Steps = d.generationNumber(s.View.Generation), s.Steps
-	v.Setting = s.Setting.Number > 0 || s.Setting.Sync != ""
+	v.Setting = s.Setting.Number > 0 || s.Setting.Sync != "" || len(s.Setting.People) > 0
 	if s.Data != nil {
 		var err error
 		if v.Cursor, err = s.Data.AppendBinary(nil); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/client"
@@ -96,7 +97,7 @@ func TestCheckpointsOfSeveralHosts(t *testing.T) {
 
 // Workers in Go that leave the steps between checkpoints to the job make them as a person sets it,
 // from the beginning of the change on, and the change is kept at once. A job that goes on from a
-// checkpoint does so too.
+// checkpoint does so too, and policies leave that alone.
 func TestStepsBetweenCheckpoints(t *testing.T) {
 	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
 	// train has two workers train until there are as many checkpoints.
@@ -133,6 +134,7 @@ func TestStepsBetweenCheckpoints(t *testing.T) {
 		}
 	}
 	f := newElasticJob(t, 2, client.Data{})
+	f.agent.DecideBy(act.Watch, nil)
 	kept := make(chan setting.Change, 1)
 	f.onEachEvent(func(e agent.Event) {
 		if c := e.Change; c != nil && c.Phase.IsEnd() {
@@ -156,7 +158,7 @@ func TestStepsBetweenCheckpoints(t *testing.T) {
 	if err := f.group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if save := f.agent.Status().Setting.Save; save != 4 {
-		t.Errorf("the job that goes on has save=%d", save)
+	if s := f.agent.Status().Setting; s.Save != 4 || s.WhenSet("save") != "before the checkpoint" {
+		t.Errorf("the job that goes on has %+v", s)
 	}
 }

@@ -320,8 +320,8 @@ func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.G
 }
 
 // setData tells the head what data the job trains on, how it trained at that place (at, of which
-// Rate, Save and Sync count) and what may change, as worker w states it. It returns an error if
-// another worker has stated other data.
+// Rate, Save, Sync and People count) and what may change, as worker w states it. It returns an
+// error if another worker has stated other data.
 func (d *driver) setData(w topo.WorkerID, data cursor.Cursor, at setting.Setting,
 	levers setting.Levers) error {
 	known := d.head.State()

@@ -303,6 +303,7 @@ func (s *session) serveData(r *api.DataRequest) error {
 		d = place
 	}
 	at := setting.Setting{Rate: r.Rate, Save: r.SaveSteps, Sync: r.Synced}
+	at = at.WithPeople(r.People)
 	if err := at.Validate(); err != nil {
 		return &collective.FieldError{Field: "rate", Problem: err.Error()}
 	}

@@ -85,7 +85,7 @@ func requestedSetting(now setting.Setting, text string, decides bool) (setting.S
 func (s *session) serveSetting() error {
 	now := s.agent.Status().Setting
 	return s.reply(&api.SettingReply{Number: now.Number, Rate: now.Rate, Save: now.Save,
-		Sync: now.Sync})
+		Sync: now.Sync, People: now.KeptPeople()})
 }
 
 // serveStay has the setting of the job go back to how workers synchronise, where this agent leads

@@ -53,6 +53,7 @@ type checkpoints struct {
 	steps  uint64        // steps between two checkpoints; 0 = every says when
 	every  time.Duration // time between two checkpoints; 0 = steps says when
 	writer writer        // writes this worker's share
+	people []string      // parts of the setting that people have set
 
 	next     uint64        // step before which the workers next ask each other
 	last     uint64        // step of the newest checkpoint; math.MaxUint64 = there is none

@@ -40,6 +40,9 @@ func (t *Trainer) describeState() *snapshot.State {
 		panic("client: " + err.Error()) // between two steps nothing is left over, or what fits
 	}
 	s := &snapshot.State{Step: t.cursor.Step, Cursor: place, Workers: t.job.size}
+	if t.checkpoints != nil {
+		s.People = t.checkpoints.people
+	}
 	notes := map[string]itemNote{}
 	for i, x := range t.state {
 		n := len(x.bytes) / x.dtype.Size()
@@ -287,6 +290,7 @@ func (t *Trainer) continueFrom(s *snapshot.Sealed) error {
 	if json.Unmarshal(s.Own[0], &own) == nil {
 		_, _ = c.adoptSteps(own) // some programs say nothing of it
 	}
+	c.people = s.State.People
 	t.cursor, c.next, c.last, c.lookedAt = place, place.Step+max(c.steps, 1), place.Step, place.Step
 	c.begun = time.Now()
 	c.looked = c.begun

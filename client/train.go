@@ -121,8 +121,11 @@ func (t *Trainer) declareData(c cursor.Cursor, place []byte) error {
 	if t.data.BatchRange != [2]int{} {
 		r.BatchRange = []uint64{uint64(t.data.BatchRange[0]), uint64(t.data.BatchRange[1])}
 	}
-	if c := t.checkpoints; c != nil && c.auto {
-		r.Save, r.SaveSteps = true, c.steps
+	if c := t.checkpoints; c != nil {
+		r.People = c.people
+		if c.auto {
+			r.Save, r.SaveSteps = true, c.steps
+		}
 	}
 	_, err := t.job.request(r, &api.DataReply{}, 0)
 	return err
@@ -347,7 +350,7 @@ func (t *Trainer) adoptView() error {
 	if t.cursor, err = cursor.Parse(v.Cursor); err != nil {
 		return fmt.Errorf("client: the agent's view: %w", err)
 	}
-	if !v.Setting || t.checkpoints == nil || !t.checkpoints.auto {
+	if !v.Setting || t.checkpoints == nil {
 		return nil
 	}
 	now := &api.SettingReply{}
@@ -355,5 +358,6 @@ func (t *Trainer) adoptView() error {
 		return err
 	}
 	t.checkpoints.setStepsBetween(now.Save)
+	t.checkpoints.people = now.People
 	return nil
 }

@@ -71,6 +71,7 @@ type requestedChange struct {
 func (r *leader) setPlace(stated wire.Stated) {
 	r.entering = nil
 	r.state.First = cmp.Or(r.state.First, stated.First, stated.Data.Batch)
+	r.state.Setting = r.state.Setting.WithPeople(stated.People)
 	now, data := &r.state.Setting, stated.Data
 	now.Batch, now.Round, now.Shares = data.Batch, data.Round, data.Shares
 	now.Rate, now.Sync, now.Save = stated.Rate, stated.Sync, cmp.Or(stated.Save, now.Save)
@@ -146,8 +147,8 @@ func (r *leader) requestEntry(next setting.Setting, c setting.Change) error {
 		keepAtOnce(&c)
 	}
 	for _, part := range c.Parts() {
-		if n := r.state.Setting.People[part]; n > 0 && c.Policy != "" {
-			return fmt.Errorf("a person has set %s meanwhile (change %d), and it stays", part, n)
+		if when := r.state.Setting.WhenSet(part); when != "" && c.Policy != "" {
+			return fmt.Errorf("a person has set %s meanwhile (%s), and it stays", part, when)
 		}
 	}
 	r.entering = &requestedChange{next, c}

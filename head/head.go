@@ -254,12 +254,12 @@ func (a *Agent) BatchExecuted(n BatchID, proof digest.Proof) {
 // ReportPlace tells what the job trains on, as a worker states it, and what the program has opened.
 // Every worker must state the same, whatever the job has changed meanwhile; where two hosts differ,
 // the worker that is heard later is told with Refuse. State.CheckData tells before what is known
-// here. s is how the job of a checkpoint trained from which the program goes on: Rate, Save and
-// Sync count, and what is zero is not known.
+// here. s is how the job of a checkpoint trained from which the program goes on: Rate, Save, Sync
+// and People count, and what is zero is not known.
 func (a *Agent) ReportPlace(w topo.WorkerID, data cursor.Cursor, s setting.Setting,
 	levers setting.Levers) {
 	a.follower.reportData(wire.Stated{Worker: w, Data: data, Levers: levers, Rate: s.Rate,
-		Save: s.Save, Sync: s.Sync})
+		Save: s.Save, Sync: s.Sync, People: s.KeptPeople()})
 	a.finishInput()
 }
 

@@ -2,10 +2,12 @@ package head_test
 
 import (
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/topo"
@@ -71,5 +73,30 @@ func TestPeopleKeepASizeThatIsMet(t *testing.T) {
 	if diff := cmp.Diff([]setting.Change{want}, list); diff != "" || s.Trial != nil ||
 		s.Setting.People["size"] != 1 {
 		t.Errorf("%+v (-want +got): %s", s.Setting, diff)
+	}
+}
+
+// What people had set before the checkpoint from which a job goes on no policy changes, until they
+// set it anew or leave it to policies.
+func TestWhatPeopleHadSetBeforeACheckpointStays(t *testing.T) {
+	p := newOpenPair(t)
+	data, _ := cursor.New(1000, 16, 7, true)
+	at := setting.Setting{Save: 90}.WithPeople([]string{"save"})
+	p.agents["A"].ReportPlace(0, data.Commit(1, []bool{true}), at, openBatch)
+	p.runAll()
+	p.endStep(1, 0, 1, 2, 3)
+	policy := setting.Change{Phase: setting.Entered, Policy: "save"}
+	err := p.agents["A"].Change(setting.Setting{Save: 60}, policy)
+	if err == nil || !strings.Contains(err.Error(), "set save meanwhile (before the checkpoint)") {
+		t.Errorf("a policy's change of what a person had set: %v", err)
+	}
+	next, err := p.agents["B"].State().Setting.WithRequested("save=70")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mustChange("A", next, setting.Change{Phase: setting.Entered, Who: "ada"})
+	p.endStep(2, 0, 1, 2, 3)
+	if s := p.agents["B"].State().Setting; s.Save != 70 || s.WhenSet("save") != "change 1" {
+		t.Errorf("the job has %+v", s)
 	}
 }

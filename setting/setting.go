@@ -42,7 +42,8 @@ type Setting struct {
 	// started, or as people have resized it.
 	Size uint32 `json:"size,omitempty"`
 	// People has the parts that people have set, by name, each with the number of the newest change
-	// by which one has; nil = none. They are no part of the text form, and nobody changes the map.
+	// by which one has, 0 = before the checkpoint from which the job goes on; nil = none. They are
+	// no part of the text form, and nobody changes the map.
 	People map[string]uint64 `json:"people,omitempty"`
 }
 
@@ -148,6 +149,44 @@ func (s Setting) WithRequested(text string) (Setting, error) {
 		next.Round = 1
 	}
 	return next, nil
+}
+
+// KeptPeople returns the names of those parts that people have set which a checkpoint keeps, in
+// their order in the text form: all but the size, which is that of the new start.
+func (s Setting) KeptPeople() (list []string) {
+	for _, name := range names {
+		if _, is := s.People[name]; is && name != "size" {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// WithPeople returns the setting where people had also set the parts of these names before the
+// checkpoint from which the job goes on.
+func (s Setting) WithPeople(list []string) Setting {
+	if len(list) == 0 {
+		return s
+	}
+	people := map[string]uint64{}
+	for _, name := range list {
+		people[name] = 0
+	}
+	maps.Copy(people, s.People)
+	s.People = people
+	return s
+}
+
+// WhenSet returns when a person has set a part, in words; "" = nobody has.
+func (s Setting) WhenSet(part string) string {
+	switch n, is := s.People[part]; {
+	case !is:
+		return ""
+	case n == 0:
+		return "before the checkpoint"
+	default:
+		return fmt.Sprintf("change %d", n)
+	}
 }
 
 // LeftPart returns the first part that a text leaves to policies, such as "batch"; "" = none.

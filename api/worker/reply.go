@@ -195,6 +195,9 @@ type SettingReply struct {
 	// Sync is how workers synchronise, such as diloco:lr=0.7, also where that is as the program
 	// states; empty means that they average gradients in every step.
 	Sync string `json:"sync,omitempty"`
+	// People has the names of the parts that people have set, and a checkpoint keeps; empty means
+	// that there are none.
+	People []string `json:"people,omitempty"`
 }
 
 // TypeName implements Message.

@@ -160,6 +160,8 @@ type DataRequest struct {
 	// Synced is how workers synchronised at the place of Cursor, as in a SettingReply; empty means
 	// as Sync.
 	Synced string `json:"synced,omitempty"`
+	// People is what people had set at that place, as in a SettingReply.
+	People []string `json:"people,omitempty"`
 }
 
 // TypeName implements Message.

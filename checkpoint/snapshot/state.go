@@ -38,6 +38,8 @@ type State struct {
 	Workers int    // number of workers that write the checkpoint
 	// Notes is a JSON object with the parts of the state that are alike on all workers, by name.
 	Notes json.RawMessage
+	// People has the names of the parts of the job's setting that people had set; nil = none.
+	People []string
 	// Tensors are in the order in which their bytes make up the state.
 	Tensors []Tensor
 	// Mesh is the mesh on which each worker holds a part of the tensors; nil means that all workers
@@ -53,6 +55,7 @@ type stateJSON struct {
 	Cursor  string          `json:"cursor"`
 	Workers int             `json:"workers"`
 	Notes   json.RawMessage `json:"notes"`
+	People  []string        `json:"people,omitempty"`
 	Tensors []tensorJSON    `json:"tensors"`
 	Mesh    *string         `json:"mesh,omitempty"`
 	Items   [][]byte        `json:"items,omitempty"`
@@ -70,7 +73,8 @@ type tensorJSON struct {
 // AppendJSON appends the JSON form of a state to b. It fails when ParseState would not read it.
 func (s *State) AppendJSON(b []byte) ([]byte, error) {
 	j := stateJSON{Shoal: stateVersion, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor),
-		Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}, Mesh: s.Mesh, Items: s.Items}
+		Workers: s.Workers, Notes: s.Notes, People: s.People, Tensors: []tensorJSON{},
+		Mesh: s.Mesh, Items: s.Items}
 	for _, t := range s.Tensors {
 		if _, err := t.Shape.Elements(); err != nil {
 			return b, fmt.Errorf("the description of the state: tensor %.80q: %w", t.Name, err)
@@ -116,8 +120,8 @@ func parseState(text []byte) (*State, error) {
 	case !isObject(j.Notes):
 		return nil, errors.New("notes is no object")
 	}
-	s := &State{Step: j.Step, Cursor: cursor, Workers: j.Workers, Notes: j.Notes, Mesh: j.Mesh,
-		Items: j.Items}
+	s := &State{Step: j.Step, Cursor: cursor, Workers: j.Workers, Notes: j.Notes,
+		People: j.People, Mesh: j.Mesh, Items: j.Items}
 	whole, total := []safetensors.Tensor{}, 0
 	for _, t := range j.Tensors {
 		x, err := t.tensor(j.Workers)

@@ -149,6 +149,7 @@ type (
 		Rate   float64        // factor of the learning rate of the checkpoint; 0 = it has none
 		Save   uint64         // steps between checkpoints then; 0 = as the job has it
 		Sync   string         // how workers synchronised then; "" = as the program states
+		People []string       // parts of the setting that people had set then
 	}
 	// Shaped tells what a worker has stated of the layout of the state.
 	Shaped struct {

@@ -88,8 +88,9 @@ func validate(v any) error {
 			return fmt.Errorf("the range %v is none of a batch", v)
 		}
 	case Stated:
+		at := setting.Setting{Rate: v.Rate, Save: v.Save, Sync: v.Sync}
 		return cmp.Or(checkBounds("first batch", int(v.First), cursor.MaxSamples),
-			setting.Setting{Rate: v.Rate, Save: v.Save, Sync: v.Sync}.Validate())
+			at.WithPeople(v.People).Validate())
 	case interface{ Validate() error }: // setting, change, levers
 		return v.Validate()
 	case Noted:

@@ -330,15 +330,17 @@ class Progress:
         place = checkpoints.resume(self.cursor, self.batch_range)
         save = checkpoints.schedule.chosen_interval_steps()
         if place != self.cursor or save is not None:
-            self.move_to(place, save)
+            self.move_to(place, save, checkpoints.people)
 
-    def move_to(self, place: Cursor, save: Optional[int] = None) -> None:
+    def move_to(
+        self, place: Cursor, save: Optional[int] = None, people: Tuple[str, ...] = ()
+    ) -> None:
         """Go to the place of a checkpoint, before the first step or where state is lost, and tell
         the agent, for which it waits. `apart` stays, and `round` is that of the place only where
         the program states how workers synchronise. Where the checkpoint has not said what the
         samples before are worth, all count alike.
         `save` is how many steps the job has chosen to have between checkpoints, 0 = it has chosen
-        nothing; None = it may not.
+        nothing; None = it may not. `people` has the parts of the setting that people had set there.
         """
         stated, now = self._stated_sync, "" if self.sync == self._stated_sync.stated else self.sync
         round = (place.round or stated.round) if stated.stated else 0
@@ -351,6 +353,7 @@ class Progress:
             self.rate,
             save,
             stated._replace(now=now),
+            people,
         )
         self.lookahead.discard()
 
@@ -453,6 +456,7 @@ class Progress:
                 self.change_number = setting.number
                 if self.checkpoints is not None:
                     self.checkpoints.schedule.follow_setting(setting.save)
+                    self.checkpoints.people = setting.people
             self.lookahead.discard()
             if view.new:
                 if not self.state.receive_from_members(job, view.joined):

@@ -24,7 +24,7 @@ class ChangingSolo(Solo):
         self.goals = []
 
     def declare_data(
-        self, place, batch, batch_range=None, rate=0.0, save=None, sync=DeclaredSync()
+        self, place, batch, batch_range=None, rate=0.0, save=None, sync=DeclaredSync(), people=()
     ):
         """Keep what the worker states."""
         self.declared.append((place.batch, batch, batch_range))

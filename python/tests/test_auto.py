@@ -177,7 +177,8 @@ for step in job.steps(1 << 40, 64, seed=1, batch_range=(64, 1024)):
 def test_steps_between_checkpoints_are_chosen(launch, binary, tmp_path):
     """The policy of shoal chooses the steps between checkpoints by what the first one has cost, and
     a person sets others, which are kept at once. A program that is started again goes on with the
-    batch of the checkpoint and the factor of the learning rate that was set with it.
+    batch of the checkpoint and the factor of the learning rate that was set with it, which stay
+    those of a person, also from one resume to the next.
     """
     program = tmp_path / "worker.py"
     program.write_text(SAVING)
@@ -198,5 +199,13 @@ def test_steps_between_checkpoints_are_chosen(launch, binary, tmp_path):
     with running_job.running(*words) as job:
         begun = re.search(r"BEGUN (\d+) (\d+) (\S+)", job.output)
         assert int(begun[1]) >= steps[2] and begun[2] == "128" and begun[3] == "1.25", job.output
+        assert job.status()["setting"]["people"] == {"batch": 0, "rate": 0, "save": 0}
         job.set("save=7")  # the program leaves it to the job, also without policies
+        job.finish()
+    (tmp_path / "end").unlink()
+    with running_job.running(*words, options=["--auto"]) as job:
+        told = job.status()["setting"]
+        assert told["people"] == {"batch": 0, "rate": 0, "save": 0} and told["save"] == 7
+        job.set("batch=auto")
+        assert job.status()["setting"]["people"] == {"save": 0}
         job.finish()

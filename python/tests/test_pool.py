@@ -173,6 +173,42 @@ def test_the_end_of_a_job_with_a_loop_of_its_own(pool, tmp_path, stated):
     assert job.wait(60) == "ended"
 
 
+def test_what_a_person_has_set_stays_where_a_job_is_parked(pool, binary, tmp_path):
+    """The policies of a job that has been parked and goes on leave alone what a person has set."""
+    pytest.importorskip("numpy")
+    program, spec = tmp_path / "train.py", tmp_path / "job.json"
+    program.write_text(TRAIN)
+    (tmp_path / "epochs").write_text("100000000")
+    command = [sys.executable, str(program), str(tmp_path)]
+    spec.write_text(
+        json.dumps({"name": "set", "command": command, "workers": 2, "auto": "act"})
+    )
+
+    def shoal_command(*words):
+        """What a command of shoal prints, which must succeed."""
+        return subprocess.run(
+            [str(binary), *words], check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+
+    shoal_command("submit", "-f", str(spec))
+    (job,) = pool.jobs()
+    wait_for_steps(tmp_path)
+    shoal_command("set", "set", "shares=2:1")
+    (before,) = map(json.loads, shoal_command("ps", "--json").splitlines())
+    assert before["setting"]["people"]["shares"] > 0
+    job.park()
+    while job.state != "parked":
+        pass
+    steps = job.view()["steps"]
+    job.resume()
+    while job.state != "running" or job.view()["steps"] <= steps:
+        assert job.state in ("parked", "starting", "running")
+    (after,) = map(json.loads, shoal_command("ps", "--json").splitlines())
+    assert after["setting"]["people"] == {"shares": 0} and after["setting"]["shares"] == [2, 1]
+    job.stop(now=True)
+    assert job.wait(60) == "stopped"
+
+
 def test_a_job_is_parked_for_an_urgent_one(pool, tmp_path):
     """It gives all its slots at the end of a step, and goes on with the next sample when it has
     slots again. One that writes no checkpoints keeps them, and the pool says why.

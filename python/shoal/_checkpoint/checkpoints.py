@@ -59,6 +59,8 @@ class Checkpoints:
         self._buffer = CopyBuffer(self._writer, self.root)
         self._share = (0, 0), 0  # size of the job and rank, and the bytes of this worker's share
         self.meshed: Optional[MeshedState] = None  # None = every worker has all of the state
+        # The parts of the job's setting that people have set. Checkpoints have their names.
+        self.people: Tuple[str, ...] = ()
         # What names a checkpoint that the workers make without asking each other: the same on all.
         self._shared_seed = 0
         # The last checkpoint that was copied and waits for the end of the job; None = none does.
@@ -203,6 +205,7 @@ class Checkpoints:
             "step": cursor.step,
             "cursor": cursor.pack().hex(),
             "workers": self._job.size,
+            **({"people": self.people} if self.people else {}),
             **mine.about,
         }
         state = json.dumps(about, allow_nan=False).encode()
@@ -239,6 +242,7 @@ class Checkpoints:
         if found is None:
             return cursor
         place = found.restore(self._state, cursor, batches, self._job.rank)
+        self.people = tuple(found.state.get("people", ()))
         self.schedule.restart_interval(place.step)
         if self._resumer.is_speaker():
             log_line(

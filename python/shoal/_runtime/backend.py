@@ -7,6 +7,7 @@ from typing import (
     Callable,
     ContextManager,
     Dict,
+    Mapping,
     NamedTuple,
     Optional,
     Protocol,
@@ -52,6 +53,18 @@ class Setting(NamedTuple):
     save: int = 0  # steps between two checkpoints; 0 = the setting says nothing of it
     sync: str = ""  # how workers synchronise; "" = as the program states
     number: int = 0  # of the newest change; 0 = there was none
+    people: Tuple[str, ...] = ()  # the parts that people have set, and a checkpoint keeps
+
+    @classmethod
+    def of_reply(cls, reply: Mapping[str, Any]) -> Setting:
+        """The setting of which the agent tells."""
+        return cls(
+            float(reply.get("rate", 0)),
+            int(reply.get("save", 0)),
+            str(reply.get("sync", "")),
+            int(reply.get("number", 0)),
+            tuple(map(str, reply.get("people", ()))),
+        )
 
 
 class DeclaredSync(NamedTuple):
@@ -129,12 +142,14 @@ class Backend(Protocol):
         rate: float = 0.0,
         save: Optional[int] = None,
         sync: DeclaredSync = DeclaredSync(),
+        people: Tuple[str, ...] = (),
     ) -> None:
         """Tell the agent what the job trains on, from which place, with how many samples a step as
         the program states, and what these may become; None = they stay. `rate` is the factor of the
         learning rate at the place, 0 = it has none, and `save` how many steps were between two
         checkpoints there, 0 = it does not say; None = the job may not choose. `sync` says how
-        workers synchronise. Waits for its answer.
+        workers synchronise, and `people` which parts of the setting people had set at the place.
+        Waits for its answer.
         """
 
     def ask_setting(self) -> Setting:

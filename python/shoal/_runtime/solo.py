@@ -116,6 +116,7 @@ class Solo:
         rate: float = 0.0,
         save: Optional[int] = None,
         sync: DeclaredSync = DeclaredSync(),
+        people: Tuple[str, ...] = (),
     ) -> None:
         """Do nothing: there is no agent to tell, and nobody who would change the batch."""
         self.check()

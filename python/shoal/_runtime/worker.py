@@ -285,13 +285,15 @@ class Worker:
         rate: float = 0.0,
         save: Optional[int] = None,
         sync: DeclaredSync = DeclaredSync(),
+        people: Tuple[str, ...] = (),
     ) -> None:
         """Tell the agent what the job trains on, and from which place; every worker says the same.
         `batch` is what the program states, and that of the place may be another in `batch_range`,
         with the factor `rate` of the learning rate. `save` is how many steps were between two
         checkpoints there, where the job may choose that, and 0 where the place does not say; None =
-        it may not. A `sync` that is stated opens how workers synchronise, and how often. Waits for
-        the answer. The job is elastic from then on.
+        it may not. A `sync` that is stated opens how workers synchronise, and how often. `people`
+        has the parts of the setting that people had set at the place. Waits for the answer. The job
+        is elastic from then on.
 
         A worker may declare a later place before the first step, and where state is lost that of a
         checkpoint. Raises ShoalError where the workers contradict each other.
@@ -321,13 +323,13 @@ class Worker:
             message["auto"] = True
         if sync.now:
             message["synced"] = sync.now
+        if people:
+            message["people"] = list(people)
         self._request(message, "data")
 
     def ask_setting(self) -> Setting:
         """Ask the agent for the setting of the job, and wait for its answer."""
-        reply = self._request({"type": "setting"}, "setting")
-        intervals = (float(reply.get("rate", 0)), int(reply.get("save", 0)))
-        return Setting(*intervals, str(reply.get("sync", "")), int(reply.get("number", 0)))
+        return Setting.of_reply(self._request({"type": "setting"}, "setting"))
 
     def declare_layout(self, statement: bytes) -> str:
         """Tell the agent how the state of the job lies on its workers, as docs/formats/reshape.md
