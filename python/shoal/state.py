@@ -91,6 +91,8 @@ def save(
     local = _describe_state(job, all_succeed, state, mesh, layout, catalogue)
     all_succeed(lambda: None if job.rank else _make_staging(target, staging))
     try:
+        folders = _gather_json(job, target)
+        all_succeed(lambda: _check_folder(folders[0], target, staging))
         all_succeed(lambda: _write_part(job, local, staging))
         all_succeed(lambda: None if job.rank else _publish(staging, target))
     except BaseException:
@@ -357,6 +359,17 @@ def _make_staging(target: str, staging: str) -> None:
             )
         shutil.rmtree(staging)
     os.makedirs(staging)
+
+
+def _check_folder(first: str, target: str, staging: str) -> None:
+    """Raise ValueError where this worker saves to another folder than rank 0, which saves to
+    `first`. Hosts may know one folder by several paths: then `staging` is there.
+    """
+    if target != first and not os.path.isdir(staging):
+        raise ValueError(
+            f"this worker saves to {target}, and rank 0 to {first}: give the same folder on all of"
+            " them"
+        )
 
 
 def _write_part(job: Job, local: _LocalState, staging: str) -> None:

@@ -127,6 +127,30 @@ for state in ({"a": numpy.zeros(3 + job.rank)}, {f"a{job.rank}": numpy.zeros(3)}
     assert not list(tmp_path.iterdir())
 
 
+def test_one_folder_of_all_workers(launch, tmp_path):
+    """Workers that save to different folders all get an error with both; one folder may have
+    several paths.
+    """
+    program = """
+import sys, numpy, shoal, shoal.state
+job = shoal.join()
+for folder in ("here", "link"):
+    try:
+        shoal.state.save({"a": numpy.zeros(3)}, f"{sys.argv[1]}/{(folder, 'there')[job.rank]}/a")
+    except shoal.ShoalError as e:
+        print("SAID", e)
+    job.barrier()
+"""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    output = launch(2, program, tmp_path)
+    assert output.count("SAID") == 2, output
+    said = f"rank 1: this worker saves to {tmp_path}/there/a, and rank 0 to {tmp_path}/here/a: "
+    assert output.count(said) == 2, output
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["a"]
+    assert not list((tmp_path / "here").iterdir())
+
+
 def test_what_is_no_array(state, tmp_path):
     """Values are saved and loaded with their types; what differs or is missing is named."""
     moments = numpy.arange(4.0)
