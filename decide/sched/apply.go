@@ -155,7 +155,7 @@ func (m *Machine) forget(e *entry) {
 
 // relocate moves what is on hosts that are leaving to others, as far as these have room.
 func (m *Machine) relocate() {
-	if !m.place.leaving {
+	if m.place.leaving == 0 {
 		return
 	}
 	for _, e := range slices.Clone(m.running) {

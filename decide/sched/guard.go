@@ -54,7 +54,7 @@ func (m *Machine) guard(v *View, d *Decision) []int {
 			}
 		}
 	}
-	if len(shrinks)+len(grows) == 0 || m.lost || m.place.leaving {
+	if len(shrinks)+len(grows) == 0 || m.lost || m.place.leaving > 0 {
 		return out
 	}
 	rest := m.takeNeeded(v, out, shrinks, d.Whole, &free)

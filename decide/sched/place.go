@@ -6,15 +6,15 @@ import (
 )
 
 // placement knows which slots of which hosts are free. That of a Machine is for the goroutine that
-// uses it; View.placement makes one for a Share. Only set, remove, recount and changeTaken change
-// what is free.
+// uses it; View.placement makes one for a Share. Only set, remove, recount, count and changeTaken
+// change what is free.
 type placement struct {
 	hosts   []spot // by name
 	free    int    // slots that jobs can get
 	slots   int    // of all hosts that are not leaving, free or not
 	sums    []int  // slots of the largest host, of the two largest, and so on
 	stale   bool   // whether sums is to be made anew
-	leaving bool   // whether a host is leaving
+	leaving int    // number of hosts that are leaving
 	chosen  []int  // indexes of hosts, kept for their memory
 }
 
@@ -34,31 +34,41 @@ func (p *placement) index(name string) (int, bool) {
 // set adds a host or changes it; used is how many of its slots are taken.
 func (p *placement) set(h Host, used int) {
 	i, there := p.index(h.Name)
-	if !there {
+	if there {
+		p.count(p.hosts[i], -1)
+	} else {
 		p.hosts = slices.Insert(p.hosts, i, spot{})
 	}
 	p.hosts[i] = spot{h, h.Slots - used}
-	p.recount()
+	p.count(p.hosts[i], 1)
 }
 
 // remove takes a host out.
 func (p *placement) remove(name string) {
 	if i, there := p.index(name); there {
+		p.count(p.hosts[i], -1)
 		p.hosts = slices.Delete(p.hosts, i, i+1)
-		p.recount()
 	}
 }
 
-// recount adds up the slots of the hosts, after one has come, gone or changed.
+// recount adds up the slots of all hosts anew.
 func (p *placement) recount() {
-	p.free, p.slots, p.stale, p.leaving = 0, 0, true, false
+	p.free, p.slots, p.leaving = 0, 0, 0
 	for _, s := range p.hosts {
-		p.leaving = p.leaving || s.Leaving
-		if !s.Leaving {
-			p.free += max(s.free, 0)
-			p.slots += s.Slots
-		}
+		p.count(s, 1)
 	}
+}
+
+// count adds the slots of a host to those of all, where sign is 1, or takes them out, where it is
+// -1.
+func (p *placement) count(s spot, sign int) {
+	p.stale = true
+	if s.Leaving {
+		p.leaving += sign
+		return
+	}
+	p.free += sign * max(s.free, 0)
+	p.slots += sign * s.Slots
 }
 
 // changeTaken counts slots as taken, where sign is 1, or as free again, where it is -1.

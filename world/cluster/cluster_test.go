@@ -89,6 +89,17 @@ func TestByHand(t *testing.T) {
 	}
 }
 
+// TestMostHosts plays on as many hosts as shoal replay takes. Work for each pair of hosts would
+// take longer than a test may.
+func TestMostHosts(t *testing.T) {
+	const hosts = 1 << 20
+	got, err := cluster.Play(readTrace(t, "a,0,10,2,\n"),
+		cluster.Config{Policy: policyNamed(t, "fifo"), GPUs: hosts, PerHost: 1})
+	if err != nil || got.Done != 1 {
+		t.Error(got, err)
+	}
+}
+
 // TestNumbers computes what is said of a small trace by hand.
 func TestNumbers(t *testing.T) {
 	r, err := cluster.Play(readTrace(t, "a,0,3600,2,7200\nb,0,3600,2,3600\nc,3600,3600,1,\n"),

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/shoal-ml/shoal/decide/sched"
 	"github.com/shoal-ml/shoal/sim/trace"
@@ -104,5 +105,7 @@ func (c *Config) host(i int) sched.Host {
 	if slots == 0 {
 		slots = c.GPUs
 	}
-	return sched.Host{Name: fmt.Sprintf("h%05d", i), Slots: slots}
+	// the machine has hosts in the order of their names, which is that of these numbers
+	digits := max(5, len(strconv.Itoa(c.hosts()-1)))
+	return sched.Host{Name: fmt.Sprintf("h%0*d", digits, i), Slots: slots}
 }
