@@ -295,7 +295,8 @@ func TestNoChildOfProgramStays(t *testing.T) {
 }
 
 // A process that a program has started in a session of its own, which a sweep of the run finds,
-// does not hold up the end of the group, though it has the output of the program open.
+// does not hold up the end of the group, though it has the output of the program open. Nor is that
+// said not to answer.
 func TestSessionOfProgramHoldsNobodyUp(t *testing.T) {
 	pid := 0
 	t.Cleanup(func() {
@@ -308,6 +309,14 @@ func TestSessionOfProgramHoldsNobodyUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid = childOf(t, p)
+	seen := ""
+	for range attempts {
+		seen = fmt.Sprint(panicValue(func() { p.Decide(observed, nil, nil) }))
+		if strings.Contains(seen, "it has ended") {
+			return
+		}
+	}
+	t.Errorf("%s, expected that it has ended", seen)
 }
 
 // childOf has a program end which leaveChild is, and returns the number of the process that it has

@@ -47,6 +47,7 @@ const (
 type Program struct {
 	hello
 	path    string
+	pid     int                // number of its process
 	within  time.Duration      // each decision may take so long
 	in      io.WriteCloser     // the program reads it
 	kill    context.CancelFunc // ends the program with all that it has started; it does not wait
@@ -128,8 +129,9 @@ func Start(g *group.Group, command, env []string, within time.Duration,
 		return failed(ExplainStart(err, p.path))
 	}
 	// a program that cannot be bounded runs all the same
-	_ = unix.Setpriority(unix.PRIO_PROCESS, c.Process.Pid, lowPriority)
-	limitMemory(c.Process.Pid)
+	p.pid = c.Process.Pid
+	_ = unix.Setpriority(unix.PRIO_PROCESS, p.pid, lowPriority)
+	limitMemory(p.pid)
 	lines := make(chan line, 1)
 	p.in, p.kill, p.lines = in, cancel, lines
 	g.Go("policy "+p.path, func(ctx context.Context) error {
@@ -205,6 +207,9 @@ func readLines(ctx context.Context, out io.Reader, lines chan line) {
 	}
 }
 
+// errEnded says that the program runs no more.
+var errEnded = errors.New("it has ended; what it wrote to stderr says why")
+
 // awaitLine returns the next line of the program, which it waits for until a time; limit says for
 // the error how long that is in all.
 func (p *Program) awaitLine(until time.Time, limit time.Duration) ([]byte, error) {
@@ -213,10 +218,15 @@ func (p *Program) awaitLine(until time.Time, limit time.Duration) ([]byte, error
 	select {
 	case l, ok := <-p.lines:
 		if !ok {
-			return nil, errors.New("it has ended; what it wrote to stderr says why")
+			return nil, errEnded
 		}
 		return l.text, l.err
 	case <-timer.C:
+		// what it has started may have its output open, so that no end of that comes
+		if HasEnded(p.pid) {
+			p.kill()
+			return nil, errEnded
+		}
 		return nil, fmt.Errorf("it has not answered within %v", limit)
 	}
 }
@@ -295,5 +305,5 @@ func (p *Program) write(b []byte, until time.Time) error {
 		p.kill()
 		return errors.New("it does not read what it is asked, and was ended")
 	}
-	return errors.New("it has ended; what it wrote to stderr says why")
+	return errEnded
 }

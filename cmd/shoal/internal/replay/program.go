@@ -35,6 +35,7 @@ const (
 // machine turns into a fault, and another policy decides.
 type program struct {
 	running *group.Group // the end of its context ends the program
+	pid     int          // number of its process
 	in, out *os.File
 	lines   *bufio.Scanner
 	next    time.Duration // for how long the next answer is waited for
@@ -110,8 +111,8 @@ func startProgram(g *group.Group, file string, within time.Duration) (*program, 
 		_ = errors.Join(in.Close(), out.Close()) // the other error says more
 		return nil, cli.Usagef("--policy exec:%s: %v", file, policies.ExplainStart(err, path))
 	}
-	p := &program{running: group.New(g.Context()), in: in, out: out, lines: bufio.NewScanner(out),
-		next: max(firstIn, within), within: within}
+	p := &program{running: group.New(g.Context()), pid: cmd.Process.Pid, in: in, out: out,
+		lines: bufio.NewScanner(out), next: max(firstIn, within), within: within}
 	p.lines.Buffer(nil, longestLine)
 	p.running.Go("program "+file, func(ctx context.Context) error {
 		<-ctx.Done()
@@ -168,9 +169,9 @@ func (p *program) ask(v *sched.View) (d sched.Decision, err error) {
 	if !p.lines.Scan() {
 		if err := p.lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 			return d, fmt.Errorf("answers a line of more than %d bytes", longestLine)
-		} else if errors.Is(err, os.ErrDeadlineExceeded) {
+		} else if errors.Is(err, os.ErrDeadlineExceeded) && !policies.HasEnded(p.pid) {
 			return d, fmt.Errorf("gives no answer within %v", within)
-		} else if err != nil {
+		} else if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return d, fmt.Errorf("gives no answer: %w", err)
 		}
 		return d, errors.New("has ended")
