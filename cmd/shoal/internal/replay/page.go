@@ -55,10 +55,10 @@ func pageOf(r *report) []byte {
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>%s</title><link rel="icon" href="data:,"><style>%s</style></head><body><h1>%s</h1>
 `, base64.StdEncoding.EncodeToString(sum[:]), title, style, title)
-	for _, t := range r.Traces {
+	for i, t := range r.Traces {
 		fmt.Fprintf(&b, "<p>On %d GPUs: %d jobs of %d lines, %s GPU hours.</p>\n<ul>", t.gpus,
 			len(t.Jobs), t.Rows, amountText(t.Work()/3.6e6))
-		for _, f := range t.Found {
+		for _, f := range r.found(i) {
 			fmt.Fprintf(&b, "<li>%s</li>", html.EscapeString(f.String()))
 		}
 		b.WriteString("</ul>\n")

@@ -76,10 +76,8 @@ func printReport(out io.Writer, r *report) error {
 		}
 		fmt.Fprintf(out, "%s%s: %s of %s, %s GPU hours\n", cli.Visible(r.File, false), on,
 			plural.Of(len(t.Jobs), "job"), plural.Of(t.Rows, "line"), amountText(t.Work()/3.6e6))
-		for _, f := range t.Found {
-			if i == 0 || f.Rule == trace.LargerThanCluster {
-				fmt.Fprintf(out, "  %s\n", f)
-			}
+		for _, f := range r.found(i) {
+			fmt.Fprintf(out, "  %s\n", f)
 		}
 	}
 	if err := cli.Table(out, r.table()); err != nil {
@@ -89,6 +87,15 @@ func printReport(out io.Writer, r *report) error {
 		fmt.Fprintln(out, text)
 	}
 	return nil
+}
+
+// found returns what was found in the i-th trace and not said of the first, which is the same file.
+func (r *report) found(i int) []trace.Finding {
+	if i == 0 {
+		return r.Traces[0].Found
+	}
+	return slices.DeleteFunc(slices.Clone(r.Traces[i].Found),
+		func(f trace.Finding) bool { return f.Rule != trace.LargerThanCluster })
 }
 
 // remarks returns what has to be known to read the table, as texts for people: what was found in
