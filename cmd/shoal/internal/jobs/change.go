@@ -49,7 +49,7 @@ func explainChange(out io.Writer, dir string, name string, asJSON, over bool) er
 			runs.LedgerPath(dir), name, plural.Of(damaged, "line"))
 	case len(about) == 0:
 		return fmt.Errorf("the ledger %s has no change %s: %s", runs.LedgerPath(dir), name,
-			knownChanges(all))
+			knownChanges(name, all))
 	case asJSON:
 		return encodeEntries(out, about)
 	}
@@ -89,17 +89,20 @@ func (n *changeName) Set(text string) error {
 // namesChange matches the name of a change.
 var namesChange = pattern.New("^r?[0-9]+$")
 
-// knownChanges says which changes a ledger has, and how others come about.
-func knownChanges(all []string) string {
-	switch len(all) {
-	case 0:
-		return "the setting of the job was not changed, as shoal set JOB batch=512 does"
-	case 1:
-		return "the only one is change " + all[0]
-	}
+// knownChanges says which changes a ledger has that has none of a name, and how those of its kind
+// come about where there are none.
+func knownChanges(name string, all []string) string {
 	byKind := map[bool][]string{} // by whether they are of routes
-	for _, name := range all {
-		byKind[name[0] == 'r'] = append(byKind[name[0] == 'r'], name)
+	for _, known := range all {
+		byKind[known[0] == 'r'] = append(byKind[known[0] == 'r'], known)
+	}
+	none := ""
+	if ofRoutes := name[0] == 'r'; len(byKind[ofRoutes]) == 0 && ofRoutes {
+		none = "the routes of all-reduces were not changed"
+	} else if len(byKind[ofRoutes]) == 0 {
+		none = "the setting of the job was not changed, as shoal set JOB batch=512 does"
+	} else if len(all) == 1 {
+		return "the only one is change " + all[0]
 	}
 	var parts []string
 	for _, list := range [][]string{byKind[false], byKind[true]} {
@@ -111,7 +114,14 @@ func knownChanges(all []string) string {
 			parts = append(parts, fmt.Sprintf("changes %s to %s", list[0], list[len(list)-1]))
 		}
 	}
-	return "there are " + strings.Join(parts, " and ")
+	there := "there " + plural.Verb(len(all), "is ", "are ") + strings.Join(parts, " and ")
+	switch {
+	case none == "":
+		return there
+	case len(all) == 0:
+		return none
+	}
+	return none + "; " + there
 }
 
 // changeText says one change whole, in lines; about has the entries of the ledger about it.

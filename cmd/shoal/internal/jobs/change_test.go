@@ -55,6 +55,19 @@ func TestExplainRoute(t *testing.T) {
 		"has no change r2: there are change 1 and change r1") {
 		t.Error(err)
 	}
+	for _, c := range []struct{ name, have, want string }{
+		{"r1", "", "the routes of all-reduces were not changed"},
+		{"r1", "1", "the routes of all-reduces were not changed; there is change 1"},
+		{"r1", "1 2", "the routes of all-reduces were not changed; there are changes 1 to 2"},
+		{"1", "r1", "the setting of the job was not changed, as shoal set JOB batch=512 does; " +
+			"there is change r1"},
+		{"2", "1", "the only one is change 1"},
+		{"4", "1 2 r1", "there are changes 1 to 2 and change r1"},
+	} {
+		if got := knownChanges(c.name, strings.Fields(c.have)); got != c.want {
+			t.Errorf("change %s of %q: %q, want %q", c.name, c.have, got, c.want)
+		}
+	}
 	var n changeName
 	for text, is := range map[string]bool{"3": true, "r3": true, "": false, "r": false,
 		"s3": false, "3r": false, "-1": false} {
