@@ -98,7 +98,7 @@ func (f *checkFlags) recheckPlan(ctx context.Context, out io.Writer, file string
 	if err != nil {
 		return err
 	}
-	modelText, m, err := readModel(f.model, c)
+	modelText, m, err := readModel(f.model, c, "")
 	if err != nil {
 		return err
 	}

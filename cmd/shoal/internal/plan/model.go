@@ -26,8 +26,10 @@ const zooPrefix = "zoo:"
 var zooMicros = []int{1, 2, 4, 8, 16, 32}
 
 // readModel reads the model in a file, or makes that of a name such as zoo:llama-8b for the devices
-// of a cluster. The text is what identifies the model.
-func readModel(name string, c *cluster.Cluster) (text []byte, m *model.Model, err error) {
+// of a cluster, which is that of a running job where job names one. The text is what identifies the
+// model.
+func readModel(name string, c *cluster.Cluster, job string) (text []byte, m *model.Model,
+	err error) {
 	short, byFormula := strings.CutPrefix(name, zooPrefix)
 	if !byFormula {
 		return cli.ReadFile(name, model.MaxBytes, model.Parse)
@@ -37,6 +39,10 @@ func readModel(name string, c *cluster.Cluster) (text []byte, m *model.Model, er
 		return nil, nil, cli.AsUsage(err)
 	}
 	devices, err := zoo.Devices(c)
+	if err != nil && job != "" {
+		err = fmt.Errorf("%w; of its hosts job %s says only the kinds, as --kind of shoal run and "+
+			"shoal agent state them: give a file with --cluster to say more", err, job)
+	}
 	if err != nil {
 		return nil, nil, cli.AsUsage(err)
 	}

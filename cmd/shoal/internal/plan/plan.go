@@ -153,7 +153,7 @@ func (f *flags) run(ctx context.Context, out io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	modelText, m, err := readModel(file, c)
+	modelText, m, err := readModel(file, c, f.job)
 	if err != nil {
 		return err
 	}
