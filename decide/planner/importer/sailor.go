@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 
@@ -325,69 +324,4 @@ func (s *sailor) slower(a, b sailorFits) sailorFits {
 		}
 	}
 	return all
-}
-
-// A Measured is a plan that somebody has run, and what it took.
-type Measured struct {
-	Mesh    string // as layout.ParseMesh reads it
-	Batch   int
-	Hosts   []SailorHosts // that it was on, in the order of its stages and replicas
-	Seconds float64       // of a step
-	Memory  int64         // bytes of the fullest device
-	Quirks  []string
-}
-
-// SailorPlan reads a plan of Sailor with what was measured, of a model of so many layers.
-func SailorPlan(text []byte, layers int) (*Measured, error) {
-	var plan struct {
-		Pipelines []struct {
-			Stages int        `json:"num_stages"`
-			Layers [][]int    `json:"layers_per_stage"`
-			Ranks  [][][2]any `json:"tmp_per_stage"`
-			DP     []int      `json:"dp"`
-		} `json:"pipeline_list"`
-		Sample  int     `json:"mbs"`
-		Batch   int     `json:"gbs"`
-		Seconds float64 `json:"real"`
-		Average float64 `json:"red_grads"`
-		Memory  int64   `json:"max_mem"`
-	}
-	if err := json.Unmarshal(text, &plan); err != nil {
-		return nil, err
-	}
-	if len(plan.Pipelines) != 1 || !(plan.Seconds > 0 && plan.Seconds < math.Inf(1)) {
-		return nil, fmt.Errorf("%d pipelines, %v s a step: a plan has one, and was measured",
-			len(plan.Pipelines), plan.Seconds)
-	}
-	p := plan.Pipelines[0]
-	m := &Measured{Batch: plan.Batch, Seconds: plan.Seconds, Memory: plan.Memory}
-	if len(p.Layers) == 0 || len(p.Layers) != p.Stages || len(p.Ranks) != p.Stages ||
-		len(p.DP) != p.Stages {
-		return nil, fmt.Errorf("it says %d stages, and has layers of %d, ranks of %d and degrees "+
-			"of %d", p.Stages, len(p.Layers), len(p.Ranks), len(p.DP))
-	}
-	var shares []int
-	next := 0
-	for _, list := range p.Layers {
-		for _, l := range list {
-			if l == 29 && next == 19 {
-				m.Quirks = append(m.Quirks, "layer 29 in the place of layer 19 is read as that")
-			} else if l != next {
-				return nil, fmt.Errorf("layer %d stands where %d would follow", l, next)
-			}
-			next++
-		}
-		shares = append(shares, len(list))
-	}
-	switch {
-	case next != layers:
-		return nil, fmt.Errorf("it has %d layers, and the model has %d: it is one of another model",
-			next, layers)
-	case p.DP[0] == 1 && plan.Average > 0.1:
-		return nil, fmt.Errorf("it says that a single replica averages gradients for %v s, which "+
-			"is the measurement of another plan", plan.Average)
-	}
-	mesh, hosts, err := sailorMesh(p.Ranks, shares, plan.Sample)
-	m.Mesh, m.Hosts = mesh, hosts
-	return m, err
 }

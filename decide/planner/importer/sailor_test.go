@@ -1,7 +1,6 @@
 package importer_test
 
 import (
-	"encoding/json"
 	"math"
 	"strings"
 	"testing"
@@ -100,64 +99,8 @@ func TestSailor(t *testing.T) {
 	}
 }
 
-// sailorPlan is a plan of two stages on two kinds of devices.
-const sailorPlan = `{"pipeline_list": [{"num_stages": 2, "layers_per_stage": [[0, 1], [2]],
- "tmp_per_stage": [[[[["a", 4, "z"]], 4], [[["a", 4, "z"]], 4]], [[[["b", 4, "z"]], 4], [[["b", 4, "z"]], 4]]],
- "dp": [2, 2]}], "mbs": 2, "gbs": 8, "real": 3.5, "red_grads": 0.2, "max_mem": 99}`
-
-// TestSailorPlan reads plans, and refuses those that are of another model, or have the measurement
-// of another plan.
-func TestSailorPlan(t *testing.T) {
-	got, err := importer.SailorPlan([]byte(sailorPlan), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(&importer.Measured{Mesh: "pp=2(2/1;micro=2;on=a/b),dp=2,tp=4", Batch: 8,
-		Hosts:   []importer.SailorHosts{{"a", 2}, {"b", 2}},
-		Seconds: 3.5, Memory: 99}, got); d != "" {
-		t.Error(d)
-	}
-	replicas := strings.NewReplacer(`["a", 4, "z"]], 4]], [`, `["b", 4, "z"]], 4]], [`,
-		`[[[[["b", 4, "z"]], 4], [`, `[[[[["a", 4, "z"]], 4], [`).Replace(sailorPlan)
-	replicas = strings.Replace(replicas, `[[[["b", 4, "z"]], 4], [[["b"`,
-		`[[[["a", 4, "z"]], 4], [[["b"`, 1)
-	if got, err := importer.SailorPlan([]byte(replicas), 3); err != nil ||
-		got.Mesh != "pp=2(2/1;micro=2),dp=2(on=a/b),tp=4" {
-		t.Errorf("%+v, error %v", got, err)
-	}
-	layers := make([]int, 34)
-	for i := range layers {
-		layers[i] = i
-	}
-	layers[19] = 29
-	list, err := json.Marshal(layers)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err = importer.SailorPlan([]byte(strings.Replace(sailorPlan, "[[0, 1], [2]]",
-		"["+strings.Replace(string(list), "18,", "18],[", 1)+"]", 1)), 34)
-	if err != nil || len(got.Quirks) != 1 || !strings.HasPrefix(got.Mesh, "pp=2(19/15;") {
-		t.Errorf("%+v, error %v", got, err)
-	}
-	for _, x := range []struct{ old, new, err string }{
-		{"[2]", "[2, 3]", "it has 4 layers, and the model has 3"},
-		{"[2]", "[3]", "layer 3 stands where 2 would follow"},
-		{`"dp": [2, 2]`, `"dp": [1, 1]`, "which is the measurement of another plan"},
-		{`"dp": [2, 2]`, `"dp": [2]`, "degrees of 1"},
-		{`"real": 3.5`, `"real": 0`, "0 s a step"},
-		{`["a", 4, "z"]], 4]`, `["a", 4, "z"]], 8]`, "a mesh has one"},
-		{`["a", 4, "z"]], 4]`, `["b", 4, "z"]], 4]`, "differ among replicas and among stages"},
-	} {
-		_, err := importer.SailorPlan([]byte(strings.Replace(sailorPlan, x.old, x.new, 1)), 3)
-		if err == nil || !strings.Contains(err.Error(), x.err) {
-			t.Errorf("%s: error %v, want %q", x.new, err, x.err)
-		}
-	}
-}
-
-// FuzzSailor feeds any text to the readers of plans and of files: they do not panic.
+// FuzzSailor feeds any text to the reader of files: it does not panic.
 func FuzzSailor(f *testing.F) {
-	f.Add([]byte(sailorPlan), 0)
 	for i, text := range [][]byte{smallSailor.Profiles, smallSailor.Info, smallSailor.Network,
 		smallSailor.Mixed, smallSailor.Config} {
 		f.Add(text, i+1)
@@ -175,11 +118,6 @@ func FuzzSailor(f *testing.F) {
 			files.Mixed = text
 		case 5:
 			files.Config = text
-		default:
-			if m, err := importer.SailorPlan(text, 3); err == nil && m.Mesh == "" {
-				t.Error("a plan without a mesh")
-			}
-			return
 		}
 		got, err := importer.Sailor(files, "m", []importer.SailorHosts{{"new", 2}, {"old", 1}})
 		if err == nil && len(got.Model.Layers) == 0 {
