@@ -38,10 +38,9 @@ type Epochs struct {
 
 // Epoch is what was measured at the end of an epoch.
 type Epoch struct {
-	Progress  float64 // steps with the first batch that would have come as far
-	Iteration float64 // steps that were made
-	Metric    float64
-	Sqr, Var  float64 // of the gradient with the first batch: squared norm of the mean; variance
+	Progress float64 // steps with the first batch that would have come as far
+	Metric   float64
+	Sqr, Var float64 // of the gradient with the first batch: squared norm of the mean; variance
 }
 
 // mostLocal is the largest local batch that fits into memory by the source of the profiles, where
@@ -66,8 +65,8 @@ func (p *Profile) ReadPoints(r io.Reader, strict bool) ([]Finding, error) {
 	}
 	var points []Point
 	for _, row := range t.rows {
-		local, step, sync, rule := threeNumbers(row, at, 1<<40)
-		point := Point{LocalBatch: int(local), Step: step, Sync: sync}
+		x, rule := numbers(row, at, 1<<40)
+		point := Point{LocalBatch: int(x[0]), Step: x[1], Sync: x[2]}
 		if rule == "" && placement >= 0 {
 			point.Nodes, point.GPUs, rule = parsePlacement(row.cells[placement])
 		} else if rule == "" {
@@ -80,7 +79,7 @@ func (p *Profile) ReadPoints(r io.Reader, strict bool) ([]Finding, error) {
 		case rule != "":
 		case point.Nodes < 1 || point.GPUs < point.Nodes:
 			rule = NoGPUs
-		case step == 0 || local < 1:
+		case point.Step == 0 || point.LocalBatch < 1:
 			rule = NoTime
 		case most > 0 && point.LocalBatch > most:
 			rule = BeyondMemory
@@ -106,15 +105,13 @@ func (p *Profile) ReadPoints(r io.Reader, strict bool) ([]Finding, error) {
 	return found, nil
 }
 
-// threeNumbers returns the numbers of three columns of a row, or the rule that one of them breaks.
-func threeNumbers(row row, at []int, most float64) (a, b, c float64, rule Rule) {
-	var x [3]float64
-	for i := range x {
-		var why Rule
-		x[i], why = number(row.cells[at[i]], most)
-		rule = cmp.Or(rule, why)
+// numbers returns the numbers of some columns of a row, and the rule that one of them breaks.
+func numbers(row row, at []int, most float64) (list []float64, rule Rule) {
+	for _, i := range at {
+		x, why := number(row.cells[i], most)
+		list, rule = append(list, x), cmp.Or(rule, why)
 	}
-	return x[0], x[1], x[2], rule
+	return list, rule
 }
 
 // parsePlacement returns the nodes and GPUs of a placement, a digit for each node.
@@ -138,20 +135,18 @@ func (p *Profile) ReadEpochs(batch int, r io.Reader, strict bool) ([]Finding, er
 	if err != nil {
 		return nil, err
 	}
-	at, err := t.columns("progress", "iteration", "metric", "grad_sqr", "grad_var")
+	at, err := t.columns("progress", "metric", "grad_sqr", "grad_var")
 	if err != nil {
 		return nil, err
 	}
 	e := Epochs{Batch: batch}
 	for _, row := range t.rows {
-		progress, iteration, metric, rule := threeNumbers(row, at, math.MaxFloat64)
-		sqr, why := number(row.cells[at[3]], math.MaxFloat64)
-		variance, whyVar := number(row.cells[at[4]], math.MaxFloat64)
-		if rule = cmp.Or(rule, why, whyVar); rule != "" {
+		x, rule := numbers(row, at, math.MaxFloat64)
+		if rule != "" {
 			t.found.add(rule, row.line)
 			continue
 		}
-		e.List = append(e.List, Epoch{progress, iteration, metric, sqr, variance})
+		e.List = append(e.List, Epoch{x[0], x[1], x[2], x[3]})
 	}
 	if n := len(e.List); n > 1 && e.List[n-1].Metric < e.List[0].Metric {
 		e.Falls = true

@@ -277,8 +277,8 @@ func TestProfile(t *testing.T) {
 			t.Errorf("%+v: %v, %v, %v", c, step, sync, err)
 		}
 	}
-	found, err = p.ReadEpochs(8, strings.NewReader("progress,iteration,metric,grad_sqr,grad_var\n"+
-		"10,10,3,1,3\n20,20,2,1,7\n"), true)
+	found, err = p.ReadEpochs(8, strings.NewReader("progress,metric,grad_sqr,grad_var\n"+
+		"10,3,1,3\n20,2,1,7\n"), true)
 	if err != nil {
 		t.Fatal(err)
 	}
