@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -20,6 +21,11 @@ import (
 func (l *launcher) answerAllot(w http.ResponseWriter, r *http.Request) {
 	var ask api.Allot
 	if !readControl(w, r, &ask, &ask.Who) {
+		return
+	}
+	if ask.Slots == nil {
+		sendError(w, http.StatusBadRequest, errors.New("slots: none are given; say how many on "+
+			"each host, and {} ends that"))
 		return
 	}
 	if len(ask.Because) > member.MaxWho || strings.ContainsFunc(ask.Because, func(c rune) bool {

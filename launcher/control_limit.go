@@ -19,9 +19,6 @@ type limit struct{ bytes atomic.Uint64 }
 // get returns the limit.
 func (x *limit) get() uint64 { return x.bytes.Load() }
 
-// maxLimit is the largest limit, far beyond what cards carry.
-const maxLimit = 1 << 50
-
 // answerLimit holds what this host sends to the others to a rate, and tells the others. It is an
 // HTTP handler, as those in control.go: it runs on the goroutine of its request, and waits for the
 // engine's thread.
@@ -30,23 +27,29 @@ func (l *launcher) answerLimit(w http.ResponseWriter, r *http.Request) {
 	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
-	if ask.Bytes > maxLimit {
+	switch {
+	case ask.Bytes == nil:
 		sendError(w, http.StatusBadRequest, fmt.Errorf(
-			"bytes: %d a second is no limit; give up to %d, or 0 for none", ask.Bytes,
-			uint64(maxLimit)))
+			"bytes: none are given; say how many a second, up to %d, or 0 for no limit",
+			uint64(api.MaxLimit)))
+		return
+	case *ask.Bytes > api.MaxLimit:
+		sendError(w, http.StatusBadRequest, fmt.Errorf(
+			"bytes: %d a second is no limit; give up to %d, or 0 for none", *ask.Bytes,
+			uint64(api.MaxLimit)))
 		return
 	}
 	s, ok := l.awaitLed(w, r)
 	if !ok {
 		return
 	}
-	if err := l.applyLimit(ask.Bytes, ask.Who); err != nil {
+	if err := l.applyLimit(*ask.Bytes, ask.Who); err != nil {
 		sendError(w, http.StatusConflict, err)
 		return
 	}
 	for _, host := range l.registry.allHosts(s.HostNames()) {
 		if host != l.registry.hostName() {
-			l.sendTo(host, &message{Limit: &limitMessage{ask.Bytes}})
+			l.sendTo(host, &message{Limit: &limitMessage{*ask.Bytes}})
 		}
 	}
 	sendJSON(w, l.describeJob(s))

@@ -168,7 +168,7 @@ func decodeMessage(b []byte) (*message, error) {
 	switch {
 	case m.Offer != nil && m.Offer.Slots < 0:
 		return nil, fmt.Errorf("an offer of %d slots", m.Offer.Slots)
-	case m.Limit != nil && m.Limit.Bytes > maxLimit:
+	case m.Limit != nil && m.Limit.Bytes > control.MaxLimit:
 		return nil, fmt.Errorf("a limit of %d bytes a second", m.Limit.Bytes)
 	case m.Job != nil:
 		if err := m.Job.Spec.WithDefaults().Validate(); err != nil {

@@ -58,8 +58,8 @@ type Resize struct {
 
 // Allot asks for so many workers on each host.
 type Allot struct {
-	// Slots is the number of workers by host; a host that is not there is left. None at all ends
-	// the allotment: the hosts say again how many workers they take.
+	// Slots is the number of workers by host; a host that is not there is left. An empty map ends
+	// the allotment: the hosts say again how many workers they take. nil is refused.
 	Slots map[string]int `json:"slots"`
 	// Who asks, such as "pool lab"; it stands in the reasons that people read.
 	Who string `json:"who"`
@@ -67,11 +67,15 @@ type Allot struct {
 	Because string `json:"because,omitempty"`
 }
 
+// MaxLimit is the largest limit of what a host sends, in bytes a second, far beyond what cards
+// carry.
+const MaxLimit = 1 << 50
+
 // Limit asks for what each host of the job may send to the others.
 type Limit struct {
-	// Bytes is how many bytes of data a second each host sends at the most to all others together;
-	// 0 = as many as the network carries.
-	Bytes uint64 `json:"bytes"`
+	// Bytes is how many bytes of data a second each host sends at the most to all others together,
+	// up to MaxLimit; 0 = as many as the network carries. nil is refused.
+	Bytes *uint64 `json:"bytes"`
 	// Who asks, such as "pool lab"; it stands in what people read.
 	Who string `json:"who"`
 }

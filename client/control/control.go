@@ -217,6 +217,9 @@ func (j *Job) Resize(ctx context.Context, workers int, who string) error {
 // Allot asks the launcher for so many workers on each host, and sets j.Job. It does not wait for
 // them. Without slots, the hosts say again how many workers they take.
 func (j *Job) Allot(ctx context.Context, slots map[string]int, who, because string) error {
+	if slots == nil {
+		slots = map[string]int{} // a request without slots would be refused
+	}
 	return j.askForJob(ctx, http.MethodPost, api.PathAllot,
 		api.Allot{Slots: slots, Who: who, Because: because})
 }
@@ -224,7 +227,7 @@ func (j *Job) Allot(ctx context.Context, slots map[string]int, who, because stri
 // Limit asks the launcher to hold what each host of the job sends to the others to so many bytes a
 // second, and sets j.Job; 0 = there is no limit. It does not wait for the other hosts.
 func (j *Job) Limit(ctx context.Context, bytes uint64, who string) error {
-	return j.askForJob(ctx, http.MethodPost, api.PathLimit, api.Limit{Bytes: bytes, Who: who})
+	return j.askForJob(ctx, http.MethodPost, api.PathLimit, api.Limit{Bytes: &bytes, Who: who})
 }
 
 // Park asks the launcher for a checkpoint at the end of the step, behind which the workers are
