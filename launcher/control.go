@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 // This file and some others answer tools on the control socket of a job. The methods answerX
@@ -162,6 +163,10 @@ func (l *launcher) answerResize(w http.ResponseWriter, r *http.Request) {
 func (l *launcher) answerSet(w http.ResponseWriter, r *http.Request) {
 	var ask api.Set
 	if !readControl(w, r, &ask, &ask.Who) {
+		return
+	}
+	if _, err := (setting.Setting{}).WithRequested(ask.Assign); err != nil {
+		sendError(w, http.StatusBadRequest, err)
 		return
 	}
 	if ask.Plan {

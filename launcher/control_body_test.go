@@ -56,6 +56,14 @@ func TestBodiesThatAreNoRequests(t *testing.T) {
 		{api.PathLimit, `{"bytes":null}`, 400, "or 0 for no limit"},
 		{api.PathLimit, `{"bytes":1125899906842625}`, 400, "give up to 1125899906842624"},
 		{api.PathLimit, `{"bytes":0}`, 409, "cannot do that"},
+		{api.PathSet, `{"who":"ada"}`, 400, "is no part of a setting"},
+		{api.PathSet, `{"assign":"batch"}`, 400, "is no part of a setting"},
+		{api.PathSet, `{"assign":"colour=red","plan":true}`, 400, "colour"},
+		{api.PathSet, `{"assign":"batch=8"}`, 409, "cannot do that"},
+		{api.PathSet, `{"assign":"batch=8,rate=auto","plan":true}`, 409, "cannot do that"},
+		{api.PathReshape, `{}`, 400, "mesh: none is given"},
+		{api.PathReshape, `{"mesh":"dp=x"}`, 400, "dp=x"},
+		{api.PathReshape, `{"mesh":"dp=2"}`, 409, "cannot do that"},
 	} {
 		answer := httptest.NewRecorder()
 		ask := httptest.NewRequestWithContext(t.Context(), "POST", c.path,
@@ -65,6 +73,10 @@ func TestBodiesThatAreNoRequests(t *testing.T) {
 			l.answerAllot(answer, ask)
 		case api.PathLimit:
 			l.answerLimit(answer, ask)
+		case api.PathSet:
+			l.answerSet(answer, ask)
+		case api.PathReshape:
+			l.answerReshape(answer, ask)
 		}
 		if answer.Code != c.code || !strings.Contains(answer.Body.String(), c.says) {
 			t.Errorf("%s %s: %d %s, want %d with %q", c.path, c.body, answer.Code, answer.Body,

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/state/layout"
 )
 
 // answerReshape asks the head for another mesh, and sends the job as it is now, or sends what that
@@ -18,6 +19,10 @@ func (l *launcher) answerReshape(w http.ResponseWriter, r *http.Request) {
 	if ask.Mesh == "" {
 		sendError(w, http.StatusBadRequest,
 			errors.New("mesh: none is given; say which axes it has, such as dp=2,tp=2"))
+		return
+	}
+	if _, err := layout.ParseMesh(ask.Mesh); err != nil {
+		sendError(w, http.StatusBadRequest, err)
 		return
 	}
 	var err error

@@ -37,6 +37,10 @@ is in the job, and on what counts, are not. The job must run on several hosts, o
 				if err := rate.Set(args[1]); err != nil {
 					return cli.Usagef("%q: %v, or none", args[1], err)
 				}
+				if rate > api.MaxLimit {
+					return cli.Usagef("%q: a limit is at most %dTiB/s, more than a network "+
+						"carries; give a lower rate, or none", args[1], api.MaxLimit>>40)
+				}
 				rate = max(rate, 1) // 0 would be no limit
 			}
 			j, err := findRunning(cmd.Context(), args[0])
