@@ -75,13 +75,9 @@ func (t *torchReader) readGroups() (*Optimizer, error) {
 	o := &Optimizer{Ordered: true, Source: Torch,
 		Where: t.prefix + strings.TrimSuffix(groupsKey, ".")}
 	numbers := map[string]string{} // name of each number in the state
-	var err error
-	if hasParamList(t.values["0"]) {
-		err = t.readListed(o, numbers)
-	} else {
-		err = t.readFlattened(o)
-	}
-	if err != nil {
+	if !hasParamList(t.values["0"]) {
+		t.readFlattened(o)
+	} else if err := t.readListed(o, numbers); err != nil {
 		return nil, err
 	}
 	return o, t.renameState(o, numbers)
@@ -192,7 +188,7 @@ func (t *torchReader) readListed(o *Optimizer, numbers map[string]string) error 
 
 // readFlattened adds to o the groups that torch has flattened: each value under the name of each
 // parameter. Two groups with equal values become one.
-func (t *torchReader) readFlattened(o *Optimizer) error {
+func (t *torchReader) readFlattened(o *Optimizer) {
 	place, why := t.parameterOrder()
 	o.Ordered, o.WhyUnordered = why == "", why
 	names := slices.Clone(t.order)
@@ -211,7 +207,6 @@ func (t *torchReader) readFlattened(o *Optimizer) error {
 		}
 		o.Groups[i].Params = append(o.Groups[i].Params, name)
 	}
-	return nil
 }
 
 // equalValues reports whether two lists of values are equal.

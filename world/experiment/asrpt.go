@@ -42,9 +42,7 @@ func runASRPT(in *Input) (*Table, error) {
 			"arrival. What pays is to preempt and to bring jobs together. Columns of policies " +
 			"are mean completion times over the best of spjf, spwf and wcs, and in brackets the " +
 			"99th percentiles; the last row has their geometric means."}
-	for _, name := range asrptOurs {
-		t.Heads = append(t.Heads, name)
-	}
+	t.Heads = append(t.Heads, asrptOurs...)
 	logs, logs99 := make([]float64, len(asrptOurs)), make([]float64, len(asrptOurs))
 	for i, c := range asrptClusters {
 		jobs, err := in.Jobs(traceOf(c.cluster), c.gpus)

@@ -222,7 +222,7 @@ func (p *player) goBack(s job.Step) error {
 	if t := p.entry.Trial; t != nil {
 		end := *t
 		end.Phase, end.Why = setting.Void, "all workers were lost"
-		p.recordChange(end, s.Step-1)
+		p.recordChange(end)
 	}
 	p.recordWhyNots()
 	p.waiting = nil
@@ -268,7 +268,7 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 	if t := p.entry.Trial; t != nil && t.Number != c.Number { // a person's change replaces a trial
 		end := *t
 		end.Phase, end.Why = setting.Void, "another change was asked for"
-		p.recordChange(end, step)
+		p.recordChange(end)
 		p.entry.Change = &end
 		p.entry.Trial = nil
 		p.loop.EntryApplied(p.entry)
@@ -277,11 +277,11 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 	if !c.Phase.IsEnd() {
 		p.entry.Trial = &c
 	}
-	p.recordChange(c, step)
+	p.recordChange(c)
 }
 
 // recordChange records in the result that a change begins or ends.
-func (p *player) recordChange(c setting.Change, step uint64) {
+func (p *player) recordChange(c setting.Change) {
 	p.result.Entries = append(p.result.Entries, c)
 	switch c.Phase {
 	case setting.Entered:

@@ -87,7 +87,7 @@ func (p *Prover) Raise(seconds float64, limit int) (proved bool, open []int) {
 			return false, nil // what was not refuted may be so by more work
 		}
 		if s == 0 {
-			p.Ceiling = p.bisect(b, seconds)
+			p.Ceiling = p.bisect(seconds)
 			return false, slices.Clone(b.low[:v.stages])
 		}
 		middle := (b.low[s] + b.high[s]) / 2
@@ -132,7 +132,7 @@ func (p *Prover) refuted(b box, seconds float64) bool {
 }
 
 // bisect returns the most seconds, up to some that are too many, at which one cut is refuted.
-func (p *Prover) bisect(b box, high float64) float64 {
+func (p *Prover) bisect(high float64) float64 {
 	low := p.Seconds // and the view is that of the cut
 	for range 24 {   // halves what is left
 		middle := (low + high) / 2

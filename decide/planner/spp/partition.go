@@ -165,7 +165,7 @@ func (t *table) fill(most, limit float64) *Plan {
 			t.enter(s, most)
 		}
 	}
-	return t.trace(limit)
+	return t.trace()
 }
 
 // extend fills in, for the first so many layers on the first devices, where the last of s + 1
@@ -219,7 +219,7 @@ func (t *table) enter(s int, most float64) {
 }
 
 // trace returns the best plan that a full table has; nil = none.
-func (t *table) trace(limit float64) *Plan {
+func (t *table) trace() *Plan {
 	layers, devices, r := len(t.Seconds), t.Devices, 0
 	slowest := math.Inf(1)
 	for k := 1; k <= devices; k++ {
