@@ -98,6 +98,10 @@ func Parse(text []byte) (Spec, error) {
 			return spec, err
 		}
 	}
+	if words, _ := top["command"].([]any); slices.Contains(words, nil) {
+		return spec, &Error{"command", fmt.Sprintf("word %d is null, as ~ and nothing are in "+
+			`YAML; write "" for an empty word, and "~" for that sign`, slices.Index(words, nil))}
+	}
 	if err := yaml.UnmarshalStrict(text, &spec); err != nil {
 		return Spec{}, typeError(err)
 	}

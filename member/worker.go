@@ -159,8 +159,9 @@ func (m *Machine) CheckSize(n int) error {
 		return fmt.Errorf("%s %s below the job's minimum of %d; to end the job use shoal stop",
 			plural.Of(n, "worker"), plural.Verb(n, "is", "are"), m.cfg.Min)
 	case m.cfg.Max > 0 && n > m.cfg.Max:
-		return fmt.Errorf("%s %s above the job's maximum of %d", plural.Of(n, "worker"),
-			plural.Verb(n, "is", "are"), m.cfg.Max)
+		return fmt.Errorf("%s %s above the job's maximum of %d; give it up to %[3]d, or run it "+
+			"anew with a larger --max", plural.Of(n, "worker"), plural.Verb(n, "is", "are"),
+			m.cfg.Max)
 	}
 	return nil
 }

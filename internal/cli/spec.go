@@ -24,6 +24,9 @@ func ParseEnv(pairs []string) (map[string]string, error) {
 	env := make(map[string]string, len(pairs))
 	for _, pair := range pairs {
 		name, value, ok := strings.Cut(pair, "=")
+		if pair == "" {
+			return nil, Usagef("--env %q names no variable; write --env NAME=VALUE", pair)
+		}
 		if !ok {
 			return nil, Usagef("--env %s has no value; write --env %[1]s=VALUE", pair)
 		}

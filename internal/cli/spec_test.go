@@ -17,4 +17,8 @@ func TestParseEnv(t *testing.T) {
 		!strings.Contains(err.Error(), "--env A has no value; write --env A=VALUE") {
 		t.Errorf("a bare name: %v", err)
 	}
+	if _, err := ParseEnv([]string{""}); !errors.As(err, &usage) ||
+		!strings.Contains(err.Error(), `--env "" names no variable; write --env NAME=VALUE`) {
+		t.Errorf("nothing: %v", err)
+	}
 }

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -110,10 +109,6 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 	}
 	g.ask = func() error {
 		if err := j.Resize(ctx, n, cli.Requester()); err != nil {
-			if refusal := new(control.Refusal); j.Max > 0 && n > j.Max && errors.As(err, &refusal) {
-				err = fmt.Errorf("%w; give it up to %d, or run it anew with a larger --max", err,
-					j.Max)
-			}
 			return fmt.Errorf("job %s keeps its size: %w", j.Name, err)
 		}
 		tell()

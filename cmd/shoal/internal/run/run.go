@@ -194,7 +194,7 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 // spec returns the job of the file of --file, which it reads, overridden by the flags, with
 // defaults. It fails where the job is not valid. args are the command of the workers.
 func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
-	if err := cli.RefuseEmpty(cmd.Flags(), "file", "name"); err != nil {
+	if err := cli.RefuseEmpty(cmd.Flags(), "file", "name", "auto"); err != nil {
 		return job.Spec{}, err
 	}
 	spec, err := cli.LoadSpec(cmd.Context(), f.file)
