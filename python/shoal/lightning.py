@@ -37,6 +37,7 @@ from shoal._trainers.batches import (
 )
 from shoal._trainers.checkpoints import write_once
 from shoal._trainers.logged import Logged
+from shoal._trainers.saved import Saved
 from shoal._live.object_collectives import pack, allgather_objects, unpack
 from shoal._trainers.update import Update
 from shoal._trainers.validation import NUMBERS, Validation, can_be_dealt, timed_together
@@ -82,6 +83,7 @@ class Strategy(SingleDeviceStrategy):
         # The others' count of steps for loggers; None = taken over, or there was none.
         self._stepped: Optional[int] = None
         self._update: Optional[Update] = None  # None = before the training
+        self._saved: Any = None  # a Saved; None = before the training
         self._validations: List[Validation] = []  # those that are dealt out
         if self._job is not None:
             self._logged = Logged(self._job)
@@ -181,6 +183,7 @@ class Strategy(SingleDeviceStrategy):
         assert job is not None and train is not None
         self._update = Update(job)
         self._update.register()
+        self._saved = Saved(trainer)
         job.register("lightning", self._state_for_joiners, self._keep_received, alike=False)
         if not train.loader.enter(self._place):
             raise SystemExit(0)
@@ -188,15 +191,11 @@ class Strategy(SingleDeviceStrategy):
         if self._received is None:
             return
         received, self._received = self._received, None
-        connector = trainer._checkpoint_connector
-        checkpoint = connector.dump_checkpoint(False)
-        checkpoint["loops"] = unpack(received["loops"])
-        checkpoint["callbacks"] = callbacks = unpack(received["callbacks"])
+        callbacks = unpack(received["callbacks"])
         for callback in trainer.callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.state_key in callbacks:
                 callback.dirpath = callbacks[callback.state_key]["dirpath"]
-        connector._loaded_checkpoint = checkpoint
-        connector.restore_callbacks()
+        self._saved.take(received["saved"], unpack(received["loops"]), callbacks)
         self._stepped = received["stepped"]
         self._logged.take_epoch_values(received["logged"])
         self._logged.take_update_values(received["found"])
@@ -208,6 +207,7 @@ class Strategy(SingleDeviceStrategy):
         return {
             "loops": pack(trainer._checkpoint_connector._get_loops_state_dict()),
             "callbacks": pack(call._call_callbacks_state_dict(trainer)),
+            "saved": self._saved.state(),
             "logged": self._logged.epoch_values(),
             "found": self._logged.update_values(),
             "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,

@@ -111,6 +111,54 @@ def test_a_worker_without_samples_logs_nothing(how, neutral):
         assert share.args[0].tolist() == [sent] and share.kwargs["op"] == how
 
 
+def test_what_a_checkpoint_adds_and_cannot_be_sent(capfd):
+    """Of what a module adds to a checkpoint, and a datamodule has, a worker that joins gets what
+    can be sent, and keeps its own of the rest; the user is told once.
+    """
+    import lightning
+    from shoal._trainers.saved import Saved
+
+    class Module(lightning.LightningModule):
+        """Adds two values to a checkpoint."""
+
+        def on_save_checkpoint(self, checkpoint):
+            """Add them; one is a number that other entries have too."""
+            checkpoint.update(epochs=self.epochs, seen=self.seen)
+
+        def on_load_checkpoint(self, checkpoint):
+            """Take them over."""
+            self.epochs, self.seen = checkpoint["epochs"], checkpoint["seen"]
+
+    class Rows(lightning.LightningDataModule):
+        """Has a state."""
+
+        def state_dict(self):
+            """The number of rows."""
+            return {"rows": self.rows}
+
+        def load_state_dict(self, state):
+            """Take over what state_dict has returned."""
+            self.rows = state["rows"]
+
+    def saved(epochs, seen, rows):
+        """What is added to the checkpoints of a new Trainer, whose module and data have this."""
+        trainer = lightning.Trainer(
+            accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+        )
+        trainer.strategy._lightning_module = module = Module()
+        trainer.datamodule = data = Rows()
+        module._trainer = trainer
+        module.epochs, module.seen, data.rows = epochs, seen, rows
+        return Saved(trainer), module, data
+
+    there, here = saved(0, {1}, 5), saved(7, {2}, 6)
+    state = [there[0].state() for _ in range(2)][-1]
+    here[0].take(state, {}, {})
+    assert (here[1].epochs, here[1].seen, here[2].rows) == (0, {2}, 5)
+    told = "workers that join do not get what a checkpoint of Lightning has: seen is a set"
+    assert capfd.readouterr().err.count(told) == 1
+
+
 def test_rank_0_decides_for_all():
     """Whether training stops early is what the lowest rank says."""
     from shoal.lightning import Strategy

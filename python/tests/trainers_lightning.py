@@ -50,6 +50,7 @@ class Module(lightning.LightningModule):
         super().__init__()
         self.net, self._steps = Net(samples), steps
         self.validated = 0  # number of batches that this worker has validated
+        self.trained = 0  # number of epochs that the job has trained
 
     def training_step(self, batch, _):
         """The loss of a batch, which is logged for each step and each epoch; so is the number of
@@ -66,6 +67,18 @@ class Module(lightning.LightningModule):
         output = self.net(**batch)
         right = (output["logits"].argmax(1) == batch["labels"]).double().mean()
         self.log_dict({"val_loss": output["loss"], "right": right})
+
+    def on_train_epoch_end(self):
+        """Count the epoch."""
+        self.trained += 1
+
+    def on_save_checkpoint(self, checkpoint):
+        """Add the number of epochs, which on_load_checkpoint takes over."""
+        checkpoint["trained"] = self.trained
+
+    def on_load_checkpoint(self, checkpoint):
+        """Take over what on_save_checkpoint has added."""
+        self.trained = checkpoint["trained"]
 
     def configure_optimizers(self):
         """The optimizer, and the scheduler, which goes on with each step."""
@@ -121,6 +134,30 @@ class LedgerCallback(Callback):
         self.seen, self.epochs = state["seen"], state["epochs"]
 
 
+class Average(Callback):
+    """Adds up the model's state after each batch, and saves as Lightning's WeightAveraging does:
+    what is added up takes the place of the model's state, which has another key.
+    """
+
+    def setup(self, trainer, module, stage):
+        """Begin with the state that the model has."""
+        self.sums = {name: value.clone() for name, value in module.state_dict().items()}
+
+    def on_train_batch_end(self, trainer, module, output, batch, index):
+        """Add the state."""
+        for name, value in module.state_dict().items():
+            self.sums[name] += value
+
+    def on_save_checkpoint(self, trainer, module, checkpoint):
+        """Put the sums in the place of the model's state."""
+        checkpoint["current"], checkpoint["state_dict"] = checkpoint["state_dict"], self.sums
+
+    def on_load_checkpoint(self, trainer, module, checkpoint):
+        """Take over what on_save_checkpoint has put."""
+        self.sums = {name: value.clone() for name, value in checkpoint["state_dict"].items()}
+        module.load_state_dict(checkpoint["current"])
+
+
 def main(config):
     """Train as the config says; return the rank, the size, and what all workers must have found
     alike: steps, epochs, what was logged of each epoch, and a sum of parameters.
@@ -129,7 +166,7 @@ def main(config):
     out, batch, epochs = config["out"], config["batch"], config["epochs"]
     lightning.seed_everything(7)
     steps = -(-config["samples"] // (batch * config["accumulate"])) * epochs
-    watch = LedgerCallback(config)
+    watch, average = LedgerCallback(config), Average()
     saved = ModelCheckpoint(f"{out}/saved", save_top_k=-1, every_n_train_steps=config["every"])
     trainer = lightning.Trainer(
         strategy=shoal.lightning.Strategy(),
@@ -137,7 +174,7 @@ def main(config):
         max_epochs=epochs,
         accumulate_grad_batches=config["accumulate"],
         limit_train_batches=config["limit"],
-        callbacks=[watch, *([saved] if config["every"] else [])],
+        callbacks=[watch, average, *([saved] if config["every"] else [])],
         gradient_clip_val=0.5,
         logger=False,
         enable_checkpointing=bool(config["every"]),
@@ -154,8 +191,9 @@ def main(config):
         ckpt_path=config["resume"],
     )
     job = shoal.join()
-    digest = module.net.layers[0].weight.sum().item().hex()
-    told = [trainer.global_step, trainer.current_epoch, watch.epochs, digest]
+    weights = (module.state_dict(), average.sums)
+    digests = [x["net.layers.0.weight"].sum().item().hex() for x in weights]
+    told = [trainer.global_step, trainer.current_epoch, watch.epochs, *digests, module.trained]
     return [job.rank, job.size, told, module.validated]
 
 

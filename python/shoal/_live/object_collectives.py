@@ -76,12 +76,12 @@ def _exchange(
     }
 
 
-def pack(value: Any) -> bytes:
+def pack(value: Any, name: str = "a result") -> bytes:
     """A value as bytes: arrays, numbers, texts, bytes, None, and lists, tuples and dicts of these.
-    Raises TypeError for another.
+    Raises TypeError, which says the name, for another.
     """
     items: List[Item] = []
-    plan = flatten("a result", value, items)
+    plan = flatten(name, value, items)
     head = json.dumps([plan, [item.nbytes for item in items]], allow_nan=False).encode()
     return b"".join(
         [len(head).to_bytes(8, "little"), head, *(bytes(item.memory()) for item in items)]
