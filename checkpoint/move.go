@@ -33,8 +33,6 @@ type Options struct {
 
 // A Report says what a move has done.
 type Report struct {
-	Stats plan.Stats
-	Ops   int // boxes moved
 	// State is the fingerprint of all tensors under digest.ShownSeed, equal in source and target.
 	State  digest.Sum
 	Moved  int64 // bytes written
@@ -149,10 +147,7 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		r := &Report{Stats: p.Stats, Moved: result.Moved, Reused: result.Reused}
-		for range p.Ops() {
-			r.Ops++
-		}
+		r := &Report{Moved: result.Moved, Reused: result.Reused}
 		for region := range dead {
 			r.Unreadable = append(r.Unreadable, t.from.files.Name(region))
 		}

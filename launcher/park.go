@@ -30,7 +30,6 @@ const graceParked = 10 * time.Second
 type parking struct {
 	who      string // who wants it; "" = nobody does, or nothing has come of it
 	asked    string // who wanted it last
-	step     uint64 // the step of the checkpoint, if done
 	done     bool   // it is sealed, and the workers are being ended
 	problem  string // why nothing has come of the last wish; "" = nothing speaks against it
 	reported bool   // people have been told what has come of it
@@ -41,7 +40,7 @@ func (p *parking) setOutcome(m *parkMessage) {
 	if p.who == "" && !p.done && p.problem == "" { // asked for under another head
 		p.reported = false
 	}
-	p.step, p.done, p.problem, p.who = m.Step, m.Problem == "", m.Problem, ""
+	p.done, p.problem, p.who = m.Problem == "", m.Problem, ""
 }
 
 // requestPark registers who wants the job to be parked. Where the agent refuses that, refuse puts

@@ -16,11 +16,11 @@ import (
 // alone, so no job gains by saying another value than its own. One goroutine uses it at a time, and
 // only Sell and Take change it.
 type Posted struct {
-	grid      Grid
-	low, high float64
-	steep     float64   // 1 + ln(high/low)
-	taken     []float64 // slot-seconds of each cell
-	prices    *prices
+	grid   Grid
+	low    float64   // the least that a slot-second is sold for
+	steep  float64   // 1 + ln(high/low)
+	taken  []float64 // slot-seconds of each cell
+	prices *prices
 }
 
 // NewPosted returns a seller of the slots of a grid, to jobs that are worth from low to high money
@@ -30,7 +30,7 @@ func NewPosted(g Grid, low, high float64) (*Posted, error) {
 		return nil, errors.New("prices need slots, a length of time, and a lowest price above 0 " +
 			"that is below the highest")
 	}
-	p := &Posted{grid: g, low: low, high: high, steep: 1 + portable.Log(high/low),
+	p := &Posted{grid: g, low: low, steep: 1 + portable.Log(high/low),
 		taken: make([]float64, g.Cells), prices: g.newPrices()}
 	for i := range p.taken {
 		p.prices.each[i] = p.price(i)

@@ -19,9 +19,7 @@ type entry struct {
 	runsFrom     int64   // when the change is over that is under way
 	waitedBefore int64   // milliseconds that it waited until it last got slots
 	waitsSince   int64   // since when it waits; it means nothing while it runs
-	least        int     // its smallest size
 	key          float64 // what the order says, less what ageing takes off; smaller is sooner
-	until        int64   // when the key jumps by itself
 	heap         int     // index in the queue of its size; -1 = it is in none: see Machine.unkeyed
 	direction    int     // of its last change: 1 = it grew, -1 = it shrank, 0 = a start or a move
 	changedIn    int     // number of the event that was the last one before that change

@@ -108,7 +108,6 @@ func (m *Machine) Update(j Job) error {
 		e.waitedBefore, e.waitsSince = e.waited(m.now), m.now
 	}
 	e.job, e.left, e.done = j, j.Left.Mean, j.Done
-	e.least = j.Smallest()
 	switch {
 	case rekeyed:
 		m.enqueue(e)

@@ -120,8 +120,7 @@ func (m *Machine) Submit(j Job) error {
 		return fmt.Errorf("job %s is there already: choose another name", j.ID)
 	}
 	e := &entry{job: j, order: m.number, heap: -1, base: m.now, left: j.Left.Mean,
-		done: j.Done, countedAt: m.now, attained: j.Attained, waitsSince: m.now,
-		least: j.Smallest(), until: Never}
+		done: j.Done, countedAt: m.now, attained: j.Attained, waitsSince: m.now}
 	e.job.Predicted = j.Done + j.Left.Mean
 	m.number++
 	m.jobs[j.ID] = e
@@ -169,7 +168,6 @@ func (m *Machine) Progress(id JobID, left Estimate, speed Curve) error {
 	e.rebase(m.now)
 	e.job.Left, e.job.Speed, e.left = changed.Left, changed.Speed, left.Mean
 	e.job.Predicted = e.job.Done + left.Mean
-	e.least = e.job.Smallest()
 	if e.slots > 0 {
 		m.setRate(e)
 	} else {

@@ -13,15 +13,15 @@ import (
 // keyOf returns the key of a job, less what ageing takes off: a job comes as much sooner as it has
 // waited. So that keys of jobs that wait stay the same, what the time takes off all of them is left
 // out of all.
-func (m *Machine) keyOf(e *entry) (key float64, until int64) {
-	key, until = m.policy.Order.Key(&e.job, m.now)
+func (m *Machine) keyOf(e *entry) float64 {
+	key, _ := m.policy.Order.Key(&e.job, m.now)
 	if math.IsNaN(key) {
 		panic(fmt.Sprintf("the key of %s is not a number", e.job.ID))
 	}
 	if m.cfg.Age > 0 && !m.policy.Dated {
 		key += float64(m.cfg.Age * float64(m.now-e.waited(m.now)) / 1000)
 	}
-	return key, until
+	return key
 }
 
 // decideByOrder starts who comes first, and takes slots from those who come later if the policy
@@ -30,7 +30,7 @@ func (m *Machine) decideByOrder() {
 	m.looked += uint64(len(m.unkeyed))
 	for _, e := range m.unkeyed {
 		if !e.ended && e.slots == 0 {
-			e.key, e.until = m.keyOf(e)
+			e.key = m.keyOf(e)
 			m.waiting.add(e)
 		}
 	}
@@ -124,7 +124,7 @@ func (m *Machine) sortRunning() []*entry {
 	m.sorted = list
 	for _, e := range list {
 		e.refresh(m.now)
-		e.key, e.until = m.keyOf(e)
+		e.key = m.keyOf(e)
 	}
 	for i := 1; i < len(list); i++ {
 		e, k := list[i], i

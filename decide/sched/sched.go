@@ -39,9 +39,8 @@ type Place struct {
 
 // Host is a machine with slots, each of which takes one worker.
 type Host struct {
-	Name, Zone string
-	Slots      int     // slots of the host, free or not
-	Price      float64 // what a slot costs an hour, in any currency; 0 = not known
+	Name  string
+	Slots int // slots of the host, free or not
 	// Leaving is whether the host is to become empty: nothing new is placed on it, and what is
 	// there moves to other hosts when they have room.
 	Leaving bool

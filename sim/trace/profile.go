@@ -32,8 +32,6 @@ type Point struct {
 type Epochs struct {
 	Batch int // samples of a step, over all GPUs
 	List  []Epoch
-	// Falls reports whether the metric falls as training goes on.
-	Falls bool
 }
 
 // Epoch is what was measured at the end of an epoch.
@@ -149,7 +147,6 @@ func (p *Profile) ReadEpochs(batch int, r io.Reader, strict bool) ([]Finding, er
 		e.List = append(e.List, Epoch{x[0], x[1], x[2], x[3]})
 	}
 	if n := len(e.List); n > 1 && e.List[n-1].Metric < e.List[0].Metric {
-		e.Falls = true
 		t.found.add(LowerIsBetter, 0)
 	}
 	found, err := t.found.list(strict)

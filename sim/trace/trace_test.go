@@ -282,7 +282,7 @@ func TestProfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list := findings(found); list != "lower is better 1 0" || !p.Epochs[0].Falls {
+	if list := findings(found); list != "lower is better 1 0" {
 		t.Errorf("found %q", list)
 	}
 	if gain := p.Epochs[0].List[0].Gain(3); gain != 2 {
@@ -384,7 +384,7 @@ func TestPublicProfiles(t *testing.T) {
 		_, err := p.ReadEpochs(8, bytes.NewReader(text), true)
 		return err
 	})
-	if len(p.Points) != 3*108+3*36 || beyond != 2*108 || epochs != 7 || !p.Epochs[0].Falls {
+	if len(p.Points) != 3*108+3*36 || beyond != 2*108 || epochs != 7 {
 		t.Errorf("%d settings, %d beyond memory, %d batches", len(p.Points), beyond, epochs)
 	}
 	step, sync, err := p.StepTime(1, 4, 8)

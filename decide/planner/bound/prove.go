@@ -20,17 +20,16 @@ type Prover struct {
 
 	view    *view
 	refuter refuter
-	most    float64 // the terms of cuts that no box has are above it
-	boxes   []int   // of the proof of Seconds, one behind the other, each as its low and its high
-	next    []int   // of the proof that is tried
-	stack   []int   // boxes that are left in it, each twice: all of it, and what can be as fast
+	boxes   []int // of the proof of Seconds, one behind the other, each as its low and its high
+	next    []int // of the proof that is tried
+	stack   []int // boxes that are left in it, each twice: all of it, and what can be as fast
 }
 
 // NewProver returns a prover for a chain that is cut into so many stages, each of which has a
 // layer, and for so many micro-batches. It proves no more than most, which is what a plan takes. At
 // first its bound is what Cuts says.
 func NewProver(c Chain, stages, micro int, most float64) *Prover {
-	p := &Prover{Ceiling: most, most: most}
+	p := &Prover{Ceiling: most}
 	p.Seconds, _ = Cuts(c, stages, micro)
 	if p.Seconds >= most {
 		p.Seconds = most

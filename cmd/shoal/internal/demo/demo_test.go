@@ -160,7 +160,7 @@ func TestDemoStory(t *testing.T) {
 		return map[string]float64{"step": step, "samples_lost": lost, "samples_handed_on": 32,
 			"digest": digest}
 	}
-	s := demoStory{workers: 3, steps: 100, victim: 1, after: 1, killed: start,
+	s := demoStory{workers: 3, steps: 100, after: 1, killed: start,
 		ordered: start.Add(time.Second), joins: map[int]time.Duration{}}
 	s.addReport(0, change(1, -500, 0))
 	s.addReport(0, change(2, 7, 2000))

@@ -44,7 +44,6 @@ type demoStory struct {
 
 	mu      sync.Mutex            // guards what follows
 	killed  time.Time             // when a worker was killed; zero = none was
-	victim  int                   // number of the worker that was killed
 	after   uint64                // generation in which the worker was killed
 	recover time.Duration         // time that the kill cost the slowest survivor
 	ordered time.Time             // when new workers were ordered; zero = not yet
@@ -102,7 +101,7 @@ func (s *demoStory) killMember(j *control.Job) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.victim, s.after, s.killed = w.Worker, j.Generation, time.Now()
+	s.after, s.killed = j.Generation, time.Now()
 	if err := syscall.Kill(w.PID, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("killing worker %d: %w", w.Worker, err)
 	}
