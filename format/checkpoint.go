@@ -64,6 +64,12 @@ type Tensor struct {
 	WhyPart string
 }
 
+// PackedIn returns a tensor that lies in one file, packed from an offset on.
+func PackedIn(file string, offset int64, name string, d tensor.DType, s tensor.Shape) Tensor {
+	return Tensor{Name: name, DType: d, Shape: s,
+		Pieces: []Piece{{Box: s.Box(), File: file, Offset: offset}}}
+}
+
 // Coords identify the rank that holds a part of a tensor, by its position on the axes of a mesh.
 type Coords []Coord
 

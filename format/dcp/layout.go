@@ -192,9 +192,7 @@ func (l *layout) addObject(file string, o Object) error {
 		return errors.New("a tensor has this name")
 	}
 	for i, t := range o.Tensors {
-		p := format.Piece{Box: t.Shape.Box(), File: file, Offset: at[i]}
-		l.Tensors = append(l.Tensors,
-			format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
+		l.Tensors = append(l.Tensors, format.PackedIn(file, at[i], t.Name, t.DType, t.Shape))
 	}
 	l.addItem(o.Name, dataObject("metadata.BytesStorageMetadata"))
 	l.recordLocation(file, base, size, o.Name, nil, nil)

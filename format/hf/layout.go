@@ -189,6 +189,5 @@ func addShards(o *format.Output, name string, shards []format.Shard, metadata ma
 
 // wholeTensor returns a tensor that a file holds whole.
 func wholeTensor(h *safetensors.Header, t safetensors.Tensor, file string) format.Tensor {
-	p := format.Piece{Box: t.Shape.Box(), File: file, Offset: h.Data + t.Begin}
-	return format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}}
+	return format.PackedIn(file, h.Data+t.Begin, t.Name, t.DType, t.Shape)
 }

@@ -93,8 +93,8 @@ func sliceBuffer(flat *torchzip.Tensor, shape tensor.Shape, at int) (*format.Ten
 	if err != nil {
 		return nil, unnamedErrorf("%v", err)
 	}
-	return &format.Tensor{DType: flat.DType, Shape: shape,
-		Pieces: []format.Piece{{Box: shape.Box(), File: file, Offset: offset}}}, nil
+	t := format.PackedIn(file, offset, "", flat.DType, shape)
+	return &t, nil
 }
 
 // readBuffers reads {number: {type: {"param": flat, "exp_avg": flat, …}}}, or a list of such dicts.

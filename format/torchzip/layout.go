@@ -42,9 +42,7 @@ func Layout(file string, tensors []format.Tensor, values []format.Value) (*forma
 		return nil, fmt.Errorf("torch: %q stands twice among tensors and values", twice)
 	}
 	for i, t := range tensors {
-		p := format.Piece{Box: t.Shape.Box(), File: file, Offset: at[i]}
-		o.Tensors = append(o.Tensors,
-			format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
+		o.Tensors = append(o.Tensors, format.PackedIn(file, at[i], t.Name, t.DType, t.Shape))
 	}
 	return o, o.Finish()
 }
