@@ -36,12 +36,7 @@ func newRootCommand() *cobra.Command {
   shoal run -n 4 -- python3 train.py       four workers of one job`,
 		Version: version.Version,
 		Args:    cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return cli.UnknownCommand(cmd, args[0])
-		},
+		RunE:    cli.RunGroup,
 	}
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true

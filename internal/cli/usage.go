@@ -130,8 +130,17 @@ func flagValueKind(how string) string {
 	return "a whole number"
 }
 
-// UnknownCommand returns the error for a name that is not a command; it offers the nearest one.
-func UnknownCommand(cmd *cobra.Command, name string) error {
+// RunGroup is what a command does that has others and does nothing itself: it shows its help, and
+// fails where args begin with a name that is none of them.
+func RunGroup(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	return unknownCommand(cmd, args[0])
+}
+
+// unknownCommand returns the error for a name that is not a command; it offers the nearest one.
+func unknownCommand(cmd *cobra.Command, name string) error {
 	var names []string
 	for _, c := range cmd.Commands() {
 		if !c.Hidden {
@@ -147,7 +156,7 @@ func UnknownCommand(cmd *cobra.Command, name string) error {
 func KnownCommand(cmd *cobra.Command, args []string) error {
 	found, rest, err := cmd.Root().Find(args)
 	if err == nil && len(rest) > 0 {
-		err = UnknownCommand(found, rest[0])
+		err = unknownCommand(found, rest[0])
 	}
 	return err
 }

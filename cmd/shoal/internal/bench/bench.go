@@ -50,12 +50,7 @@ func NewCommand() *cobra.Command {
   shoal bench allreduce -n 4
   shoal bench allreduce --python`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return cli.UnknownCommand(cmd, args[0])
-		},
+		RunE: cli.RunGroup,
 	}
 	cmd.AddCommand(newBenchAllReduceCommand(), newBenchWorkerCommand())
 	return cmd

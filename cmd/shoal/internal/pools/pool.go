@@ -52,12 +52,7 @@ one needs slots, and more when slots are free, at the end of a step, without los
   shoal pool ls
   shoal pool stop`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return cli.UnknownCommand(cmd, args[0])
-		},
+		RunE: cli.RunGroup,
 	}
 	cmd.AddCommand(newStartCommand(), newJoinCommand(), newStopCommand(), newLsCommand(),
 		newDrainCommand(), newForgetCommand())

@@ -26,12 +26,7 @@ and may answer is in docs/formats/policy.md.`,
   shoal run -n 4 --auto=watch --policy ./mine.py -- python3 train.py
   shoal run -n 4 --auto --policy ./mine.py -- python3 train.py`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return cli.UnknownCommand(cmd, args[0])
-		},
+		RunE: cli.RunGroup,
 	}
 	cmd.AddCommand(newPolicyTestCommand())
 	return cmd

@@ -41,12 +41,7 @@ distributed checkpoints, Megatron-LM, DeepSpeed, and shoal's own format with a f
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			cmd.SetContext(cli.WithExitOnSignal(cmd.Context()))
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			return cli.UnknownCommand(cmd, args[0])
-		},
+		RunE: cli.RunGroup,
 	}
 	cmd.AddCommand(newStateLsCommand(), newStateCheckCommand(), newStateSealCommand(),
 		newStateVerifyCommand(), newStateDiffCommand(),
