@@ -237,7 +237,7 @@ func TestReportTooLong(t *testing.T) {
 		many[fmt.Sprint("metric-", i)] = 1
 	}
 	if err := j.Report(many); err == nil || errors.Is(err, client.ErrLost) ||
-		!strings.Contains(err.Error(), "the limit is") {
+		!strings.Contains(err.Error(), "the limit is 65536: send less at once") {
 		t.Errorf("got %v", err)
 	}
 	if err := client.Barrier(t.Context(), j); err != nil {

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
@@ -138,6 +140,9 @@ func (s *session) serveShared(r *api.SharedRequest) error {
 		return &collective.FieldError{Field: "name",
 			Problem: fmt.Sprintf("a name of %d bytes: a shared result has one of 1 to %d",
 				len(r.Name), collective.MaxName)}
+	case strings.ContainsRune(r.Name, utf8.RuneError): // JSON has it in place of what is no UTF-8
+		return &collective.FieldError{Field: "name",
+			Problem: fmt.Sprintf("%q is not UTF-8, so others could have the same", r.Name)}
 	case r.Bytes <= 0:
 		return &collective.FieldError{Field: "bytes",
 			Problem: fmt.Sprintf("%d: a shared result needs at least one byte", r.Bytes)}

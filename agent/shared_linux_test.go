@@ -74,6 +74,10 @@ func TestSharedResultIsReadOnly(t *testing.T) {
 		Group: 7}); !strings.Contains(r.Error, "7 is no group of this rank") {
 		t.Errorf("of a group that is not there: %+v", r)
 	}
+	if r, _ := w.request(&api.SharedRequest{Name: "a\xff", Bytes: 16}); r.Field != "name" ||
+		!strings.Contains(r.Error, "not UTF-8") {
+		t.Errorf("of a name that JSON changes: %+v", r)
+	}
 	if r, fds := w.request(&api.SharedRequest{Name: "result", Bytes: 16}); r.ID != 2 ||
 		len(fds) != 1 {
 		t.Errorf("asked again: %+v", r)

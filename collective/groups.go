@@ -21,7 +21,8 @@ func (m *Matcher) JoinGroup(w topo.WorkerID, list []topo.WorkerID) (id topo.Grou
 	err error) {
 	self = slices.Index(list, w)
 	if self < 0 {
-		return 0, 0, fieldError("ranks", "w%d asks for a group in which it is not", w)
+		return 0, 0, fieldError("ranks", "the rank that asks for the group is not in it: only its "+
+			"members ask for a group")
 	}
 	for i, x := range list {
 		if m.groups[topo.World].index(x) < 0 || slices.Contains(list[:i], x) {

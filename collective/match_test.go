@@ -167,6 +167,9 @@ func TestGroups(t *testing.T) {
 	for _, bad := range [][]int{{0, 1}, {2, 2}, {2, 4}, {2, -1}, nil} {
 		if _, _, err := m.JoinGroup(workerOfRank(2), workers(bad)); err == nil {
 			t.Errorf("rank 2 got a group of %v", bad)
+		} else if others := !slices.Contains(bad, 2); others != strings.Contains(err.Error(),
+			"the rank that asks for the group is not in it") {
+			t.Errorf("of %v: %v", bad, err)
 		}
 	}
 }

@@ -132,7 +132,8 @@ func (c *Conn) Send(v any, fds ...int) error {
 		return fmt.Errorf("arena: %w", err)
 	}
 	if len(b) > MaxMessage {
-		return fmt.Errorf("arena: a message of %d bytes; the limit is %d", len(b), MaxMessage)
+		return fmt.Errorf("arena: a message of %d bytes; the limit is %d: send less at once",
+			len(b), MaxMessage)
 	}
 	var rights []byte
 	if len(fds) > 0 {
