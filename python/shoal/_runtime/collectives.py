@@ -4,7 +4,6 @@ adds the blocking twins.
 
 from __future__ import annotations
 
-import math
 import operator
 from array import array
 from typing import Any, List, Optional, Sequence, Tuple, TypeVar
@@ -19,6 +18,7 @@ T = TypeVar("T")
 
 _ALL_REDUCE = KINDS["all_reduce"]
 _FLOATS = (F64, F32, F16, BF16)
+_MOST_WEIGHT = 1e300  # of a rank in a mean, as of the agent: all weights have a finite sum
 
 
 class AsyncCollectives:
@@ -383,9 +383,9 @@ def _reduction_code(op: str, weight: float, t: Tensor) -> int:
             raise TypeError(
                 f"the mean of {t.dtype.name} is not a whole number: use sum, or x.astype('float32')"
             )
-        what = "a weight is a finite number, 0 or more, for example this rank's number of samples"
+        what = "a weight is a number from 0 to 1e300, for example this rank's number of samples"
         try:
-            fits = math.isfinite(weight) and weight >= 0
+            fits = 0 <= weight <= _MOST_WEIGHT
         except (TypeError, ValueError):
             raise wrong_type("weight", weight, what) from None
         if not fits:
