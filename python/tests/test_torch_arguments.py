@@ -40,7 +40,7 @@ def _refusals():
         (
             lambda: shoal.torch.loader([], global_batch=2, weights=[]),
             ValueError,
-            "samples=0: how many samples the data set has",
+            "the dataset is empty: shoal.torch.loader takes one of 1 sample or more",
         ),
         (
             lambda: shoal.torch.loader([1, 2], global_batch=2, num_workers=2, in_order=False),

@@ -78,6 +78,11 @@ def ddp(
             own = dict(store=dist.HashStore(), rank=job.rank, world_size=job.size)
         dist.init_process_group("shoal", **own)
     if job.elastic:
+        if any(isinstance(m, torch.nn.parallel.DistributedDataParallel) for m in model.modules()):
+            raise ValueError(
+                "the model, or a part of it, is a DistributedDataParallel already, and a step of"
+                " shoal.torch.loader takes one average: wrap the plain model, once"
+            )
         for tensor in (*model.parameters(), *model.buffers()):
             wire = wire_to_move(tensor)
             job.broadcast(wire.data)

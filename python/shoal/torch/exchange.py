@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Iterator, List, Optional, Sequence
 
+import torch
+
 import shoal
 from shoal._runtime.protocol import NARROW
 
+from . import averaged, registry
 from .bucket import Bucket, BucketCall, StepInfo
 from .sample import sample_of_step
 
@@ -24,15 +27,33 @@ def require_open_step(job: "shoal.Job") -> "shoal.Step":
     if step.committed:
         progress = job._progress
         assert progress is not None  # it has opened the step
-        advice = progress.one_average or (
-            "Several backward passes of one model: all but the last under no_sync(). Several"
-            " models, each with a loss of its own: shoal.torch.loader(…, averages=2) takes two"
-            " averages a step. Several models with one loss: wrap one module that holds them all"
-        )
+        advice = progress.one_average or _advice_on_second_average()
         raise RuntimeError(
             f"shoal: step {step.number} was committed by an average, and this is one more. {advice}"
         )
     return step
+
+
+def _advice_on_second_average() -> str:
+    """What to do about a second average in a step, by the optimizers that there are."""
+    optimizers = registry.live_optimizers()
+    trained = [p for opt in optimizers for group in opt.param_groups for p in group["params"]]
+    if any(p in averaged.by_ddp and p in averaged.by_optimizer for p in trained):
+        return (
+            "shoal.torch.optimizer was called before shoal.torch.ddp, and both average the same"
+            " gradients: call it after that"
+        )
+    if any(isinstance(opt, torch.optim.LBFGS) for opt in optimizers):
+        return (
+            "LBFGS computes gradients several times a step: use another optimizer, or leave out"
+            " shoal.torch.loader and shoal.torch.ddp, since shoal.torch.optimizer(opt) averages"
+            " what each closure computes"
+        )
+    return (
+        "Several backward passes of one model: all but the last under no_sync(). Several"
+        " models, each with a loss of its own: shoal.torch.loader(…, averages=2) takes two"
+        " averages a step. Several models with one loss: wrap one module that holds them all"
+    )
 
 
 class Exchange:

@@ -163,13 +163,15 @@ def loader(
             " model cannot lose a worker"
         )
     samples = len(dataset)  # type: ignore[arg-type]
+    if not samples:
+        raise ValueError("the dataset is empty: shoal.torch.loader takes one of 1 sample or more")
     taken = samples
     if samples_per_epoch is not None:
         what = f"how many samples an epoch takes, an integer from 1 to the {samples} there are"
         taken = as_integer("samples_per_epoch", samples_per_epoch, 1, what, samples)
     if drop_last:
         taken -= taken % global_batch
-    if samples and not taken:
+    if not taken:
         raise ValueError(
             f"with drop_last no batch is left: an epoch has {samples_per_epoch or samples} samples,"
             f" fewer than global_batch={global_batch}"
@@ -318,13 +320,24 @@ class Loader:
         progress = self._progress
         progress.begin_loop(self._end)
         arriving = self._start_loading()
-        while not progress.finish_step(self._end):
+        opened: "Optional[shoal.Step]" = None  # the step that this loop has opened last
+        while True:
+            step = progress.step
+            if step is not None and step is not opened and not step.committed:
+                raise shoal.ShoalError(
+                    "another loop over a loader of this job is under way, as in zip(loader, other),"
+                    " and a step has one batch. Of two datasets make one, whose items have those of"
+                    " both, or loop over the other by a torch DataLoader"
+                )
+            if progress.finish_step(self._end):
+                break
             self._arriving = None
             asked = perf_counter_ns()
             # What was loaded for members that are no more is thrown away.
             batch = next(batch for plan, batch in arriving if plan == progress.lookahead.plan)
             progress.step_timer.add_data_wait(asked)
-            self._orders.name_samples(progress.open_step())
+            opened = progress.open_step()
+            self._orders.name_samples(opened)
             self._warn_of_fixed_rate()
             self._memory.begin_step()
             yield batch

@@ -4,6 +4,7 @@ wrap.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -112,7 +113,10 @@ def optimizer(
         for p in group["params"]
         if p not in averaged.by_ddp
     ]
-    return Averaging(opt, own, bucket_maker(compress)) if own else opt
+    if own:
+        return Averaging(opt, own, bucket_maker(compress))
+    opt.anchor = contextlib.nullcontext  # type: ignore[attr-defined] # as of the others
+    return opt
 
 
 def _has_own_buffers(thing: Any) -> bool:
