@@ -84,6 +84,17 @@ func (p *Place) Close() error {
 	return errors.Join(removeIfThere(p.lockPath()), p.lock.Close())
 }
 
+// IsCleared reports whether nothing is left on this host of a run with this id, whose launcher has
+// ended: its guard or a later start has cleared its place.
+func IsCleared(run string) bool {
+	dir, err := rundir.Path()
+	if err != nil {
+		return false
+	}
+	_, err = os.Lstat((&Place{Run: run, dir: dir}).lockPath())
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // removeStale clears the places in dir whose launcher and guard were killed together. Places in use
 // are left alone. It blocks as Sweep does, once for each such place.
 func removeStale(dir string) error {

@@ -12,9 +12,11 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/rundir"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
+	"github.com/shoal-ml/shoal/watch"
 	"github.com/shoal-ml/shoal/watch/follow"
 )
 
@@ -50,16 +52,30 @@ func findRunning(ctx context.Context, name string) (*control.Job, error) {
 }
 
 // orEnded returns err, which says that no running job has a name, and adds it where the newest run
-// of that name has ended. It reads files of runs.
+// of that name has ended, or the run in the directory that the name is, also where its launcher was
+// killed. It reads files of runs.
 func orEnded(name string, err error) error {
-	if rundir.IsPath(name) {
+	dir, which := name, "the run there"
+	if !rundir.IsPath(name) {
+		which = "the newest run of that name"
+		var none error
+		if dir, none = runs.Newest(name); none != nil {
+			return err
+		}
+	}
+	if hasResult(dir) {
+		return fmt.Errorf("%w; %s has ended: shoal explain %s says how", err, which, name)
+	}
+	record, unread := runs.ReadRecord(dir)
+	if unread != nil || runs.Lives(dir) {
 		return err
 	}
-	if dir, none := runs.Newest(name); none != nil || !hasResult(dir) {
-		return err
+	left := "no process of it is left here, so that it can be started again"
+	if !proc.IsCleared(record.Run) {
+		left = "processes of its workers may still run here, which the next start of a job ends"
 	}
-	return fmt.Errorf("%w; the newest run of that name has ended: shoal explain %s says how", err,
-		name)
+	return fmt.Errorf("%w; %s%s, and %s; shoal explain %s shows what it did", err, which,
+		strings.TrimPrefix(watch.NoResult(dir).Text, "it"), left, name)
 }
 
 // notHere returns the error for a job of which there is no run here: what it does in a pool of this
