@@ -31,7 +31,7 @@ func (c *Checkpoint) Select(keep func(name string) bool) error {
 }
 
 // Rename replaces the prefix from of tensor names by to, where dots in from stand for slashes too.
-// It fails when no name begins so, or two tensors would have one name.
+// It fails when no name begins so, a tensor would have none, or two would have one name.
 func (c *Checkpoint) Rename(from, to string) error {
 	tensors, renamed := slices.Clone(c.Tensors), maps.Clone(c.renamed)
 	n := 0
@@ -43,6 +43,10 @@ func (c *Checkpoint) Rename(from, to string) error {
 		old, before := c.renamed[t.Name]
 		if !before {
 			old = t.Name
+		}
+		if to == "" && len(t.Name) == len(from) && from != "" {
+			return fmt.Errorf("%s: without %q, nothing is left of the name of tensor %q; give a "+
+				"shorter beginning, or another name", c.path, from, t.Name)
 		}
 		t.Name = to + t.Name[len(from):]
 		renamed[t.Name] = old
