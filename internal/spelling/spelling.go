@@ -28,9 +28,9 @@ func Nearest(word string, names []string) string {
 }
 
 // Meant returns a question in brackets for behind a word that is none of some names, such as " (did
-// you mean ssgd?)"; "" when none of them is near.
+// you mean ssgd?)"; "" when none of them is near, or there is no word.
 func Meant(word string, names []string) string {
-	if near := Nearest(word, names); near != "" {
+	if near := Nearest(word, names); near != "" && word != "" {
 		return " (did you mean " + near + "?)"
 	}
 	return ""

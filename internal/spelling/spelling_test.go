@@ -34,7 +34,7 @@ func TestNearestLong(t *testing.T) {
 
 // TestMeant checks the question behind a wrong name, and that there is none where nothing is near.
 func TestMeant(t *testing.T) {
-	for word, want := range map[string]string{"pd": " (did you mean dp?)", "mesh": ""} {
+	for word, want := range map[string]string{"pd": " (did you mean dp?)", "mesh": "", "": ""} {
 		if got := spelling.Meant(word, []string{"dp", "tp"}); got != want {
 			t.Errorf("%q: %q, want %q", word, got, want)
 		}
