@@ -56,6 +56,10 @@ func readTable(r io.Reader) (*table, error) {
 			continue
 		}
 		cells, whole := split(line)
+		if t.head == nil && !whole {
+			return nil, fmt.Errorf("line %d, which has to name the columns, has a quote out of "+
+				"place: is it a table of cells with commas between them?", number)
+		}
 		if t.head == nil {
 			for i, cell := range cells {
 				cells[i] = strings.TrimSpace(cell)

@@ -97,6 +97,7 @@ func TestErrors(t *testing.T) {
 		"arrival,gpus\n1,2\n": `no column "duration"`,
 		"x,y," + strings.Repeat("ä,", 99) + "\n": `ä,…"`, // no half of a letter
 		"arrival,duration\n1,2\n":                `no column "num_gpu"`,
+		"\n{\"a\": 1}\n":                         "line 2, which has to name the columns, has a",
 		head:                                     "no line after the first",
 		head + "a,0,10,0\n":                      "ask for no GPU",
 		"duration,interval,expect_time_list\n":   "Chronus",
