@@ -34,7 +34,7 @@ from shoal._trainers.batches import (
     worker_options,
 )
 from shoal._trainers.checkpoints import read_place, write_once, write_place
-from shoal._trainers.gathered import concatenate, sum_scaled
+from shoal._trainers.gathered import concatenate, in_types_of, pad_along, size_along, sum_scaled
 from shoal._live.object_collectives import allgather_objects
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
@@ -54,7 +54,8 @@ process.hide_from_accelerate()
 class Accelerator(accelerate.Accelerator):
     """accelerate.Accelerator, on workers that come and go. One thread uses it, that of the training
     loop. `prepare_model`, the `backward` that ends a step, `gather`, `gather_for_metrics`,
-    `reduce`, `wait_for_everyone` and `save_state` wait for the other workers.
+    `pad_across_processes`, `reduce`, `wait_for_everyone` and `save_state` wait for the other
+    workers.
     """
 
     def __init__(self, *arguments: Any, **options: Any):
@@ -175,7 +176,8 @@ class Accelerator(accelerate.Accelerator):
         """
         if self._job is None:
             return super().gather(tensor)
-        return concatenate(list(allgather_objects(self._job, tensor).values()), self.device)
+        values = list(allgather_objects(self._job, tensor).values())
+        return in_types_of(tensor, concatenate(values, self.device))
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What all workers have for their batches of this round of an evaluation, in the order of
@@ -184,7 +186,22 @@ class Accelerator(accelerate.Accelerator):
         active = self.gradient_state.active_dataloader
         if self._job is None or not isinstance(active, _EvalLoader):
             return super().gather_for_metrics(input_data, use_gather_object)
-        return concatenate(active.gather_round(input_data), self.device)
+        return in_types_of(input_data, concatenate(active.gather_round(input_data), self.device))
+
+    def pad_across_processes(
+        self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
+    ) -> Any:
+        """As Accelerate's own: the tensors get the size along `dim` of the largest of all workers
+        that are not lost, for whom it waits.
+        """
+        if self._job is None:
+            return super().pad_across_processes(tensor, dim, pad_index, pad_first)
+        sizes: List[int] = []
+        apply = accelerate.utils.operations.recursively_apply
+        apply(lambda t: sizes.append(size_along(t, dim)), tensor, error_on_other_type=True)
+        all_sizes = allgather_objects(self._job, sizes).values()
+        most = iter([max(of_one) for of_one in zip(*all_sizes)])
+        return apply(lambda t: pad_along(t, dim, next(most), pad_index, pad_first), tensor)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """The sum or the mean of the tensors of all workers that are not lost, times `scale`. In
@@ -193,13 +210,13 @@ class Accelerator(accelerate.Accelerator):
         if self._job is None:
             return super().reduce(tensor, reduction, scale)
         if reduction != "mean":
-            return sum_scaled(
-                list(allgather_objects(self._job, tensor).values()), scale, self.device
-            )
+            values = list(allgather_objects(self._job, tensor).values())
+            return in_types_of(tensor, sum_scaled(values, scale, self.device))
         weight = 1 if self._train is None or self._train.share is None else self._train.samples
         mine = [sum_scaled([tensor], weight, "cpu"), weight]
-        values, weights = zip(*allgather_objects(self._job, mine).values())
-        return sum_scaled(list(values), scale / max(sum(weights), 1), self.device)
+        sums, weights = zip(*allgather_objects(self._job, mine).values())
+        mean = sum_scaled(list(sums), scale / max(sum(weights), 1), self.device)
+        return in_types_of(tensor, mean)
 
     def wait_for_everyone(self) -> None:
         """Wait for all workers. Returns at once while this worker writes a checkpoint for all."""

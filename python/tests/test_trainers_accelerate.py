@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import types
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -159,6 +160,68 @@ def test_an_evaluation_that_loses_a_worker():
             evaluated += loader.gather_round(None)
     assert evaluated == [0, 1, 2, 4, 5, 3, 6, 7]
     assert mine == [[2, 3], [8, 9], [6, 7], [14, 15]]
+
+
+class Pair(NamedTuple):
+    """A named tuple of two tensors."""
+
+    x: Any  # a tensor
+    y: Any  # a tensor
+
+
+def of_two_workers(other):
+    """Replaces allgather_objects: a worker of rank 0 exchanges, in turn, with another one, which
+    gives what this list has. Values come as tuples and dicts, as they are sent.
+    """
+    from shoal._live.object_collectives import pack, unpack
+
+    rest = iter(other)
+    return mock.patch(
+        "shoal.accelerate.allgather_objects",
+        lambda job, mine: {0: unpack(pack(mine)), 1: next(rest)},
+    )
+
+
+def test_tensors_of_unequal_length_are_padded():
+    """pad_across_processes gives the tensors of all workers the size of the largest, at either end
+    and in nested values; what has no such dimension stays.
+    """
+    from shoal.accelerate import Accelerator
+
+    accelerator = Accelerator.__new__(Accelerator)
+    accelerator._job = object()
+    mine = Pair(torch.ones(2, 3, dtype=torch.long), {"z": torch.tensor(5)})
+    for dim, first, want in (
+        (1, False, [[1, 1, 1, -100, -100]] * 2),
+        (-1, True, [[-100, -100, 1, 1, 1]] * 2),
+    ):
+        with of_two_workers([[5, 0]]):
+            padded = accelerator.pad_across_processes(mine, dim, -100, first)
+        assert type(padded) is Pair and padded.x.tolist() == want
+        assert padded.x.dtype == torch.long and padded.y["z"].item() == 5
+
+
+def test_gathered_values_keep_their_types():
+    """gather and reduce return named tuples and the outputs of models as Accelerate does."""
+    from shoal.accelerate import Accelerator
+    from transformers.utils import ModelOutput
+
+    accelerator = Accelerator.__new__(Accelerator)
+    accelerator._job, accelerator._train = object(), None
+    accelerator.state = types.SimpleNamespace(device="cpu")
+    mine = Pair(torch.tensor([1.0]), ModelOutput(loss=torch.tensor([2.0])))
+    other = (torch.tensor([3.0]), {"loss": torch.tensor([4.0])})
+    with of_two_workers([other, other, [other, 1]]):
+        gathered = accelerator.gather(mine)
+        total = accelerator.reduce(mine)
+        mean = accelerator.reduce(mine, "mean")
+    for found, x, loss in (
+        (gathered, [1, 3], [2, 4]),
+        (total, [4], [6]),
+        (mean, [2], [3]),
+    ):
+        assert type(found) is Pair and type(found.y) is ModelOutput
+        assert found.x.tolist() == x and found.y["loss"].tolist() == loss
 
 
 def test_samplers_that_can_be_dealt_out():

@@ -1,10 +1,13 @@
-"""Nested values of several workers as one, for Accelerate's `gather` and `reduce`."""
+"""Nested values of several workers as one, for Accelerate's `gather`, `reduce` and
+`pad_across_processes`.
+"""
 
 from __future__ import annotations
 
 from typing import Any, List
 
 import torch
+from accelerate.utils.operations import honor_type
 
 
 def concatenate(values: List[Any], device: Any) -> Any:
@@ -35,5 +38,34 @@ def sum_scaled(values: List[Any], scale: float, device: Any) -> Any:
     if isinstance(first, dict):
         return {key: sum_scaled([v[key] for v in values], scale, device) for key in first}
     if isinstance(first, (list, tuple)):
-        return type(first)(sum_scaled(list(parts), scale, device) for parts in zip(*values))
+        return honor_type(first, (sum_scaled(list(parts), scale, device) for parts in zip(*values)))
     return first
+
+
+def in_types_of(own: Any, value: Any) -> Any:
+    """What `concatenate` or `sum_scaled` has returned, with the named tuples and the kinds of dicts
+    that `own` has, a worker's value as it was before it was sent.
+    """
+    if isinstance(own, dict):
+        return type(own)({key: in_types_of(own[key], value[key]) for key in own})
+    if isinstance(own, tuple) or isinstance(own, list) and any(torch.is_tensor(x) for x in own):
+        return honor_type(own, (in_types_of(*pair) for pair in zip(own, value)))
+    return value
+
+
+def size_along(tensor: Any, dim: int) -> int:
+    """The size of a tensor along a dimension; 0 where it has no such dimension."""
+    return int(tensor.shape[dim]) if -tensor.dim() <= dim < tensor.dim() else 0
+
+
+def pad_along(tensor: Any, dim: int, size: int, value: float, first: bool) -> Any:
+    """A tensor that is filled with `value` up to a size along a dimension, at its beginning if
+    `first`, else at its end; the same tensor where nothing lacks, or it has no such dimension.
+    """
+    lacks = size - size_along(tensor, dim)
+    if not lacks:
+        return tensor
+    shape = list(tensor.shape)
+    shape[dim] = lacks
+    filling = tensor.new_full(shape, value)
+    return torch.cat([filling, tensor] if first else [tensor, filling], dim)
