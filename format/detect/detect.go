@@ -2,9 +2,12 @@
 package detect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -108,32 +111,36 @@ func chooseFolder(fsys fs.FS) (reader, string, error) {
 // numbered matches the name of a folder with a number at its end, such as checkpoint-500.
 var numbered = pattern.New(`^[^.].*?(\d{1,18})$`)
 
+// newestTried is in how many folders, of the highest numbers, a checkpoint is looked for: in a
+// bucket that takes requests.
+const newestTried = 8
+
 // newestFolder returns the folder of a checkpoint with the highest number at its end, among those
 // in a folder; "" if there is none. It reads lists of folders.
-func newestFolder(fsys fs.FS) (newest string) {
+func newestFolder(fsys fs.FS) string {
 	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
 		return ""
 	}
-	highest := -1
+	numbers := map[string]int{}
 	for _, e := range entries {
-		match := numbered.FindStringSubmatch(e.Name())
-		if match == nil || !e.IsDir() {
-			continue
+		if match := numbered.FindStringSubmatch(e.Name()); match != nil && e.IsDir() {
+			numbers[e.Name()], _ = strconv.Atoi(match[1]) // 18 digits are an int
 		}
-		n, err := strconv.Atoi(match[1])
-		if err != nil || n <= highest {
-			continue
-		}
-		sub, err := fs.Sub(fsys, e.Name())
+	}
+	names := slices.SortedFunc(maps.Keys(numbers), func(a, b string) int {
+		return cmp.Or(numbers[b]-numbers[a], strings.Compare(a, b))
+	})
+	for _, name := range names[:min(len(names), newestTried)] {
+		sub, err := fs.Sub(fsys, name)
 		if err != nil {
 			continue
 		}
 		if r, _, err := chooseFolder(sub); r != nil && err == nil {
-			newest, highest = e.Name(), n
+			return name
 		}
 	}
-	return newest
+	return ""
 }
 
 // singleFile names a file of a folder that can be a checkpoint by itself, for an error; "" if there

@@ -3,6 +3,7 @@ package detect_test
 // This file tests that the format of a checkpoint is found, in samples of all formats.
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -205,6 +206,13 @@ func TestFolderOfCheckpoints(t *testing.T) {
 		"checkpoint-1000 in it"
 	if _, _, err := detect.Open(trainer, ""); err == nil || err.Error() != want {
 		t.Errorf("%v; want %q", err, want)
+	}
+	for i := range 9 { // which are newer, and none
+		trainer[fmt.Sprintf("run-%d/log", 5000+i)] = &fstest.MapFile{}
+	}
+	if _, _, err := detect.Open(trainer, ""); err == nil ||
+		!strings.Contains(err.Error(), "no checkpoint that shoal knows") {
+		t.Errorf("%v; it looks at all folders", err)
 	}
 }
 
