@@ -37,6 +37,7 @@ from shoal._trainers.batches import (
 )
 from shoal._trainers.checkpoints import write_once
 from shoal._trainers.logged import Logged
+from shoal._trainers.refused import check_trainer
 from shoal._trainers.saved import Saved
 from shoal._live.object_collectives import pack, allgather_objects, unpack
 from shoal._trainers.update import Update
@@ -123,17 +124,7 @@ class Strategy(SingleDeviceStrategy):
                 "fit() was called a second time, and a job of shoal trains once: give the one"
                 " training all of its epochs, or start another job"
             )
-        if trainer.reload_dataloaders_every_n_epochs:
-            raise ValueError(
-                "reload_dataloaders_every_n_epochs gives each epoch samples of its own, and a job"
-                " of shoal deals out one dataset: leave it out"
-            )
-        if not trainer.lightning_module.automatic_optimization:
-            raise ValueError(
-                "automatic_optimization = False has training_step make the backward passes, and"
-                " shoal averages those that Lightning makes, one a batch: leave it out, or write"
-                " the loop with shoal.torch"
-            )
+        check_trainer(trainer)
         self._trainer = trainer
         self._fitting = True
         trainer.fit_loop.setup_data()

@@ -192,6 +192,29 @@ def test_manual_optimization_is_refused():
         strategy.setup(trainer)
 
 
+@pytest.mark.parametrize(
+    "name, options, instead",
+    [
+        ("BatchSizeFinder", {}, "trains once"),
+        ("GradientAccumulationScheduler", {"scheduling": {2: 4}}, "accumulate_grad_batches"),
+        ("LearningRateFinder", {}, "trains once"),
+    ],
+)
+def test_callbacks_that_a_job_cannot_follow_are_refused(name, options, instead):
+    """Callbacks that train before the training, or change the batch of a step, are refused by
+    name, before shoal enters the job.
+    """
+    from lightning.pytorch import callbacks
+    from lightning.pytorch.trainer.states import TrainerFn
+    from shoal.lightning import Strategy
+
+    strategy, trainer = Strategy.__new__(Strategy), mock.Mock(reload_dataloaders_every_n_epochs=0)
+    strategy._job, strategy._train, trainer.state.fn = object(), None, TrainerFn.FITTING
+    trainer.callbacks = [callbacks.Callback(), getattr(callbacks, name)(**options)]
+    with pytest.raises(ValueError, match=f"{name} .*{instead}"):
+        strategy.setup(trainer)
+
+
 def test_several_loaders_are_refused():
     """A training with a second DataLoader is refused, before a step."""
     from shoal.lightning import Strategy
