@@ -73,7 +73,8 @@ func (c *Checkpoint) isOptimizer(name string) bool {
 // numbers for which the type has no place. The checkpoint is another state after it. It reads no
 // elements, but asks the file system for times, and closes the files that are open.
 func (c *Checkpoint) Cast(rules []Cast) (r CastReport, err error) {
-	folder := &castFolder{FS: c.Files.FS(), files: map[string]*castFile{}}
+	folder := &castFolder{FS: c.Files.FS(), files: map[string]*castFile{},
+		unread: map[string]bool{}}
 	used := make([]bool, len(rules))
 	tensors := make([]format.Tensor, len(c.Tensors))
 	for i, t := range c.Tensors {
@@ -165,12 +166,33 @@ func (c *Checkpoint) sourceFiles() (names []string) {
 }
 
 // A castFolder is a folder with further files, which are made when they are read.
-// Cast adds the files; after that nothing changes the folder, and any goroutine may use it. Its
-// exported methods read the file system, except for the further files.
+// Cast adds the files; after that reading alone changes unread, and any goroutine may use the
+// folder. Its exported methods read the file system, except for the further files.
 type castFolder struct {
 	fs.FS                       // folder of the checkpoint
 	files  map[string]*castFile // the further files, by name
 	source *reader              // reads the stored elements; Checkpoint.Close closes it
+
+	mu     sync.Mutex      // guards what follows
+	unread map[string]bool // the files of the checkpoint that could not be read
+}
+
+// read reads stored elements, as reader.readBytes does, and notes which files cannot be read.
+func (f *castFolder) read(name string, b []byte, at int64) error {
+	err := f.source.readBytes(name, b, at)
+	if err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.unread[name] = true
+	}
+	return err
+}
+
+// unreadable returns the files that could not be read, in ascending order.
+func (f *castFolder) unreadable() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.unread))
 }
 
 // addFile adds the file of the i-th tensor of the checkpoint, which is rounded to another type.
@@ -180,9 +202,15 @@ func (f *castFolder) addFile(i int, t format.Tensor, to tensor.DType) (*castFile
 	if err != nil {
 		return nil, err
 	}
-	x := &castFile{folder: f, name: fmt.Sprintf("tensor-%d-as-%v", i, to), from: t, to: to,
-		size: format.BytesOf(to, n)}
-	for _, p := range t.Pieces {
+	x := &castFile{folder: f, name: fmt.Sprintf("tensor-%d-as-%v", i, to), from: t, spare: t,
+		to: to, size: format.BytesOf(to, n)}
+	x.spare.Pieces = slices.Clone(t.Pieces)
+	for k, p := range t.Pieces {
+		for _, replica := range t.Replicas {
+			if slices.Equal(replica.Box, p.Box) {
+				x.spare.Pieces[k] = replica
+			}
+		}
 		if info, err := fs.Stat(f.FS, p.File); err == nil && info.ModTime().After(x.mtime) {
 			x.mtime = info.ModTime()
 		}
@@ -217,6 +245,7 @@ type castFile struct {
 	folder *castFolder
 	name   string        // name in the folder, which no other file has
 	from   format.Tensor // the tensor as it is stored
+	spare  format.Tensor // the same, of replicas as far as there are some of whole pieces
 	to     tensor.DType  // element type to which it is rounded
 	size   int64         // bytes of the rounded tensor
 	mtime  time.Time     // when the newest of the files was changed that have the tensor
@@ -309,7 +338,12 @@ func (x openCast) round(dst []byte, from, count int, buffer *[]byte) error {
 		*buffer = make([]byte, n)
 	}
 	src := (*buffer)[:n]
-	if err := x.from.ReadRange(x.folder.source.readBytes, from, from+count, src); err != nil {
+	err := x.from.ReadRange(x.folder.read, from, from+count, src)
+	if err != nil && len(x.from.Replicas) > 0 &&
+		x.spare.ReadRange(x.folder.read, from, from+count, src) == nil {
+		err = nil
+	}
+	if err != nil {
 		return err
 	}
 	if i := roundTo(x.to, dst, x.from.DType, src); i >= 0 {

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -124,6 +125,44 @@ func TestCast(t *testing.T) {
 			for range 50 {
 				readAnywhere(t, c, w.Pieces[0].File, got)
 			}
+		}
+	}
+}
+
+// TestCastOfReplica loses a file with floats that are rounded, which another file has too, or not.
+func TestCastOfReplica(t *testing.T) {
+	dir := t.TempDir()
+	values := make([]float64, 5000)
+	for i := range values {
+		values[i] = float64(i)
+	}
+	for _, name := range []string{"a.safetensors", "b.safetensors"} {
+		writeElements(t, filepath.Join(dir, name), tensor.F32, map[string][]float64{"w": values})
+	}
+	for _, replica := range []bool{true, false} {
+		c, _ := openDying(t, dir, 10, replica)
+		if _, err := c.Cast([]Cast{{To: tensor.BF16}}); err != nil {
+			t.Fatal(err)
+		}
+		out, _, err := c.Output(TargetFormat{Format: "hf"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(dir, fmt.Sprint(replica))
+		r, err := Move(t.Context(), c, out, to, Options{Workers: 2, blockBytes: 512})
+		if !replica {
+			if err == nil || !strings.Contains(err.Error(), "get a.safetensors whole") {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if err != nil || !slices.Equal(r.Unreadable, []string{"a.safetensors"}) {
+			t.Fatal(r, err)
+		}
+		w, got := openCheckpoint(t, to), make([]byte, 2*len(values))
+		if err := w.Files.Read(&w.Tensors[0], got); err != nil ||
+			!slices.Equal(got, elementsAs(tensor.BF16, values)) {
+			t.Errorf("not what it was: %v", err)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
@@ -148,9 +150,7 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 			return nil, err
 		}
 		r := &Report{Moved: result.Moved, Reused: result.Reused}
-		for region := range dead {
-			r.Unreadable = append(r.Unreadable, t.from.files.Name(region))
-		}
+		r.Unreadable = t.unreadFiles(slices.Collect(maps.Keys(dead)))
 		if job.Shown == nil {
 			job.Shown, result.Shown = t.key, result.Sums
 		}
@@ -173,14 +173,26 @@ func (t *transfer) missingError(err, cause error) error {
 	if cause == nil || !errors.As(err, &lost) {
 		return errors.Join(cause, err)
 	}
-	var files []string
-	for _, region := range lost.Ranks {
-		files = append(files, t.from.files.Name(region))
-	}
 	return fmt.Errorf("%w; no other file has these %d bytes of %s, %q the first: get %s whole "+
 		"from where it was written, or leave them out with --only",
 		cause, lost.Bytes, plural.Of(len(lost.Tensors), "tensor"), lost.Tensors[0],
-		strings.Join(files, " or "))
+		strings.Join(t.unreadFiles(lost.Ranks), " or "))
+}
+
+// unreadFiles returns the names of the files that could not be read: those of regions, and those
+// from which Cast reads in the place of its own.
+func (t *transfer) unreadFiles(regions []int) (names []string) {
+	cast := t.src.cast
+	if cast != nil {
+		names = cast.unreadable()
+	}
+	for _, region := range regions {
+		if name := t.from.files.Name(region); cast == nil || cast.files[name] == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // commit publishes what was moved if the source has not changed. Otherwise the moved bytes are
