@@ -133,6 +133,7 @@ func newLauncher(cfg RunConfig, initial int) (*launcher, error) {
 	console := proc.NewConsole(cfg.Stdout, cfg.Stderr, max(initial, 1), cfg.Color)
 	supervisor := newSupervisor(cfg.nodes)
 	supervisor.shield = cfg.Manager != ""
+	supervisor.slowImport = cmp.Or(cfg.slowImport, slowImport)
 	return &launcher{cfg: cfg, started: time.Now(), place: place, console: console,
 		tasks: newTasks(), starts: newTasks(), supervisor: supervisor,
 		registry: newRegistry(host, initial),

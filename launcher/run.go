@@ -60,7 +60,8 @@ type RunConfig struct {
 	// where it is led. "" = hosts are asked one by one.
 	Manager string
 
-	nodes []numa.Node // memory nodes that a test makes up; nil = those of this host
+	nodes      []numa.Node   // memory nodes that a test makes up; nil = those of this host
+	slowImport time.Duration // that of a test; 0 = the usual one
 }
 
 // Fleet is what a job on several hosts needs of who starts it. Functions may be nil but for Link;

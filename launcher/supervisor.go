@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/gpu"
@@ -27,11 +28,14 @@ type supervisor struct {
 	homes []numa.Node // those nodes to which workers are bound; none = workers run anywhere
 	// shield says that workers begin with SIGTERM ignored; newLauncher sets it.
 	shield bool
+	// slowImport is how long a template may import until people are told; newLauncher sets it.
+	slowImport time.Duration
 
 	mu        sync.Mutex // guards what follows
 	program   string     // path of the job's program; "" = the job is not known yet
 	env       environment
 	template  *proc.Template     // forks workers; nil = they are started anew
+	tellSlow  func()             // what startTemplate has got, until a worker waits; nil = nothing
 	orders    []agent.StartOrder // orders that wait until the job is known
 	processes map[int]*process   // by worker, also the mostEnded that ended last
 	ended     []int              // of processes, those that have ended and are silent, oldest first
@@ -74,9 +78,11 @@ func (s *supervisor) setProgram(program string, env environment) {
 
 // startTemplate starts the process from which workers are forked, if the job wants one, with
 // goroutines in g. Its output goes to the file log. ended is called, on one of these goroutines,
-// with the reason why it has ended; workers are started anew from then on. mu is held until the
-// process runs, and not while it imports.
-func (s *supervisor) startTemplate(g *group.Group, log string, ended func(why string)) error {
+// with the reason why it has ended; workers are started anew from then on. slow is called, on a
+// goroutine of its own, where the first worker waits for longer than slowImport. mu is held until
+// the process runs, and not while it imports.
+func (s *supervisor) startTemplate(g *group.Group, log string, slow func(),
+	ended func(why string)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spec := s.env.spec
@@ -92,6 +98,9 @@ func (s *supervisor) startTemplate(g *group.Group, log string, ended func(why st
 		Env:    s.env.hostVariables(s.env.here, s.env.addr, s.env.port),
 		Shield: s.shield},
 		log, ended)
+	if err == nil {
+		s.tellSlow = slow
+	}
 	return err
 }
 
@@ -134,7 +143,8 @@ func (s *supervisor) popPostponed() []agent.StartOrder {
 func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token string,
 	output func() (*proc.Output, error)) (*process, error) {
 	s.mu.Lock()
-	program, env, template := s.program, s.env, s.template
+	program, env, template, tellSlow := s.program, s.env, s.template, s.tellSlow
+	s.tellSlow = nil
 	size := env.spec.Workers
 	at := position{worker: worker, token: token, rank: worker, size: size, local: s.attempts,
 		here: env.here, port: env.port}
@@ -165,6 +175,9 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 		Template: template, Shield: s.shield}
 	if home != nil {
 		command.CPUs = home.CPUs
+	}
+	if tellSlow != nil {
+		defer time.AfterFunc(s.slowImport, tellSlow).Stop()
 	}
 	if p.Worker, err = proc.Start(g, command, out); err != nil {
 		_ = out.Close()

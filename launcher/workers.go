@@ -3,6 +3,7 @@ package launcher
 import (
 	"context"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -22,16 +23,25 @@ func (l *launcher) onStartOrder(o agent.StartOrder) {
 	l.starts.add(func() { l.startOrdered(o) })
 }
 
+// slowImport is how long workers wait for what --prefork imports until people are told.
+const slowImport = 10 * time.Second
+
 // startTemplate starts the process from which workers are forked, if the job wants one, in the
-// queue of starts: before the workers that are to be forked. The console shows why it has ended.
+// queue of starts: before the workers that are to be forked. The console shows why it has ended,
+// and that its import takes long.
 func (l *launcher) startTemplate() {
 	ended := func(why string) {
 		if !l.registry.isStopping() {
 			l.console.Note("workers are started without --prefork from now on: " + why)
 		}
 	}
-	if err := l.supervisor.startTemplate(l.group, l.reporter.directory().TemplateLog(),
-		ended); err != nil {
+	log := l.reporter.directory().TemplateLog()
+	slow := func() {
+		l.console.Note(fmt.Sprintf("workers wait for the import of %s (--prefork), which has "+
+			"taken more than %v; its output is in %s",
+			strings.Join(l.registry.jobSpec().Prefork, ", "), l.supervisor.slowImport, log))
+	}
+	if err := l.supervisor.startTemplate(l.group, log, slow, ended); err != nil {
 		ended(err.Error())
 	}
 }
