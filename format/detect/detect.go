@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,8 +109,18 @@ func chooseFolder(fsys fs.FS) (reader, string, error) {
 	return nil, "", nil
 }
 
-// numbered matches the name of a folder with a number at its end, such as checkpoint-500.
+// numbered matches a name with a number at its end, such as checkpoint-500.
 var numbered = pattern.New(`^[^.].*?(\d{1,18})$`)
+
+// numberOf returns the number at the end of a name; -1 if there is none.
+func numberOf(name string) int {
+	match := numbered.FindStringSubmatch(name)
+	if match == nil {
+		return -1
+	}
+	n, _ := strconv.Atoi(match[1]) // 18 digits are an int
+	return n
+}
 
 // newestTried is in how many folders, of the highest numbers, a checkpoint is looked for: in a
 // bucket that takes requests.
@@ -124,8 +135,8 @@ func newestFolder(fsys fs.FS) string {
 	}
 	numbers := map[string]int{}
 	for _, e := range entries {
-		if match := numbered.FindStringSubmatch(e.Name()); match != nil && e.IsDir() {
-			numbers[e.Name()], _ = strconv.Atoi(match[1]) // 18 digits are an int
+		if n := numberOf(e.Name()); n >= 0 && e.IsDir() {
+			numbers[e.Name()] = n
 		}
 	}
 	names := slices.SortedFunc(maps.Keys(numbers), func(a, b string) int {
@@ -143,16 +154,22 @@ func newestFolder(fsys fs.FS) string {
 	return ""
 }
 
-// singleFile names a file of a folder that can be a checkpoint by itself, for an error; "" if there
-// is none. It reads the list of the folder.
+// singleFile names a file of a folder that can be a checkpoint by itself, for an error: that with
+// the highest number at the end of its name, as trainers give them; "" if there is none. It reads
+// the list of the folder.
 func singleFile(fsys fs.FS) string {
 	for _, names := range []string{"*.ckpt", "*.pt", "*.pth", "*.bin"} {
 		if found, err := fs.Glob(fsys, names); err == nil && len(found) > 0 {
-			return ", such as " + found[0]
+			return ", such as " + slices.MaxFunc(found, func(a, b string) int {
+				return cmp.Compare(numberOf(stemOf(a)), numberOf(stemOf(b)))
+			})
 		}
 	}
 	return ""
 }
+
+// stemOf returns the name of a file without its extension.
+func stemOf(name string) string { return strings.TrimSuffix(name, path.Ext(name)) }
 
 // chooseMegatron returns the reader for the newest iteration in a folder of Megatron, which can be
 // of its own format or torch's, and the folder of that. It reads the file that names the

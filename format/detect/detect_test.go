@@ -249,6 +249,8 @@ func TestUnrecognizedFiles(t *testing.T) {
 			"w.bin is neither a safetensors file nor one of torch.save"},
 		{one("w.safetensors", "something else"), "", "the file is probably of another format"},
 		{one("last.ckpt", "PK"), "", "is given by its own name, such as last.ckpt"},
+		{fstest.MapFS{"epoch=0-step=90.ckpt": {}, "epoch=1-step=180.ckpt": {}, "last.ckpt": {}}, "",
+			"is given by its own name, such as epoch=1-step=180.ckpt"},
 		{one("w.gguf", "GGUF\x03\x00"), "w.gguf", "w.gguf is a file of GGUF"},
 		{one("w.safetensors", "\x1f\x8b\x08"), "", "w.safetensors is compressed with gzip"},
 		{one("w.h5", "\x89HDF\r\n\x1a\n"), "w.h5", "w.h5 is a file of HDF5"},
