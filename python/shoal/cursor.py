@@ -80,16 +80,6 @@ class Cursor:
         cursor._validate()
         return cursor
 
-    def with_batch(self, batch: int) -> "Cursor":
-        """The same place with batches of so many samples from the next step on. Whatever the
-        batches are, each sample is trained on once. Where not takes_batch(), a batch that lost
-        workers have left incomplete is completed all the same, by the next step. Raises ValueError
-        for a batch below 1 or above 2^62.
-        """
-        if not 1 <= batch <= MAX_SAMPLES:
-            raise ValueError(f"a batch of {batch} samples; it takes 1 to 2^62")
-        return dataclasses.replace(self, batch=batch)
-
     def with_round(self, steps: int) -> "Cursor":
         """The same place with rounds of so many optimizer steps from the next one on. Raises
         ValueError for a number below 0 or above MAX_ROUND.
@@ -97,21 +87,6 @@ class Cursor:
         cursor = dataclasses.replace(self, round=steps)
         cursor._validate_setting()
         return cursor
-
-    def with_shares(self, shares: Sequence[int]) -> "Cursor":
-        """The same place with the next batches divided by other shares. The result of a step does
-        not depend on them, but for rounding: each sample counts as much. Raises ValueError where
-        they cannot be.
-        """
-        cursor = dataclasses.replace(self, shares=tuple(shares))
-        cursor._validate_setting()
-        return cursor
-
-    def takes_batch(self) -> bool:
-        """Whether the next step can be the first of another batch or of another round. With `apart`
-        it is not where a batch is incomplete: who trains takes the steps up to its end as one.
-        """
-        return not (self.apart and self.left)
 
     def order(self) -> Order:
         """The order of the samples in this epoch."""
