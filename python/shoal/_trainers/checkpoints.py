@@ -11,7 +11,7 @@ import shoal
 from shoal._live.object_collectives import allgather_objects
 from shoal._runtime.log import log_line
 from shoal.cursor import Cursor
-from shoal.torch.wire import wire_to_move
+from shoal.torch.wire import copy_from_rank
 
 T = TypeVar("T")
 
@@ -44,11 +44,7 @@ def share_loaded(job: "shoal.Job", model: Any, there: bool, load: Callable[[], N
     if all(seen.values()) or not any(seen.values()):
         return
     giver = next(rank for rank, has in seen.items() if has)
-    for tensor in (*model.parameters(), *model.buffers()):
-        wire = wire_to_move(tensor)
-        job.broadcast(wire.data, giver)
-        if wire.back is not None:
-            wire.back()
+    copy_from_rank(job, (*model.parameters(), *model.buffers()), giver)
 
 
 def write_place(folder: "str | os.PathLike[str]", place: Cursor) -> None:

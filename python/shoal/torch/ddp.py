@@ -18,7 +18,7 @@ from . import averaged, cuda, elastic, registry
 from .compress import Compression, bucket_maker
 from .ddp_model import DistributedDataParallel
 from .state import register_state
-from .wire import wire_to_move
+from .wire import copy_from_rank
 
 
 def ddp(
@@ -83,11 +83,7 @@ def ddp(
                 "the model, or a part of it, is a DistributedDataParallel already, and a step of"
                 " shoal.torch.loader takes one average: wrap the plain model, once"
             )
-        for tensor in (*model.parameters(), *model.buffers()):
-            wire = wire_to_move(tensor)
-            job.broadcast(wire.data)
-            if wire.back is not None:
-                wire.back()
+        copy_from_rank(job, (*model.parameters(), *model.buffers()))
         wrapped = elastic.wrap_elastic(job, model, options, make)
         register_state(job, "model", model)
     else:

@@ -157,7 +157,6 @@ class Averaging(Wrapper):
             None if job.elastic else self._group,
             uncompressed=make is Bucket,
         )
-        self._averaged = averaged.AverageMark()
         self._comparison = Comparison(job)
         self._add_parameters(parameters)
 
@@ -171,15 +170,7 @@ class Averaging(Wrapper):
         """
         if closure is not None:
             return self.inner.step(lambda: self._average_loss(closure))
-        # Each rank divides by its own scale before the average, and looks for infinities after it,
-        # so all ranks take the step or none, and have the same scale then.
-        guarded = self._unscale(self._gradients())
-        if not self._averaged:
-            self._average()
-        self._averaged.clear()
-        if guarded and self._overflowed(self._gradients()):
-            return None
-        return self.inner.step()
+        return self._step_together()
 
     def average_gradients(self) -> None:
         """Average the gradients now, in place, and wait for that; the next `step()` does not do it
@@ -212,11 +203,6 @@ class Averaging(Wrapper):
         """Begin a step on a path with the gradients, and return the path."""
         submit_whole(path, lambda bucket: [p.grad for p in bucket.parameters])
         return path
-
-    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As torch's; the next `step()` averages again."""
-        self._averaged.clear()
-        self.inner.zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Add a group, on every rank; its parameters become those of rank 0."""

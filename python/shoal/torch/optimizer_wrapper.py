@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import torch
 from torch import Tensor
 
-from . import registry
+from . import averaged, registry
 from .bucket import Bucket
 from .path import Path
 
@@ -37,6 +37,7 @@ class Wrapper(torch.optim.Optimizer):
         """Wrap `inner`."""
         # Not the base's __init__, which would give `inner` new groups.
         self.inner = inner
+        self._averaged = averaged.AverageMark()
 
     def __getattr__(self, name: str) -> Any:
         """What this wrapper does not have is the wrapped optimizer's."""
@@ -68,6 +69,33 @@ class Wrapper(torch.optim.Optimizer):
                 evaluate(model)
         """
         yield
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As torch's; the next `step()` averages again."""
+        self._averaged.clear()
+        self.inner.zero_grad(*args, **kwargs)
+
+    def _gradients(self) -> List[Tensor]:
+        """The gradients that there are, of the parameters that are averaged here."""
+        raise NotImplementedError
+
+    def _average(self) -> None:
+        """Average the gradients, in place, and wait for that."""
+        raise NotImplementedError
+
+    def _step_together(self) -> Any:
+        """Take one step with averaged gradients, as all workers do, and return what the wrapped
+        optimizer does. Waits for the other workers.
+        """
+        # Each rank divides by its own scale before the average, and looks for infinities after it,
+        # so all ranks take the step or none, and have the same scale then.
+        guarded = self._unscale(self._gradients())
+        if not self._averaged:
+            self._average()
+        self._averaged.clear()
+        if guarded and self._overflowed(self._gradients()):
+            return None
+        return self.inner.step()
 
     def _unscale(self, gradients: Sequence[Tensor]) -> bool:
         """Divide the gradients by the scale of the GradScaler that steps this optimizer, where it

@@ -7,10 +7,12 @@ a CUDA device), `back` copies the result home.
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+
+import shoal
 
 _NATIVE = {
     torch.float64,
@@ -54,6 +56,17 @@ def wire_to_move(tensor: Tensor) -> Wire:
     else:
         data = dense
     return Wire(data, back)
+
+
+def copy_from_rank(group: "shoal.Group", tensors: Iterable[Tensor], rank: int = 0) -> None:
+    """Make these tensors those of a rank of a group, whose members all call this, and wait for each
+    other.
+    """
+    for tensor in tensors:
+        wire = wire_to_move(tensor)
+        group.broadcast(wire.data, rank)
+        if wire.back is not None:
+            wire.back()
 
 
 def wire_to_reduce(tensor: Tensor, op: Any) -> Tuple[Wire, str]:

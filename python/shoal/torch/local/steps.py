@@ -18,7 +18,7 @@ from ..moments import broadcast_state
 from ..optimizer_wrapper import Wrapper
 from ..replicas import Comparison
 from ..state import initialize_some, initialize_state, load_state, mark_registered
-from ..wire import wire_to_move
+from ..wire import copy_from_rank
 from ..zero.optimizer import Zero
 from .anchor import Anchor
 from .partner import Partners
@@ -33,11 +33,7 @@ def local_steps(
     """
     models = [getattr(m, "_orig_mod", m) for m in others if isinstance(m, torch.nn.Module)]
     _check_supported(job, opt, models, text)
-    for tensor in (t for m in models for t in (*m.parameters(), *m.buffers())):
-        wire = wire_to_move(tensor)
-        job.broadcast(wire.data)
-        if wire.back is not None:
-            wire.back()
+    copy_from_rank(job, (t for m in models for t in (*m.parameters(), *m.buffers())))
     job._progress.declare_sync(  # type: ignore[union-attr]
         sync.strategy.text, sync.every, text == "auto"
     )
@@ -146,7 +142,6 @@ class LocalSteps(Wrapper):
         self._due = False  # a local step is open of which the program has not called `step` yet
         self._dealt = 0  # samples that count of this worker in that step, before any are left out
         self._skipped = False  # the program has left out samples of a step in this round
-        self._averaged = averaged.AverageMark()
         # Of each group the highest learning rate at a commit since the replica was the anchor's;
         # empty = there was no commit since.
         self._rates: List[float] = []
@@ -200,16 +195,6 @@ class LocalSteps(Wrapper):
             self._restart_replica()
         return result
 
-    def _step_together(self) -> Any:
-        """Take one step with averaged gradients, as all workers do; `Averaging.step` says how."""
-        guarded = self._unscale(self._gradients())
-        if not self._averaged:
-            self._average()
-        self._averaged.clear()
-        if guarded and self._overflowed(self._gradients()):
-            return None
-        return self.inner.step()
-
     def average_gradients(self) -> None:
         """Average the gradients now where the strategy averages them, and wait for that; the next
         `step()` does not do it again, unless a backward pass comes before it. Elsewhere do nothing:
@@ -225,11 +210,6 @@ class LocalSteps(Wrapper):
         require_open_step(self._job).averages_in_round = True
         self._due = False
         self._anchor.average_gradients()
-
-    def zero_grad(self, *arguments: Any, **options: Any) -> None:
-        """As torch's; the next `step()` averages again."""
-        self._averaged.clear()
-        self.inner.zero_grad(*arguments, **options)
 
     def _restart_replica(self) -> None:
         """Have a replica that differs from the anchor begin there again where a learning rate is

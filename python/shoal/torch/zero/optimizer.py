@@ -20,7 +20,7 @@ from ..bucket import make_buckets
 from ..exchange import require_open_step
 from ..scale import check_rule, follow_batch
 from ..state import check_arguments, mark_registered, register_state
-from ..wire import wire_to_move
+from ..wire import copy_from_rank
 from .flat import FlatParameters, Piece
 from .shards import Shards
 
@@ -107,11 +107,7 @@ def zero(
             "the gradients of this model are averaged already, by shoal.torch.ddp or another"
             " optimizer of shoal: shoal.torch.zero averages them itself, so leave the other out"
         )
-    for tensor in (*model.parameters(), *model.buffers()):
-        wire = wire_to_move(tensor)
-        job.broadcast(wire.data)
-        if wire.back is not None:
-            wire.back()
+    copy_from_rank(job, (*model.parameters(), *model.buffers()))
     sharded = Zero(job, model, opt, stage)
     averaged.by_optimizer.update(p for p in model.parameters() if p.requires_grad)
     follow_batch(job, sharded, opt, lr_scaling)
