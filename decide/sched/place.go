@@ -15,7 +15,7 @@ type placement struct {
 	sums    []int  // slots of the largest host, of the two largest, and so on
 	stale   bool   // whether sums is to be made anew
 	leaving int    // number of hosts that are leaving
-	chosen  []int  // indexes of hosts, kept for their memory
+	chosen  []bool // by index of a host, of one call of grow; kept for its memory
 }
 
 // spot is a host and how many of its slots are free.
@@ -114,27 +114,30 @@ func (p *placement) grow(has []Place, more int) (places []Place, ok bool) {
 		return has, false
 	}
 	places = slices.Clone(has)
+	p.chosen = slices.Grow(p.chosen[:0], len(p.hosts))[:len(p.hosts)]
+	clear(p.chosen)
 	for i := range places {
-		if at, there := p.index(places[i].Host); there && !p.hosts[at].Leaving {
+		at, there := p.index(places[i].Host)
+		if !there {
+			continue
+		}
+		p.chosen[at] = true
+		if !p.hosts[at].Leaving {
 			n := min(max(p.hosts[at].free, 0), more)
 			places[i].Slots += n
 			more -= n
 		}
 	}
-	p.chosen = p.chosen[:0]
 	for more > 0 {
 		best := -1
 		for i := range p.hosts {
 			s := &p.hosts[i]
-			if s.Leaving || s.free <= 0 || slices.Contains(p.chosen, i) ||
-				slices.ContainsFunc(has, func(x Place) bool { return x.Host == s.Name }) {
-				continue
-			}
-			if best < 0 || isBetterHost(s.free, p.hosts[best].free, more) {
+			if !s.Leaving && s.free > 0 && !p.chosen[i] &&
+				(best < 0 || isBetterHost(s.free, p.hosts[best].free, more)) {
 				best = i
 			}
 		}
-		p.chosen = append(p.chosen, best)
+		p.chosen[best] = true
 		n := min(p.hosts[best].free, more)
 		places = append(places, Place{p.hosts[best].Name, n})
 		more -= n

@@ -100,6 +100,17 @@ func TestMostHosts(t *testing.T) {
 	}
 }
 
+// TestLargeJob has a job on very many hosts. Comparing each host with all that the job gets would
+// take longer than a test may.
+func TestLargeJob(t *testing.T) {
+	const hosts = 1 << 15
+	got, err := cluster.Play(readTrace(t, fmt.Sprintf("a,0,10,%d,\n", hosts/2)),
+		cluster.Config{Policy: policyNamed(t, "fifo"), GPUs: hosts, PerHost: 1})
+	if err != nil || got.Done != 1 {
+		t.Error(got, err)
+	}
+}
+
 // TestNumbers computes what is said of a small trace by hand.
 func TestNumbers(t *testing.T) {
 	r, err := cluster.Play(readTrace(t, "a,0,3600,2,7200\nb,0,3600,2,3600\nc,3600,3600,1,\n"),
