@@ -86,9 +86,8 @@ func (m Mesh) CheckAxes(known ...string) error {
 			meant = spelling.Meant(a.Name, slices.DeleteFunc(slices.Clone(known),
 				func(name string) bool { return m.axisIndex(name) >= 0 }))
 		}
-		return fmt.Errorf("mesh %s: the layout has no axis %s%s, only %s; all %d places on it "+
-			"would have the same, and do the same work",
-			m, a.Name, meant, strings.Join(known, ", "), a.Size)
+		return fmt.Errorf("the layout has no axis %s%s, only %s; all %d places on it would have "+
+			"the same, and do the same work", a.Name, meant, strings.Join(known, ", "), a.Size)
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func CheckPreset(name string, m Mesh) error {
 		}
 	}
 	if err := m.CheckAxes(known...); err != nil {
-		return fmt.Errorf("layout: preset %s: %w", name, err)
+		return fmt.Errorf("layout: preset %s: mesh %s: %w", name, m, err)
 	}
 	return nil
 }

@@ -124,7 +124,8 @@ func (s *State) OnMesh(mesh string) (*Layout, error) {
 	}
 	if err := m.CheckAxes(known...); err != nil {
 		return nil, fmt.Errorf(
-			"%w: an axis over which nothing is cut must be in the layout's mesh too", err)
+			"mesh %s: %w: an axis over which nothing is cut must be in the layout's mesh too", m,
+			err)
 	}
 	spec.Mesh = whole.String()
 	l, err := spec.Resolve(s.tensors)
