@@ -144,7 +144,7 @@ func (s Spec) Override(top Spec) Spec {
 
 // Validate returns the first fault as an *Error; nil = there is none. Call it after WithDefaults.
 func (s Spec) Validate() error {
-	if err := checkName(s.Name); err != nil {
+	if err := CheckName(s.Name); err != nil {
 		return err
 	}
 	switch {
@@ -249,8 +249,8 @@ func workersError(n int) error {
 // dnsLabel matches a name of a host without dots, which a name of a job must be too.
 var dnsLabel = pattern.New(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-// checkName returns the Error of a name that cannot name a job; nil if it can.
-func checkName(name string) error {
+// CheckName returns the *Error of a text that cannot name a job; nil if it can.
+func CheckName(name string) error {
 	if len(name) > maxName || !dnsLabel.MatchString(name) {
 		return &Error{"name",
 			fmt.Sprintf("%q cannot name a job, because folders and hosts take the name over; "+

@@ -15,9 +15,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/group"
@@ -123,7 +125,10 @@ func (e *Unknown) RefusalOf(dir string) string {
 
 // Error says which of the running jobs have the name, or that none has and which others run.
 func (e *Unknown) Error() string {
-	silent := ""
+	silent, name := "", e.Name
+	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		name = strconv.Quote(name) // it would be several lines, say
+	}
 	if e.Silent != nil {
 		silent = "; " + e.Silent.Error()
 	}
@@ -131,18 +136,18 @@ func (e *Unknown) Error() string {
 	case len(e.Matches) > 0:
 		return fmt.Sprintf(
 			"%d running jobs are called %s; name the directory of the one that you mean: %s",
-			len(e.Matches), e.Name, strings.Join(e.Matches, ", "))
+			len(e.Matches), name, strings.Join(e.Matches, ", "))
 	case len(e.Running) == 0 && len(e.Refused) > 0:
 		return fmt.Sprintf("no running job is led from here; %s%s", strings.Join(e.Refused, "; "),
 			silent)
 	case len(e.Running) > 0:
-		return fmt.Sprintf("no running job is called %s; running: %s%s", e.Name,
+		return fmt.Sprintf("no running job is called %s; running: %s%s", name,
 			strings.Join(e.Running, ", "), silent)
 	case e.Silent != nil:
-		return fmt.Sprintf("no running job that answers is called %s%s", e.Name, silent)
+		return fmt.Sprintf("no running job that answers is called %s%s", name, silent)
 	}
 	return fmt.Sprintf("no running job is called %s; none runs here under this user, see shoal ps",
-		e.Name)
+		name)
 }
 
 // Find returns the running job with a name, or with the directory of its run, as List finds it.

@@ -80,6 +80,10 @@ func TestListSkipsTheDead(t *testing.T) {
 		!strings.HasSuffix(err.Error(), "running: old, new") {
 		t.Errorf("%v", err)
 	}
+	if _, err := control.Find(t.Context(), "a\nb"); err == nil ||
+		!strings.HasPrefix(err.Error(), `no running job is called "a\nb"; running: `) {
+		t.Errorf("a name of two lines: %v", err)
+	}
 }
 
 // A launcher of the protocol before is refused with both versions, however it answers.

@@ -43,7 +43,8 @@ HOST is a name that shoal ps JOB shows, or the name that the host has for itself
 				control.ErrEnded) {
 				return fmt.Errorf("job %s has ended", j.Name)
 			} else if err != nil {
-				return fmt.Errorf("host %s keeps its workers: %w", args[1], err)
+				return fmt.Errorf("host %s keeps its workers: %w",
+					cli.Visible(args[1], false), err)
 			}
 			said := "the workers of %s on %s are released when their step ends\n"
 			if j.Mesh != "" {

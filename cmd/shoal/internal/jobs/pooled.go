@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -56,6 +57,7 @@ func findRunning(ctx context.Context, name string) (*control.Job, error) {
 // killed. It reads files of runs.
 func orEnded(name string, err error) error {
 	dir, which := name, "the run there"
+	shown := cli.Visible(name, false)
 	if !rundir.IsPath(name) {
 		which = "the newest run of that name"
 		var none error
@@ -64,7 +66,7 @@ func orEnded(name string, err error) error {
 		}
 	}
 	if hasResult(dir) {
-		return fmt.Errorf("%w; %s has ended: shoal explain %s says how", err, which, name)
+		return fmt.Errorf("%w; %s has ended: shoal explain %s says how", err, which, shown)
 	}
 	record, unread := runs.ReadRecord(dir)
 	if unread != nil || runs.Lives(dir) {
@@ -75,7 +77,7 @@ func orEnded(name string, err error) error {
 		left = "processes of its workers may still run here, which the next start of a job ends"
 	}
 	return fmt.Errorf("%w; %s%s, and %s; shoal explain %s shows what it did", err, which,
-		strings.TrimPrefix(watch.NoResult(dir).Text, "it"), left, name)
+		strings.TrimPrefix(watch.NoResult(dir).Text, "it"), left, shown)
 }
 
 // notHere returns the error for a job of which there is no run here: what it does in a pool of this

@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/runs"
 )
@@ -211,7 +212,7 @@ func (f *agentFlags) check(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	byName := f.store.at != ""
+	byName, badName := f.store.at != "", new(job.Error)
 	switch {
 	case f.join == "" && !byName || f.tokenFile == "":
 		return cli.Usagef("shoal agent needs --join HOST:PORT and --token-file FILE; shoal run " +
@@ -220,6 +221,8 @@ func (f *agentFlags) check(cmd *cobra.Command) error {
 		return cli.Usagef("--join and --store are two ways to the same job: give one of them")
 	case byName != (f.job != ""):
 		return cli.Usagef("to join by name give --store URL and --job NAME")
+	case byName && errors.As(job.CheckName(f.job), &badName):
+		return cli.Usagef("--job: %s", badName.Msg)
 	case f.name != "" && tcp.CheckName(fabric.Host(f.name)) != nil:
 		return cli.Usagef("--name: %v", tcp.CheckName(fabric.Host(f.name)))
 	}
