@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,8 +39,12 @@ func (q *Request) submission() (pool.Submission, error) {
 		return pool.Submission{}, &job.Error{Key: "grow", Msg: "a pool gives a job more slots " +
 			"when some are free: leave the key out, and say with max how many it can use"}
 	}
+	env, err := environment(q.Env)
+	if err != nil {
+		return pool.Submission{}, err
+	}
 	s := pool.Submission{Name: spec.Name, Spec: spec.String(), Dir: q.Dir,
-		Env: environment(q.Env), Who: q.Who, Kind: kind(spec.Command),
+		Env: env, Who: q.Who, Kind: kind(spec.Command),
 		Min: cmp.Or(spec.Min, spec.Workers), Max: cmp.Or(spec.Max, spec.Workers),
 		Asked: spec.Workers}
 	if c := spec.Schedule; c != nil {
@@ -83,17 +88,21 @@ var ofHost = []string{"XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_OR
 	"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
 
 // environment returns the variables of who submits that a job gets: not those that shoal or the
-// session of a terminal sets, or that are the host's.
-func environment(env []string) []string {
+// session of a terminal sets, or that are the host's. An entry that is no variable is a
+// *pool.UsageError.
+func environment(env []string) ([]string, error) {
 	kept := []string{}
 	for _, variable := range env {
 		name, _, ok := strings.Cut(variable, "=")
-		if ok && name != "" && name != "_" && !slices.Contains(ofHost, name) &&
-			!job.SetByShoal(name) && !strings.ContainsRune(variable, 0) {
+		switch {
+		case !ok || strings.ContainsRune(variable, 0):
+			return nil, &pool.UsageError{Msg: fmt.Sprintf("env: %.100q is no variable; write "+
+				"KEY=VALUE, without a NUL byte", variable)}
+		case name != "" && name != "_" && !slices.Contains(ofHost, name) && !job.SetByShoal(name):
 			kept = append(kept, variable)
 		}
 	}
-	return kept
+	return kept, nil
 }
 
 // ofSlurm begin the names of the variables in which Slurm says what it has started. A keeper, or a

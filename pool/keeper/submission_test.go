@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,12 +17,26 @@ import (
 
 // A job gets the variables of who submits it, but for those that its hosts decide.
 func TestSubmittedEnvironment(t *testing.T) {
-	got := environment([]string{"PATH=/bin", "XDG_RUNTIME_DIR=/run/user/7", "SHOAL_RANK=3", "_=/x",
-		"CUDA_VISIBLE_DEVICES=7", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_HOME=/cuda", "no variable",
-		"=C:=C:", "NUL=\x00", "EMPTY=", "SHOAL_NCCL=0"})
+	got, err := environment([]string{"PATH=/bin", "XDG_RUNTIME_DIR=/run/user/7", "SHOAL_RANK=3",
+		"_=/x", "CUDA_VISIBLE_DEVICES=7", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_HOME=/cuda",
+		"=C:=C:", "EMPTY=", "SHOAL_NCCL=0"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []string{"PATH=/bin", "CUDA_HOME=/cuda", "EMPTY=", "SHOAL_NCCL=0"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// An entry that is no variable is refused, and not left out.
+func TestSubmittedEnvironmentIsChecked(t *testing.T) {
+	for _, entry := range []string{"no variable", "NUL=\x00", ""} {
+		_, err := environment([]string{"PATH=/bin", entry})
+		if no := new(pool.UsageError); !errors.As(err, &no) ||
+			!strings.Contains(no.Msg, fmt.Sprintf("env: %q is no variable", entry)) {
+			t.Errorf("%q: %v", entry, err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +20,14 @@ import (
 
 // shoal submit. One goroutine runs what is here, that of the command, so nothing is locked. The
 // functions that return a text are pure.
+
+// ownVariables returns the variables of this process. Who starts one may give it other entries too,
+// which no keeper takes.
+func ownVariables() []string {
+	return slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return !strings.Contains(entry, "=")
+	})
+}
 
 // submitFlags are the flags of shoal submit.
 type submitFlags struct {
@@ -66,7 +75,7 @@ Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop
 			}
 			var a pool.Answer
 			if err := call(cmd.Context(), f.pool, keeper.PathSubmit, keeper.Request{
-				Spec: spec.String(), Dir: dir, Env: os.Environ(), Who: cli.Requester()},
+				Spec: spec.String(), Dir: dir, Env: ownVariables(), Who: cli.Requester()},
 				&a); err != nil {
 				return err
 			}
