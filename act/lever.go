@@ -163,8 +163,8 @@ func (v *lever) findTakenBack(c setting.Change) *way {
 func (l *Loop) recordTakenBack(v *lever, c setting.Change) {
 	w := v.findTakenBack(c)
 	if w == nil {
-		v.reverted = appendBounded(v.reverted, way{from: valueOf(c.From, v.name),
-			to: valueOf(c.To, v.name), patience: wayPatience / 2})
+		v.reverted = sense.AppendNewest(v.reverted, way{from: valueOf(c.From, v.name),
+			to: valueOf(c.To, v.name), patience: wayPatience / 2}, maxBefore)
 		w = &v.reverted[len(v.reverted)-1]
 	}
 	w.patience = min(2*w.patience, maxWayPatience)
@@ -186,7 +186,7 @@ func (l *Loop) recordKept(v *lever, c setting.Change) (oscillates bool) {
 	oscillates = slices.ContainsFunc(v.before, func(old value) bool {
 		return isSameValue(to, old.text) && l.entry.Step <= old.left+frozen
 	})
-	v.before = appendBounded(v.before, value{valueOf(c.From, v.name), c.Step})
+	v.before = sense.AppendNewest(v.before, value{valueOf(c.From, v.name), c.Step}, maxBefore)
 	switch {
 	case oscillates:
 		v.patience = min(2*patience, maxPatience)
@@ -198,14 +198,6 @@ func (l *Loop) recordKept(v *lever, c setting.Change) (oscillates bool) {
 		v.patience = max(v.patience/2, interval)
 	}
 	return oscillates
-}
-
-// appendBounded appends to a list, and forgets the oldest of more than maxBefore.
-func appendBounded[T any](list []T, x T) []T {
-	if len(list) == maxBefore {
-		list = slices.Delete(list, 0, 1)
-	}
-	return append(list, x)
 }
 
 // releaseLevers ends what levers wait for: the job has become another one, and what changes brought

@@ -3,6 +3,7 @@ package act
 import (
 	"slices"
 
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -42,10 +43,8 @@ func (l *Loop) recordWhyNot(policy, why string) {
 		}
 		break
 	}
-	if len(l.whyNots) == maxWhyNots {
-		l.whyNots = slices.Delete(l.whyNots, 0, 1)
-	}
-	l.whyNots = append(l.whyNots, WhyNot{policy, why, l.now.Step, l.now.Step, 1, kind})
+	l.whyNots = sense.AppendNewest(l.whyNots,
+		WhyNot{policy, why, l.now.Step, l.now.Step, 1, kind}, maxWhyNots)
 }
 
 // withoutNumbers returns a text without its digits, and what stands between two of them.

@@ -41,3 +41,12 @@ func (w *Window) Median() float64 {
 	sorted := slices.Sorted(slices.Values(w.samples[:min(w.n, WindowSize)]))
 	return sorted[len(sorted)/2]
 }
+
+// AppendNewest appends to a list, and takes out the oldest where it has as many as it may have. The
+// list is changed in place: the caller uses what is returned instead.
+func AppendNewest[T any](list []T, x T, most int) []T {
+	if len(list) == most {
+		list = slices.Delete(list, 0, 1)
+	}
+	return append(list, x)
+}

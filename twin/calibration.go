@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shoal-ml/shoal/internal/portable"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/predict"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -94,22 +95,14 @@ func (t *Twin) Learn(c setting.Change) {
 		missed = 1
 	}
 	k.alpha = min(max(k.alpha+float64(gain*(target-missed)), 0.01), 0.5)
-	k.scores = appendBounded(k.scores, score)
+	k.scores = sense.AppendNewest(k.scores, score, maxScores)
 }
 
 // LearnCost tells the twin how many seconds of training a change has cost; that may be below 0,
 // where steps differ by more than the cost.
 func (t *Twin) LearnCost(c setting.Change, seconds float64) {
 	k := t.calibrationOf(kindOf(c))
-	k.costs = appendBounded(k.costs, seconds)
-}
-
-// appendBounded appends a number to a list, and forgets the oldest of more than maxScores.
-func appendBounded(list []float64, x float64) []float64 {
-	if len(list) == maxScores {
-		list = slices.Delete(list, 0, 1)
-	}
-	return append(list, x)
+	k.costs = sense.AppendNewest(k.costs, seconds, maxScores)
 }
 
 // widthFactor returns by how much the band of a prediction must be wider than the twin would state

@@ -145,10 +145,7 @@ func (t *Twin) RecordDrift(step uint64, factor float64) {
 // appendDrift remembers a drift, and forgets the oldest of more than maxDrifts. Steps before it do
 // not count any more, and what is known of sizes is scaled by it.
 func (t *Twin) appendDrift(d Drift) {
-	if len(t.drifts) == maxDrifts {
-		t.drifts = slices.Delete(t.drifts, 0, 1)
-	}
-	t.drifts = append(t.drifts, d)
+	t.drifts = sense.AppendNewest(t.drifts, d, maxDrifts)
 	t.since = d.Since
 	t.rescaleSizes(d)
 }

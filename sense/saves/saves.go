@@ -98,8 +98,8 @@ func (m *Meter) end(s *sense.StepSeries) {
 	if len(list) > 0 {
 		slow = m.newest.Seconds * (1 - m.usual.Seconds/median(list))
 	}
-	m.costs = appendBounded(m.costs, m.stall+slow)
-	m.writing = appendBounded(m.writing, m.newest.Seconds)
+	m.costs = sense.AppendNewest(m.costs, m.stall+slow, kept)
+	m.writing = sense.AppendNewest(m.writing, m.newest.Seconds, kept)
 }
 
 // isAlike reports whether two whole steps were made by the same members with the same work.
@@ -116,14 +116,6 @@ func median(list []sense.StepSample) float64 {
 	}
 	slices.Sort(w)
 	return (w[(len(w)-1)/2] + w[len(w)/2]) / 2
-}
-
-// appendBounded appends a number to a list, and forgets the oldest of more than kept.
-func appendBounded(list []float64, x float64) []float64 {
-	if len(list) == kept {
-		list = slices.Delete(list, 0, 1)
-	}
-	return append(list, x)
 }
 
 // Means returns what a checkpoint costs and how long it is written, in seconds: the means of the
