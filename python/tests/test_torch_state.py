@@ -187,3 +187,23 @@ def test_a_view_that_is_conjugated_or_negated_has_its_own_values():
         x = z[:1].conj().imag
         job.allreduce(torch.tensor([[5.0]]), out=x)
         assert x.tolist() == [[5]] and z[0] == 1 - 5j
+
+
+def test_the_state_of_another_kind_of_optimizer_is_refused():
+    """A checkpoint with the state of Adam is not for SGD, which torch would have train with the
+    learning rate of Adam; that of an Adam of another version, with fewer or more options, is.
+    """
+    from shoal.torch.state import load_state
+
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    saved = torch.optim.Adam([parameter], lr=0.5).state_dict()
+    other = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match="betas.* is not for SGD, which has .*momentum"):
+        load_state(other, saved)
+    assert other.param_groups[0]["lr"] == 0.1
+    for change in (lambda group: group.pop("maximize"), lambda group: group.update(new=1)):
+        adam = torch.optim.Adam([parameter])
+        saved = torch.optim.Adam([parameter], lr=0.5).state_dict()
+        change(saved["param_groups"][0])
+        load_state(adam, saved)
+        assert adam.param_groups[0]["lr"] == 0.5

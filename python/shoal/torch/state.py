@@ -141,10 +141,12 @@ def without_functions(value: Any) -> Any:
 def load_state(holder: Any, value: Optional[Dict[str, Any]]) -> None:
     """Load the state of a module, an optimizer, a scheduler or a GradScaler, which may lie in its
     own memory already, and may keep the value. None = the state could not be sent, and nothing is
-    loaded.
+    loaded. Raises ValueError for the state of an optimizer of another kind.
     """
     if value is None:
         return
+    if isinstance(holder, torch.optim.Optimizer):
+        _check_same_kind(holder, value)
     if isinstance(holder, torch.nn.Module):
         for key, tensor in holder.state_dict(keep_vars=True).items():
             if _is_same_memory(tensor, value.get(key)):
@@ -158,6 +160,21 @@ def load_state(holder: Any, value: Optional[Dict[str, Any]]) -> None:
         for group, loaded in zip(groups, holder.param_groups):
             group.update(loaded)
         holder.param_groups = groups
+
+
+def _check_same_kind(optimizer: torch.optim.Optimizer, value: Dict[str, Any]) -> None:
+    """Raise ValueError where a state is that of an optimizer of another kind, by the options of its
+    groups: torch would load it, and train with what the other one has, its learning rate too. With
+    another version of torch either of them may have more options, but not both.
+    """
+    there = {name for group in value.get("param_groups", ()) for name in group}
+    here = {name for group in optimizer.param_groups for name in group}
+    lacking, unknown = sorted(here - there), sorted(there - here)
+    if lacking and unknown:
+        raise ValueError(
+            f"the state of an optimizer with {', '.join(unknown)} is not for"
+            f" {type(optimizer).__name__}, which has {', '.join(lacking)}"
+        )
 
 
 def _restore_counters(scheduler: Any) -> None:
