@@ -50,9 +50,10 @@ def _advice_on_second_average() -> str:
             " what each closure computes"
         )
     return (
-        "Several backward passes of one model: all but the last under no_sync(). Several"
-        " models, each with a loss of its own: shoal.torch.loader(…, averages=2) takes two"
-        " averages a step. Several models with one loss: wrap one module that holds them all"
+        "Several backward passes of one model: all but the last under no_sync(), each with its"
+        " forward pass in the block too. Several models, each with a loss of its own:"
+        " shoal.torch.loader(…, averages=2) takes two averages a step. Several models with one"
+        " loss: wrap one module that holds them all"
     )
 
 
