@@ -65,6 +65,36 @@ def test_ctrl_c_while_sleeping_on_the_bell(agent):
     job.barrier()
 
 
+class DeafPoll:
+    """A poll that a signal comes just before: it does not end this sleep."""
+
+    def __init__(self, poll):
+        self.real = poll
+
+    def poll(self, milliseconds):
+        """Sleep for so long; the signal is heard at the end."""
+        assert milliseconds is not None, "a sleep without end"
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        events = self.real.poll(milliseconds)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        return events
+
+
+def test_ctrl_c_just_before_sleeping_on_the_bell(agent):
+    """A sleep that began when the signal had come ends by itself, and the signal is heard."""
+    job = agent.join()
+    agent.going.clear()
+    handle = job.barrier_async()
+    calls = job._backend.calls
+    real, calls._poll = calls._poll, DeafPoll(calls._poll)
+    with pytest.raises(KeyboardInterrupt):
+        handle.wait()
+    calls._poll = real
+    agent.going.set()
+    handle.wait()
+
+
 def test_the_handler_of_a_signal_leaves_the_job(agent):
     """A handler may leave the job while this thread sleeps on the bell: the wait then says so."""
     job = agent.join()

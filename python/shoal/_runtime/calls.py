@@ -39,6 +39,10 @@ from .protocol import (
 )
 from .view import View
 
+# A signal between the last look of Python for signals and the system call that sleeps does not
+# end the sleep: its handler, Ctrl-C's KeyboardInterrupt, has to wait for the end of the sleep.
+LOOK_AGAIN_S = 1.0
+
 _ONE = struct.pack("<Q", 1)
 _pack = DESCRIPTOR.pack_into
 _sched_yield = getattr(os, "sched_yield", lambda: None)
@@ -300,7 +304,7 @@ class Calls:
                     if not self._leader:
                         self._leader = leading = threading.get_ident()
                         break
-                    self._parking.wait(_seconds_left(deadline))
+                    self._parking.wait(_seconds_to_sleep(deadline))
             if leading:
                 self._poll_bell(over, deadline)
         finally:
@@ -318,8 +322,7 @@ class Calls:
         self._fence()
         while not over():
             hung_up = False
-            seconds = _seconds_left(deadline)
-            for fd, _ in self._poll.poll(None if seconds is None else seconds * 1000):
+            for fd, _ in self._poll.poll(_seconds_to_sleep(deadline) * 1000):
                 if fd == self._worker_bell:
                     os.read(fd, 8)
                 else:
@@ -362,18 +365,18 @@ class Calls:
         self._close_bells()
 
 
-def _seconds_left(deadline: Optional[int]) -> Optional[float]:
-    """The seconds until a deadline of perf_counter_ns(), an hour at most, which any system
-    call takes; None = there is no deadline. Raises TimeoutError once it has passed.
+def _seconds_to_sleep(deadline: Optional[int]) -> float:
+    """The seconds until a deadline of perf_counter_ns(), LOOK_AGAIN_S at most and where it is None.
+    Raises TimeoutError once it has passed.
     """
     if deadline is None:
-        return None
+        return LOOK_AGAIN_S
     seconds = (deadline - perf_counter_ns()) / 1e9
     if seconds <= 0:
         raise TimeoutError(
             "the call is not complete: another rank has not made its part of it, or is slow"
         )
-    return min(seconds, 3600.0)
+    return min(seconds, LOOK_AGAIN_S)
 
 
 def error_after_leave(job: str) -> ShoalError:
