@@ -56,6 +56,30 @@ def _expect_same(got, want):
     )
 
 
+def _check_a_mesh_of_devices():
+    """Check meshes of devices, DTensors, and the end of one group, where a group has no Backend."""
+    from unittest.mock import patch
+
+    with patch("shoal.torch.c10d.attach_backend", lambda group: None):
+        rank, size = _init_group()
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        part = torch.full((1, 3), float(rank))
+        rows = dist.tensor.DTensor.from_local(part, mesh["tp"], [dist.tensor.Shard(0)])
+        _expect_same(rows.full_tensor()[:, 0], torch.tensor([0.0, 1.0]) + rank // 2 * 2)
+        group = mesh.get_group("dp")
+        assert dist.get_process_group_ranks(group) == [rank % 2, rank % 2 + 2]
+        assert group.group_name and group.group_desc
+        dist.destroy_process_group(group)
+
+
+def test_a_mesh_of_devices():
+    """A mesh of devices needs the names of its groups, also without a Backend in them, as with
+    PyTorch 2.11.
+    """
+    pytest.importorskip("torch.distributed.tensor")
+    world(4, _check_a_mesh_of_devices)
+
+
 def _check_every_type():
     """Check the result of every collective with every element type."""
     rank, size = _init_group()

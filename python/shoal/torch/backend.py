@@ -60,6 +60,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self._executor = Executor()
         self._monitored = 0  # number of monitored barriers so far, which one thread makes
+        self._name = self._description = ""
         super().__init__(self._group.rank, self._group.size)
         c10d.attach_backend(self)
 
@@ -86,6 +87,28 @@ class ProcessGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802, the name that torch's C++ side looks for
         """The name of this backend in torch's logs, "shoal"."""
         return "shoal"
+
+    # torch keeps the name of a group in its Backend, which it often has not (c10d.py).
+
+    @property
+    def group_name(self) -> str:
+        """The name by which torch finds the group again, as for an axis of a DeviceMesh."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        """Keep the name; torch calls it once the group is made."""
+        self._name = name
+        super()._set_group_name(name)
+
+    @property
+    def group_desc(self) -> str:
+        """What the group is for, in torch's words."""
+        return self._description
+
+    def _set_group_desc(self, description: str) -> None:
+        """Keep what the group is for; torch calls it once the group is made."""
+        self._description = description
+        super()._set_group_desc(description)
 
     # Reductions
 

@@ -1,6 +1,4 @@
-"""The Backend that a new torch wants in a ProcessGroup, for the CPU and for CUDA devices. The group
-also gets its name from there.
-"""
+"""The Backend that a new torch wants in a ProcessGroup, for the CPU and for CUDA devices."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from . import cuda
 
 def attach_backend(group: Any) -> None:
     """Give `group` a Backend that passes every call on to the group. Does nothing in a torch
-    without such a class (1.13), or with one of which Python can make none (2.11): torch takes a
-    group as it is there, and only collectives in functions that are compiled miss its name.
+    without such a class (1.13), or with one of which Python can make none (2.11 and before): torch
+    takes a group as it is there.
     """
     base = getattr(c10d, "Backend", None)
     if base is None or isinstance(base.__init__, types.WrapperDescriptorType):
