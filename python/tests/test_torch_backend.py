@@ -56,12 +56,15 @@ def _expect_same(got, want):
     )
 
 
-def _check_a_mesh_of_devices():
-    """Check meshes of devices, DTensors, and the end of one group, where a group has no Backend."""
+def _check_groups_without_backends(folder):
+    """Check meshes of devices, DTensors, the end of one group, and checkpoints in `folder`, where
+    groups have no Backend.
+    """
     from unittest.mock import patch
 
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "0"  # what torch 2.15 records, it asks Backends for
     with patch("shoal.torch.c10d.attach_backend", lambda group: None):
-        rank, size = _init_group()
+        rank, _ = _init_group()
         mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         part = torch.full((1, 3), float(rank))
         rows = dist.tensor.DTensor.from_local(part, mesh["tp"], [dist.tensor.Shard(0)])
@@ -70,14 +73,31 @@ def _check_a_mesh_of_devices():
         assert dist.get_process_group_ranks(group) == [rank % 2, rank % 2 + 2]
         assert group.group_name and group.group_desc
         dist.destroy_process_group(group)
+        _check_checkpoint_of_torch(folder, rank)
 
 
-def test_a_mesh_of_devices():
-    """A mesh of devices needs the names of its groups, also without a Backend in them, as with
-    PyTorch 2.11.
+def _check_checkpoint_of_torch(folder, rank):
+    """Check torch's own way to write a checkpoint beside the training, and to deal out rank 0's."""
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+    checkpoint.async_save({"x": torch.arange(5.0)}, checkpoint_id=folder).result()
+    read = {"x": torch.zeros(5)}
+    checkpoint.load(read, checkpoint_id=folder)
+    _expect_same(read["x"], torch.arange(5.0))
+    net = torch.nn.Linear(2, 1)
+    state = {"weight": torch.ones(1, 2), "bias": torch.zeros(1)} if rank == 0 else {}
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(net, state, options=options)
+    _expect_same(net.weight.detach(), torch.ones(1, 2))
+
+
+def test_groups_without_backends(tmp_path):
+    """What torch asks the Backend of a group for, the group answers where it has none, as with
+    PyTorch 2.13: a mesh of devices needs the names of groups, checkpoints their devices.
     """
     pytest.importorskip("torch.distributed.tensor")
-    world(4, _check_a_mesh_of_devices)
+    world(4, _check_groups_without_backends, str(tmp_path))
 
 
 def _check_every_type():

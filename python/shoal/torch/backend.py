@@ -11,6 +11,7 @@ import os
 from datetime import timedelta
 from typing import List, Optional
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import (
@@ -62,7 +63,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._monitored = 0  # number of monitored barriers so far, which one thread makes
         self._name = self._description = ""
         super().__init__(self._group.rank, self._group.size)
-        c10d.attach_backend(self)
+        self.attached_backend = c10d.attach_backend(self)
 
     def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
         """A new group of these ranks of the job; None = all of them. The ranks make it together,
@@ -88,7 +89,7 @@ class ProcessGroup(dist.ProcessGroup):
         """The name of this backend in torch's logs, "shoal"."""
         return "shoal"
 
-    # torch keeps the name of a group in its Backend, which it often has not (c10d.py).
+    # torch asks the Backend of a group for the following, and a group often has none (c10d.py).
 
     @property
     def group_name(self) -> str:
@@ -109,6 +110,15 @@ class ProcessGroup(dist.ProcessGroup):
         """Keep what the group is for; torch calls it once the group is made."""
         self._description = description
         super()._set_group_desc(description)
+
+    @property
+    def _device_types(self) -> List[torch.device]:
+        """The devices whose tensors the group takes."""
+        return [torch.device(name) for name in cuda.device_types()]
+
+    def _get_backend(self, device: torch.device) -> object:
+        """What does the work for tensors on a device; raises RuntimeError for another device."""
+        return super()._get_backend(device) if self.attached_backend else self
 
     # Reductions
 

@@ -12,14 +12,14 @@ from torch._C import _distributed_c10d as c10d
 from . import cuda
 
 
-def attach_backend(group: Any) -> None:
-    """Give `group` a Backend that passes every call on to the group. Does nothing in a torch
-    without such a class (1.13), or with one of which Python can make none (2.11 and before): torch
-    takes a group as it is there.
+def attach_backend(group: Any) -> Any:
+    """Give `group` a Backend that passes every call on to the group, and return it for the group to
+    keep, since torch's C++ side keeps the C++ half only. None before torch 2.14, which has no such
+    class (1.13) or lets Python make none: it takes a group as it is.
     """
     base = getattr(c10d, "Backend", None)
     if base is None or isinstance(base.__init__, types.WrapperDescriptorType):
-        return
+        return None
     calls = [
         name
         for name in vars(type(group))
@@ -36,11 +36,11 @@ def attach_backend(group: Any) -> None:
     )
     backend = type("Backend", (base,), body)(group.rank(), group.size())
     backend.group = weakref.ref(group)
-    group.attached_backend = backend  # torch's C++ side keeps the C++ half only
     custom = type(group).BackendType.CUSTOM
     group._set_default_backend(custom)
     for device in cuda.device_types():
         group._register_backend(torch.device(device), custom, backend)
+    return backend
 
 
 def _forwarding_method(name: str) -> Callable[..., Any]:
