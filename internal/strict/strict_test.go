@@ -3,6 +3,7 @@ package strict_test
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -128,4 +129,33 @@ func TestDocument(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, wants)
 		}
 	}
+}
+
+// FuzzJSON: what is read strictly, package json reads to the same value.
+func FuzzJSON(f *testing.F) {
+	type part struct {
+		A    float64         `json:"a"`
+		List []part          `json:"list,omitempty"`
+		By   map[string]part `json:"by,omitempty"`
+		Any  any             `json:"any,omitempty"`
+		Raw  json.RawMessage `json:"raw,omitempty"`
+	}
+	for _, seed := range []string{
+		`{"a":1,"list":[{"a":2},{}],"by":{"x":{"a":3}},"any":["]",null,"\\"]}`, `{"raw":{"y":"\u0061"}}`,
+		`{"A":1}`, `{"a":1,"\u0061":2}`, `[]`, ` null `, `"`, `{"any":1.5e3 , "by" : { } }`, "",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var strictly, loosely part
+		if strict.JSON(text, &strictly) != nil {
+			return
+		}
+		if err := json.Unmarshal(text, &loosely); err != nil {
+			t.Fatalf("%q was read, and is no JSON: %v", text, err)
+		}
+		if !reflect.DeepEqual(strictly, loosely) {
+			t.Fatalf("%q was read as %+v, and is %+v", text, strictly, loosely)
+		}
+	})
 }
