@@ -72,6 +72,8 @@ def _check_groups_without_backends(folder):
         group = mesh.get_group("dp")
         assert dist.get_process_group_ranks(group) == [rank % 2, rank % 2 + 2]
         assert group.group_name and group.group_desc
+        # init_process_group with a device_id asks this.
+        assert not group._get_backend(torch.device("cpu")).supports_splitting
         dist.destroy_process_group(group)
         _check_checkpoint_of_torch(folder, rank)
 

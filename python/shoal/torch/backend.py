@@ -91,6 +91,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     # torch asks the Backend of a group for the following, and a group often has none (c10d.py).
 
+    supports_splitting = False  # groups are made anew; asked for where there is a device_id
+
     @property
     def group_name(self) -> str:
         """The name by which torch finds the group again, as for an axis of a DeviceMesh."""
