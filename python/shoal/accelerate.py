@@ -246,11 +246,14 @@ class Accelerator(accelerate.Accelerator):
             # Its program goes through an epoch that the job has done: the others have written this
             # checkpoint, which its own state, not that of the job, would replace.
             return None
-        save, number = super().save_state, self.project_configuration.iteration
+        config, save, named = self.project_configuration, super().save_state, None
+        number = config.iteration
+        if config.automatic_checkpoint_naming:
+            named = os.path.join(self.project_dir, "checkpoints", f"checkpoint_{number}")
 
         def write() -> str:
             """Write the checkpoint as rank 0 does, and return its folder."""
-            self.project_configuration.iteration = number
+            config.iteration = number
             self._writing = True  # the others do not take part in what Accelerate does meanwhile
             try:
                 with process.as_rank_zero():
@@ -261,8 +264,8 @@ class Accelerator(accelerate.Accelerator):
                 write_place(folder, self._train.loader.place)
             return os.fspath(folder)
 
-        folder = write_once(self._job, write)
-        self.project_configuration.iteration = number + 1
+        folder = write_once(self._job, write, named)
+        config.iteration = number + 1
         return pathlib.Path(folder)
 
     def load_state(self, input_dir: Optional[str] = None, *others: Any, **options: Any) -> None:

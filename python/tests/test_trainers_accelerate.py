@@ -121,6 +121,35 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     common.check_resumed(steps, run(3, "three", save=1000, checkpoint=str(own)), step + 1, same)
 
 
+def test_the_writer_of_a_checkpoint_is_lost(tmp_path):
+    """Another worker writes anew the checkpoint of which a lost one has left a part; one that was
+    there before is left as it is, and Accelerate says so.
+    """
+    from accelerate.utils import ProjectConfiguration
+    from shoal.accelerate import Accelerator
+
+    named = ProjectConfiguration(str(tmp_path), automatic_checkpoint_naming=True)
+    accelerator = Accelerator(cpu=True, project_config=named)
+    accelerator._job = types.SimpleNamespace(rank=1, outside=False)
+    part = tmp_path / "checkpoints/checkpoint_0/part"
+
+    def gather(job, value):
+        """What the workers have: rank 0 is lost, once it has written a part of the checkpoint."""
+        if value is None:
+            part.parent.mkdir(parents=True)
+            part.touch()
+        return {1: value}
+
+    with mock.patch("shoal._trainers.checkpoints.allgather_objects", gather):
+        with mock.patch("shoal._trainers.process.set_accelerate_rank"):
+            folder = accelerator.save_state()
+            assert folder == part.parent and folder.is_dir() and not part.exists()
+            named.iteration, accelerator._job.rank = 0, 0
+            with pytest.raises(ValueError, match="already exists"):
+                accelerator.save_state()
+    assert folder.is_dir()
+
+
 def test_an_evaluation_of_a_worker_that_waits():
     """A worker that joins goes through an evaluation of before by itself, with its own rank."""
     from shoal.accelerate import _EvalLoader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from typing import Any, Callable, Optional, TypeVar
 
 import shoal
@@ -18,14 +19,18 @@ T = TypeVar("T")
 _PLACE = "shoal-place.json"  # the file of the place in the data, in the folder of a checkpoint
 
 
-def write_once(job: "shoal.Job", write: Callable[[], T]) -> T:
+def write_once(job: "shoal.Job", write: Callable[[], T], folder: Optional[str] = None) -> T:
     """Have one worker call write(), and return its result, of the kinds that
     object_collectives.pack takes, on all of them. It is rank 0, or another one where that is lost
     before it is done. The threads of the training loop of all workers call it at the same place,
-    and wait for each other.
+    and wait for each other. `folder` is one that write() makes and refuses to write into where it
+    is there: what a lost worker has left of it is removed, unless it was there before. None = none.
     """
+    found = {} if folder is None else allgather_objects(job, os.path.exists(folder))
     writer = 0
     while True:
+        if folder is not None and job.rank == writer and not any(found.values()):
+            shutil.rmtree(folder, ignore_errors=True)  # of a writer that is lost
         answers = allgather_objects(job, [write()] if job.rank == writer else None)
         for answer in answers.values():
             if answer is not None:
