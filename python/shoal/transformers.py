@@ -48,7 +48,7 @@ __all__ = ["Elastic", "Seq2SeqTrainer", "Trainer"]
 process.hide_from_accelerate()
 
 _STATE = "trainer_state.json"
-# What the training loop keeps in attributes between two steps.
+# What the training loop keeps in attributes between two steps; not every version has all of them.
 _RUNNING = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
 
 
@@ -375,7 +375,7 @@ class Elastic:
             "state": json.dumps(dataclasses.asdict(self.state)),
             "over": self._over,
             "loss": None if loss is None else float(loss),
-            "running": {name: float(getattr(self, name, 0)) for name in _RUNNING},
+            "running": {n: float(getattr(self, n)) for n in _RUNNING if hasattr(self, n)},
             "callbacks": states_of(self.callback_handler.callbacks),
         }
 

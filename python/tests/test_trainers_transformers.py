@@ -160,6 +160,22 @@ def test_a_worker_that_joins_does_not_see_the_best_model(tmp_path):
     assert not trainer._evaluate()  # eval_on_start was before
 
 
+def test_workers_join_a_trainer_that_lacks_an_attribute():
+    """Before 5.19 a Trainer did not have the attribute _initial_global_step: workers that join get
+    what there is.
+    """
+    running = dict(_total_loss_scalar=2.5, _globalstep_last_logged=7, current_flos=1.0)
+    handler = mock.Mock(callbacks=[])
+    trainer = elastic(
+        state=transformers.TrainerState(), _over=False, callback_handler=handler, **running
+    )
+    joined = elastic(callback_handler=handler, **{n: type(v)() for n, v in running.items()})
+    joined._keep_received(trainer._state_for_joiners())
+    joined._apply_received()
+    assert {name: getattr(joined, name) for name in running} == running
+    assert not hasattr(joined, "_initial_global_step")
+
+
 def test_the_next_rank_0_has_a_repository():
     """Where rank 0 is lost that pushes to the hub, the worker that writes from then on opens the
     repository, once.
@@ -418,6 +434,17 @@ def test_a_worker_that_joins_with_other_layers_frozen():
     joined.before = there.before
     joined.add_step(1.0, True, [other])
     assert [layer.weight.grad.item() for layer in other] == [0.5, 1.0, 3.0]
+
+
+def test_a_version_without_parts_that_are_needed_is_refused():
+    """The error has the version that there is, and the one that is needed."""
+    from shoal._trainers import arguments
+
+    with mock.patch.object(arguments.transformers, "Trainer", object):
+        with pytest.raises(RuntimeError) as refused:
+            arguments.check_arguments(None, None)
+    said = str(refused.value)
+    assert transformers.__version__ in said and "install transformers 5.6 or newer" in said
 
 
 def test_what_is_not_possible():

@@ -38,7 +38,7 @@ def check_arguments(args: Any, dataset: Any) -> None:
     if missing:
         raise RuntimeError(
             f"shoal does not know the Trainer of transformers {transformers.__version__}, which has"
-            f" no {missing[0]}: install one that docs/guide/trainers.md lists"
+            f" no {missing[0]}: install transformers 5.6 or newer (docs/guide/trainers.md)"
         )
     if dataset is not None and not is_map_style(dataset):
         raise TypeError(
