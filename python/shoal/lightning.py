@@ -202,7 +202,8 @@ class Strategy(SingleDeviceStrategy):
             "logged": self._logged.epoch_values(),
             "found": self._logged.update_values(),
             "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
-            "over": self._over,
+            # At the limit of epochs or steps Lightning stops by itself, and the limit may rise.
+            "over": self._over and trainer.should_stop,
         }
 
     def _keep_received(self, value: Dict[str, Any]) -> None:

@@ -33,12 +33,7 @@ from shoal._trainers.arguments import check_arguments
 from shoal._trainers.attributes import replaced
 from shoal._trainers.batches import Part, TrainLoader, wrap_flos, wrap_tokens
 from shoal._trainers.callbacks import show_progress, states_of, take_states
-from shoal._trainers.checkpoints import (
-    place_after_updates,
-    share_loaded,
-    write_once,
-    write_place,
-)
+from shoal._trainers.checkpoints import place_after_updates, share_loaded, write_once, write_place
 from shoal._trainers.rounds import Predictions, is_dealable
 from shoal._trainers.update import Update
 from shoal._trainers.wishes import is_of_user, unite_wishes
@@ -195,7 +190,7 @@ class Elastic:
         prepare = super()._prepare_for_training  # type: ignore[misc]
         self._prepared = prepare(max_steps, self._data, self._folder)
         shoal.goal(steps=max(max_steps, 1))
-        best = self._enter(updates)
+        best = self._enter(max_steps, updates)
         begun = begin(max_steps, updates, *others)
         if self.args.load_best_model_at_end and best is not None:
             self.state.best_model_checkpoint = best
@@ -218,7 +213,7 @@ class Elastic:
         options = process.ddp_options(self.accelerator, gradient_as_bucket_view=True)
         return shoal.torch.ddp(prepared, **options)
 
-    def _enter(self, updates: int) -> Optional[str]:
+    def _enter(self, max_steps: int, updates: int) -> Optional[str]:
         """Enter the job, with the state of the others or of its checkpoint, and wait for them.
         Return the best model's folder in that state, which this worker may not see; None = none.
         """
@@ -237,6 +232,9 @@ class Elastic:
         if self._received is None:
             return None
         state = json.loads(self._received["state"])
+        # A job that goes on from its checkpoint may have more steps to make than the one before.
+        if state["max_steps"] <= state["global_step"] < max_steps:
+            self._over = False
         # The Trainer would forget a folder that is not there.
         best, state["best_model_checkpoint"] = state["best_model_checkpoint"], None
         with open(os.path.join(self._folder, _STATE), "w") as file:

@@ -2,6 +2,7 @@
 worker that trains on the same batches.
 """
 
+import collections
 import json
 import math
 import pathlib
@@ -284,6 +285,20 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     again, rest = run(3, "three", every=1000, checkpoint=str(own))
     common.check_resumed(steps, rest, step + 1, same)
     assert again[2] == pytest.approx(epochs[2], rel=1e-6)
+
+
+def test_more_epochs_after_the_end(tmp_path):
+    """A training that has ended is over where it is started again with the checkpoint of its job,
+    and goes on where it then has more epochs.
+    """
+    for epochs in (1, 1, 2):
+        config = dict(out=str(tmp_path), epochs=epochs, every=9, checkpoint=str(tmp_path / "own"))
+        ended = world(1, _train, config, modules=["torch"])
+        assert ended[0][2][:2] == [12 * epochs, epochs]
+        steps = common.read_ledger(tmp_path)
+        assert [line["step"] for line in steps] == list(range(1, 12 * epochs + 1))
+    taken = [line["taken"] for line in steps]
+    assert collections.Counter(sum(taken[12:], [])) == collections.Counter(range(96))
 
 
 def _stop_on_one_worker(hook):

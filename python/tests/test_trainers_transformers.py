@@ -243,6 +243,20 @@ def test_resumes_with_another_number_of_workers(tmp_path):
     assert ended["logs"][-1] == {k: pytest.approx(v, rel=CLOSE) for k, v in last.items()}
 
 
+def test_more_epochs_after_the_end(tmp_path):
+    """A training that has ended is over where it is started again with the checkpoint of its job,
+    and goes on where it then has more epochs.
+    """
+    for epochs, known in ((1, 12), (1, 12), (2, 24)):
+        config = dict(out=str(tmp_path), arguments=dict(num_train_epochs=epochs))
+        ended = world(1, _train, dict(config, checkpoint=f"{tmp_path}/own"), modules=["torch"])
+        assert ended[0][2]["step"] == known
+        steps = common.read_ledger(tmp_path)
+        assert [line["step"] for line in steps] == list(range(1, known + 1))
+    taken = [line["taken"] for line in steps]
+    assert collections.Counter(sum(taken[12:], [])) == collections.Counter(range(96))
+
+
 def _ask_on_one_worker(out):
     """Train with a callback that asks on single workers for what all do; return how many steps were
     made, and after which ones this worker evaluated, saved and logged. Given to `world`.
