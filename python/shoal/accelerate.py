@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import re
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 import accelerate
@@ -33,7 +32,7 @@ from shoal._trainers.batches import (
     samples_to_train,
     worker_options,
 )
-from shoal._trainers.checkpoints import read_place, write_once, write_place
+from shoal._trainers.checkpoints import numbered_folders, read_place, write_once, write_place
 from shoal._trainers.gathered import concatenate, in_types_of, pad_along, size_along, sum_scaled
 from shoal._live.object_collectives import allgather_objects
 from shoal._trainers.update import Update
@@ -66,6 +65,7 @@ class Accelerator(accelerate.Accelerator):
             self._job = shoal.join()
         self._train: Optional[_TrainLoader] = None  # None = no loader was prepared yet
         self._writing = False  # this worker writes a checkpoint, for all
+        self._late = self._job is not None and self._job.outside  # it joins a job that trains
         super().__init__(*arguments, **options)
         if self._job is not None:
             self._job.register(
@@ -81,8 +81,16 @@ class Accelerator(accelerate.Accelerator):
         return self.project_configuration.iteration
 
     def _set_checkpoint_count(self, value: int) -> None:
-        """Take over the number of checkpoints from the others."""
-        self.project_configuration.iteration = value
+        """Take over the number of checkpoints from the others, or from the job's own checkpoint:
+        behind that the job may have written more, which it leaves as they are.
+        """
+        there = [] if self._late else numbered_folders(self._named_folder())
+        self.project_configuration.iteration = max([value, *(number + 1 for number, _ in there)])
+
+    def _named_folder(self) -> Optional[str]:
+        """The folder of the checkpoints that Accelerate names itself; None where it names none."""
+        named = self.project_configuration.automatic_checkpoint_naming
+        return os.path.join(self.project_dir, "checkpoints") if named else None
 
     def prepare(self, *objects: Any, **options: Any) -> Any:
         """As Accelerate's own. The first DataLoader that is shuffled (of none, the first) trains;
@@ -246,10 +254,11 @@ class Accelerator(accelerate.Accelerator):
             # Its program goes through an epoch that the job has done: the others have written this
             # checkpoint, which its own state, not that of the job, would replace.
             return None
-        config, save, named = self.project_configuration, super().save_state, None
-        number = config.iteration
-        if config.automatic_checkpoint_naming:
-            named = os.path.join(self.project_dir, "checkpoints", f"checkpoint_{number}")
+        config, save, named = self.project_configuration, super().save_state, self._named_folder()
+        # Hosts may see different folders.
+        number = max(allgather_objects(self._job, config.iteration).values())
+        if named is not None:
+            named = os.path.join(named, f"checkpoint_{number}")
 
         def write() -> str:
             """Write the checkpoint as rank 0 does, and return its folder."""
@@ -274,22 +283,15 @@ class Accelerator(accelerate.Accelerator):
         """
         if self._job is None:
             return super().load_state(input_dir, *others, **options)
-        if input_dir is None and self.project_configuration.automatic_checkpoint_naming:
-            input_dir = self._newest_checkpoint()
+        there = numbered_folders(self._named_folder()) if input_dir is None else []
+        if there:
+            input_dir = there[-1][1]
         if not self._job.outside:
             with process.as_rank_zero():
                 super().load_state(input_dir, *others, **options)
         place = None if input_dir is None else read_place(os.path.expanduser(input_dir))
         if self._train is not None and place is not None:
             self._train.begin_at(place)
-
-    def _newest_checkpoint(self) -> str:
-        """The folder of the checkpoint that save_state has written last, of those that it has named
-        itself. Reads the project's folder.
-        """
-        folder = os.path.join(self.project_dir, "checkpoints")
-        name = max(os.listdir(folder), key=lambda name: int(re.findall(r"[0-9]+", name)[-1]))
-        return os.path.join(folder, name)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """As Accelerate's own. For the loader that trains it does nothing behind a load_state that

@@ -3,6 +3,7 @@ parameters of one worker that trains on the same batches.
 """
 
 import collections
+import contextlib
 import json
 import pathlib
 import shutil
@@ -140,14 +141,34 @@ def test_the_writer_of_a_checkpoint_is_lost(tmp_path):
             part.touch()
         return {1: value}
 
-    with mock.patch("shoal._trainers.checkpoints.allgather_objects", gather):
-        with mock.patch("shoal._trainers.process.set_accelerate_rank"):
-            folder = accelerator.save_state()
-            assert folder == part.parent and folder.is_dir() and not part.exists()
-            named.iteration, accelerator._job.rank = 0, 0
-            with pytest.raises(ValueError, match="already exists"):
-                accelerator.save_state()
+    with contextlib.ExitStack() as patched:
+        for module in ("shoal._trainers.checkpoints", "shoal.accelerate"):
+            patched.enter_context(mock.patch(f"{module}.allgather_objects", gather))
+        patched.enter_context(mock.patch("shoal._trainers.process.set_accelerate_rank"))
+        folder = accelerator.save_state()
+        assert folder == part.parent and folder.is_dir() and not part.exists()
+        named.iteration, accelerator._job.rank = 0, 0
+        with pytest.raises(ValueError, match="already exists"):
+            accelerator.save_state()
     assert folder.is_dir()
+
+
+def test_checkpoints_behind_that_of_the_job(tmp_path):
+    """A job that goes on from its own checkpoint leaves those that save_state has written behind
+    it; a worker that joins counts as the others do.
+    """
+    from accelerate.utils import ProjectConfiguration
+    from shoal.accelerate import Accelerator
+
+    named = ProjectConfiguration(str(tmp_path), automatic_checkpoint_naming=True)
+    accelerator = Accelerator(cpu=True, project_config=named)
+    for folder in ("checkpoint_9", "checkpoint_10", "other"):
+        (tmp_path / "checkpoints" / folder).mkdir(parents=True)
+    accelerator._set_checkpoint_count(4)
+    assert named.iteration == 11
+    accelerator._late = True
+    accelerator._set_checkpoint_count(4)
+    assert named.iteration == 4
 
 
 def test_an_evaluation_of_a_worker_that_waits():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, List, Optional, Tuple, TypeVar
 
 import shoal
 from shoal._live.object_collectives import allgather_objects
@@ -50,6 +51,15 @@ def share_loaded(job: "shoal.Job", model: Any, there: bool, load: Callable[[], N
         return
     giver = next(rank for rank, has in seen.items() if has)
     copy_from_rank(job, (*model.parameters(), *model.buffers()), giver)
+
+
+def numbered_folders(folder: Optional[str]) -> List[Tuple[int, str]]:
+    """The checkpoints in a folder, with the number at the end of the name of each, in the order of
+    these. None where the folder is not there, or None.
+    """
+    names = os.listdir(folder) if folder is not None and os.path.isdir(folder) else []
+    found = [(re.search(r"[0-9]+$", name), os.path.join(folder or "", name)) for name in names]
+    return sorted((int(number.group()), path) for number, path in found if number)
 
 
 def write_place(folder: "str | os.PathLike[str]", place: Cursor) -> None:
