@@ -82,6 +82,7 @@ class OnlyDlpack:
         return self.x.__dlpack_device__()
 
 
+@pytest.mark.skipif(not hasattr(numpy.ndarray, "__dlpack__"), reason="needs NumPy 1.22")
 def test_dlpack():
     """An array of another library is found through DLPack."""
     x = numpy.arange(5.0)
