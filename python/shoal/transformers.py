@@ -304,6 +304,8 @@ class Elastic:
         super().create_accelerator_and_postprocess()  # type: ignore[misc]
         if self._job is None:
             return
+        # Else the workers would wait for rank 0 to read what is iterable, for an evaluation.
+        self.accelerator.dataloader_config.dispatch_batches = False
         backward = self.accelerator.backward
 
         def share(loss: Any, **options: Any) -> None:
