@@ -2,6 +2,9 @@
 never the end of the process. `_train` runs on each rank of a job, in its own process.
 """
 
+import sys
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -29,6 +32,19 @@ def test_a_torch_of_whose_backends_python_can_make_none(monkeypatch):
 
     monkeypatch.setattr(c10d.c10d, "Backend", _Unmade, raising=False)
     assert c10d.attach_backend(_Group()) is None
+
+
+def test_a_torch_that_skips_code_alone(monkeypatch):
+    """torch.compile leaves shoal's own functions as they are also with an older torch (2.1)."""
+    from shoal.torch import ddp, untraced
+
+    skipped = set()
+    older = types.SimpleNamespace(skip_code=skipped.add)
+    monkeypatch.setattr(untraced, "eval_frame", older)
+    untraced.skip_package("shoal.torch")
+    assert ddp.__code__ in skipped
+    hook = sys.modules["shoal.torch.ddp"]._UnaveragedParameters.__call__
+    assert hook.__code__ in skipped
 
 
 def _train(ending, wrap):

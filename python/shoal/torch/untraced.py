@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import types
-from typing import Any, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator, Optional
 
 try:
     from torch._C._dynamo import eval_frame
@@ -23,9 +23,9 @@ def skip_package(name: str) -> None:
     compiled itself stays so where they call it. Only modules that are imported already: called at
     the end of the import of the package.
     """
-    if not hasattr(eval_frame, "set_code_exec_strategy"):
+    skip_code = _code_skipper()
+    if skip_code is None:
         return
-    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
     for module in [m for n, m in sys.modules.items() if f"{n}.".startswith(f"{name}.")]:
         for function in _functions(module, vars(module)):
             # What torch.compiler.disable sets, for calls in a function that is traced; but that
@@ -33,7 +33,16 @@ def skip_package(name: str) -> None:
             function._torchdynamo_disable = True  # type: ignore[attr-defined]
             function._torchdynamo_disable_msg = "it talks to shoal's agent"  # type: ignore
             for code in _codes(function.__code__):
-                eval_frame.set_code_exec_strategy(code, skip)
+                skip_code(code)
+
+
+def _code_skipper() -> Optional[Callable[[types.CodeType], None]]:
+    """What has torch.compile leave a code object as it is, and what that calls; None = nothing."""
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        skip = eval_frame._FrameAction.SKIP
+        whole = eval_frame._FrameExecStrategy(skip, skip)
+        return lambda code: eval_frame.set_code_exec_strategy(code, whole)
+    return getattr(eval_frame, "skip_code", None)  # an older torch skips the code alone
 
 
 def _functions(owner: Any, module_globals: Dict[str, Any]) -> Iterator[types.FunctionType]:
