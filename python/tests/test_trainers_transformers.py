@@ -142,7 +142,8 @@ def test_a_worker_that_joins_does_not_see_the_best_model(tmp_path):
     def _prepare_for_training(self, *_):
         """Nothing to prepare."""
 
-    received = {"state": json.dumps({"best_model_checkpoint": "/elsewhere", "global_step": 7})}
+    state = {"best_model_checkpoint": "/elsewhere", "global_step": 7, "max_steps": 9}
+    received = {"state": json.dumps(state)}
     trainer = elastic(
         _init_training_state,
         _prepare_for_training,
@@ -156,7 +157,7 @@ def test_a_worker_that_joins_does_not_see_the_best_model(tmp_path):
     )
     with mock.patch("shoal.goal"):
         assert trainer._init_training_state(9, 3) == (3, 4)
-    assert vars(trainer.state) == {"best_model_checkpoint": "/elsewhere", "global_step": 7}
+    assert vars(trainer.state) == state
     assert not trainer._evaluate()  # eval_on_start was before
 
 
