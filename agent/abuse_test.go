@@ -379,7 +379,7 @@ func TestBadMessages(t *testing.T) {
 	refused(&api.SegmentRequest{Bytes: 1 << 45}, "does not fit")
 	refused(&api.SegmentRequest{Bytes: 1 << 62}, "out of range")
 	refused(&api.FreeRequest{ID: 4}, "no segment of rank 1")
-	refused(&api.GroupRequest{Ranks: []int{0}}, "in which it is not")
+	refused(&api.GroupRequest{Ranks: []int{0}}, "is not in it")
 	refused(&api.GroupRequest{Ranks: []int{1, 7}}, "7 is no rank of the job")
 	refused(&api.BucketRequest{Now: 1}, "from 1 to 2⁵³ bytes of gradients")
 	refused(&api.BucketRequest{Bytes: 1 << 60, Now: 1},
