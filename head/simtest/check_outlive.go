@@ -14,7 +14,8 @@ func (c *Cluster) checkOutlive() {
 	if c.invariants.broken != nil || !c.mustGoOn(c.newestRecord().Min) {
 		return
 	}
-	for range settling {
+	// Who led may just have been separated; a host that it could not reach comes only behind that.
+	for range 2 * settling {
 		c.closeLostLinks()
 		c.runRound()
 	}
