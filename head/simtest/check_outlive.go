@@ -14,10 +14,14 @@ func (c *Cluster) checkOutlive() {
 	if c.invariants.broken != nil || !c.mustGoOn(c.newestRecord().Min) {
 		return
 	}
-	// Who led may just have been separated; a host that it could not reach comes only behind that.
-	for range 2 * settling {
+	// A host that the head cannot reach comes when another one leads: the wait begins anew then.
+	head := c.newestRecord().Head
+	for n := 0; n < settling; n++ {
 		c.closeLostLinks()
 		c.runRound()
+		if now := c.newestRecord().Head; now != head {
+			head, n = now, -1
+		}
 	}
 	r, hosts := c.newestRecord(), c.livingHosts()
 	if c.invariants.broken != nil || !c.mustGoOn(r.Min) || !c.allLinked() ||
