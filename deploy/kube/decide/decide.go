@@ -462,6 +462,7 @@ func (d *Decision) beginAgain(v View) {
 		return
 	}
 	d.State.Phase, d.State.Members, d.State.Run = Failed, nil, v.State.Run
+	d.deleteAll(v.Pods, false)
 	why := "its pods were deleted"
 	for _, p := range v.Pods {
 		if p.Run == v.State.Run && p.Why != "" {
