@@ -288,27 +288,6 @@ func (d *Decision) newRun() {
 		LastCrash: d.State.LastCrash}
 }
 
-// park has the job parked. Pods of a job that has not begun have nothing to save.
-func (d *Decision) park(v View) {
-	d.State.Phase = Parking
-	if v.State.Phase != Parking {
-		d.say("Parking", "%s: the job makes a checkpoint at the end of its step", v.why())
-	}
-	running := slices.ContainsFunc(v.Pods, func(p Pod) bool {
-		return p.Run == v.State.Run && p.Running && !p.Ended
-	})
-	switch {
-	case countLive(v.Pods) == 0:
-		d.State.Phase, d.State.Members = Parked, nil
-		d.say("Parked", "the job has no pods any more; it goes on from its newest checkpoint when "+
-			"%s", v.until())
-	case !running:
-		d.deleteAll(v.Pods, false)
-	case v.Live.Answers && v.Live.ParkedBy == "" && !v.Live.Parked:
-		d.Park = true
-	}
-}
-
 // keepSize sees to it that the job has as many pods as it should, those that are being deleted
 // among them: what a pod has is free only when the pod is gone.
 func (d *Decision) keepSize(v View) {
@@ -329,8 +308,7 @@ func (d *Decision) keepSize(v View) {
 	}
 	s.Phase = Running
 	over := d.dropGone(v)
-	lost := v.Live.Waiting && (first == nil || first.Ended)
-	if lost || len(s.Members) == 0 && live == 0 {
+	if v.lost() || len(s.Members) == 0 && live == 0 {
 		d.beginAgain(v)
 		return
 	}
