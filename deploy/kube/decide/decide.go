@@ -129,7 +129,8 @@ type Decision struct {
 func (d Decision) Acts(before State) bool {
 	return len(d.Create) > 0 || len(d.Delete) > 0 || d.Release ||
 		d.State.Run != before.Run || d.State.Phase != before.Phase ||
-		len(d.State.Members) != len(before.Members)
+		!slices.EqualFunc(d.State.Members, before.Members,
+			func(a, b Member) bool { return a.Number == b.Number })
 }
 
 // say adds an event.
