@@ -86,6 +86,34 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// What is told of a step behind it is in its row, also where each step takes longer than a row.
+func TestRowsOfSlowSteps(t *testing.T) {
+	var r history.Recorder
+	loss := 2.0
+	for i := range uint64(4) {
+		over, began := r.Add(sample(i+1, 20, 8), 0)
+		if began {
+			r.Describe(nil, &history.Data{Samples: 80, First: 8})
+		}
+		r.SetGradientBytes(64)
+		r.AddSplit(sense.Split{Compute: 15, Exposed: 1, Slack: []float64{0, 2}}, loss, true)
+		if i == 0 {
+			continue
+		}
+		want := &history.Row{Step: i, Steps: 1, Span: 20, Generation: 1, Size: 2, Batch: 8,
+			Samples: 8, Split: &history.Split{Compute: 15, Exposed: 1}, Slack: []float64{0, 2},
+			Loss: &loss, Gradients: 64}
+		if i == 1 {
+			want.Data = &history.Data{Samples: 80, First: 8}
+		} else {
+			want.Seconds = &history.Quantiles{P10: 20, Median: 20, P90: 20}
+		}
+		if diff := cmp.Diff(want, over); diff != "" {
+			t.Errorf("row %d is another (-want +got): %s", i, diff)
+		}
+	}
+}
+
 // However many steps a row has, its quantiles are near those of all, and a step allocates nothing.
 func TestManySteps(t *testing.T) {
 	var r history.Recorder

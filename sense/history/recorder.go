@@ -34,18 +34,17 @@ type Recorder struct {
 }
 
 // Add adds the step that has committed last. It returns the row that is over by that, or nil: the
-// one before, where members or setting are others since, or the one with this step, after ten
-// seconds. began is whether the step is the first of a row of other members or setting, which
-// Describe is to describe. A step without members is left out. optimizerSteps is as
-// Row.OptimizerSteps, after the step.
+// one before, where it has ten seconds, or members or setting are others since: until then, what is
+// told of its last step is still to come. began is whether the step is the first of a row of other
+// members or setting, which Describe is to describe. A step without members is left out.
+// optimizerSteps is as Row.OptimizerSteps, after the step.
 func (r *Recorder) Add(x sense.StepSample, optimizerSteps uint64) (over *Row, began bool) {
 	if x.Size < 1 || x.Seconds < 0 || math.IsNaN(x.Seconds) || math.IsInf(x.Seconds, 0) {
 		return nil, false
 	}
 	moved := !r.isAlike(x)
-	if moved {
+	if moved || r.row.Span >= rowSeconds {
 		over = r.EndRow()
-		began = true
 	}
 	if r.row.Steps == 0 {
 		r.row = Row{Generation: x.Generation, Size: x.Size, Batch: x.Batch, Change: x.Change}
@@ -61,10 +60,7 @@ func (r *Recorder) Add(x sense.StepSample, optimizerSteps uint64) (over *Row, be
 		r.sampleSeconds(x.Seconds)
 	}
 	r.last = x
-	if over == nil && r.row.Span >= rowSeconds {
-		over = r.EndRow()
-	}
-	return over, began
+	return over, moved
 }
 
 // AddPause adds seconds that have held up the steps of the row, and are of none of them.
