@@ -114,6 +114,23 @@ func TestRowsOfSlowSteps(t *testing.T) {
 	}
 }
 
+// Steps of which nobody knows where their time goes do not make the times of the others shorter.
+func TestRowOfAPartThatIsKnown(t *testing.T) {
+	var r history.Recorder
+	for i := range uint64(8) {
+		r.Add(sample(i+1, 1, 8), 0)
+		if i < 4 {
+			r.AddSplit(sense.Split{}, 0, false)
+		} else {
+			r.AddSplit(sense.Split{Compute: 0.8, Exposed: 0.1}, 0, false)
+		}
+	}
+	want := history.Split{Compute: 0.8, Exposed: 0.1}
+	if got := r.EndRow().Split; got == nil || *got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 // However many steps a row has, its quantiles are near those of all, and a step allocates nothing.
 func TestManySteps(t *testing.T) {
 	var r history.Recorder

@@ -105,15 +105,17 @@ func (r *Recorder) SetGradientBytes(n uint64) { r.row.Gradients = max(r.row.Grad
 func (r *Recorder) HasSteps() bool { return r.row.Steps > 0 }
 
 // AddSplit adds what is known of the steps since the last AddSplit, about once a second: where
-// their time goes, and their loss; told is whether workers tell one. A row has the means over its
-// steps.
+// their time goes, zero where that is not known, and their loss; told is whether workers tell one.
+// A row has the means over the steps of which it is known.
 func (r *Recorder) AddSplit(s sense.Split, loss float64, told bool) {
 	n := float64(r.row.Steps - r.looked)
 	r.looked = r.row.Steps
 	if n == 0 {
 		return
 	}
-	r.told += n
+	if s.Data+s.Compute+s.Exposed+s.Optimizer > 0 {
+		r.told += n
+	}
 	r.split.Data += float64(n * s.Data)
 	r.split.Compute += float64(n * s.Compute)
 	r.split.Exposed += float64(n * s.Exposed)
