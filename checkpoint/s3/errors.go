@@ -104,6 +104,8 @@ func isTransient(err error) bool {
 	switch said.Code {
 	case "SlowDown", "SlowDownRead", "SlowDownWrite", "RequestTimeout", "OperationAborted",
 		"ConditionalRequestConflict",
+		// A store that has begun to answer has said status 200.
+		"InternalError", "ServiceUnavailable",
 		"BadDigest", "XAmzContentSHA256Mismatch": // corrupted in transit
 		return true
 	}

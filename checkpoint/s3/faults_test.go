@@ -96,6 +96,33 @@ func TestFaultsThatPass(t *testing.T) {
 	}
 }
 
+// TestCompletionFailsLate has the store say that it has failed to complete an upload when it has
+// sent status 200 already, as S3 does: that passes, as any error inside a store.
+func TestCompletionFailsLate(t *testing.T) {
+	var n atomic.Int64
+	f, store := openBucket(t, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost && r.URL.Query().Has("uploadId") && n.Add(1) <= 3 {
+				s3test.Refuse(w, http.StatusOK, "InternalError")
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	l := &snapshottest.Lines{}
+	f.Log = l.Say
+	s, memory := snapshottest.State(5, 2)
+	snapshottest.Write(t, f, s, memory, 55, 0, 1)
+	sealed, err := f.Sealed()
+	if err != nil || len(sealed) != 1 || n.Load() < 4 {
+		t.Fatalf("sealed are %v, %v, after %d tries: %s", sealed, err, n.Load(), l)
+	}
+	checkFetched(t, f, sealed[0], memory)
+	if uploads := store.Uploads(); len(uploads) > 0 {
+		t.Errorf("left are %q", uploads)
+	}
+}
+
 // TestKilled kills the writers after each number of requests: the last sealed checkpoint can be
 // read, and the next to come cleans up.
 func TestKilled(t *testing.T) {
