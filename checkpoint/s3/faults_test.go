@@ -319,7 +319,8 @@ func TestURLs(t *testing.T) {
 	for url, ok := range map[string]bool{
 		"s3://b": true, "s3://b/": true, "s3://b/p/q": true, "s3://b/p/q/": true,
 		"s3://": false, "s3:///p": false, "s3://b//p": false, "s3://b/../p": false,
-		"s3://b/p/..": false, "s3://b/./p": false, "s3:b": false, "s3://b/p?x": false,
+		"s3://b/p/..": false, "s3://b/./p": false, "s3://b/.": false, "s3:b": false,
+		"s3://b/p?x": false,
 	} {
 		b, err := s3.Open(url)
 		if (err == nil) != ok {

@@ -46,7 +46,7 @@ func Open(address string) (*Bucket, error) {
 	bucket, prefix, _ := strings.Cut(rest, "/")
 	if prefix != "" {
 		prefix = strings.TrimSuffix(prefix, "/")
-		ok = ok && prefix == path.Clean(prefix) && prefix[0] != '/' &&
+		ok = ok && prefix == path.Clean(prefix) && prefix[0] != '/' && prefix != "." &&
 			!strings.HasPrefix(prefix, "..")
 	}
 	if !ok || bucket == "" || strings.ContainsAny(address, "\x00?#\\") {
