@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,5 +127,31 @@ func TestAbandonUnknownManifest(t *testing.T) {
 	}
 	if after := store.Keys(); !slices.Equal(before, after) {
 		t.Errorf("%q became %q", before, after)
+	}
+}
+
+// TestDescriptionIsMissing has an attempt with all receipts lose its description: nobody can seal
+// it, and the next to come removes it and does not try for ever.
+func TestDescriptionIsMissing(t *testing.T) {
+	var left atomic.Int64 // requests that are answered
+	f, store := openBucket(t, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if left.Add(-1) < 0 {
+				s3test.Refuse(w, http.StatusForbidden, "AccessDenied")
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	left.Store(1000)
+	s, memory := snapshottest.SmallState(5, 2)
+	snapshottest.Write(t, f, s, memory, 55, 0)
+	store.Set("runs/digits/step-000000000005-0000000000000037/"+snapshot.StateName, nil)
+	snapshottest.Write(t, f, s, memory, 55, 1)
+	if err := f.CleanUp(); err != nil {
+		t.Error(err)
+	}
+	if keys := store.Keys(); len(keys) > 0 {
+		t.Errorf("left are %q", keys)
 	}
 }

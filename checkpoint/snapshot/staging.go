@@ -44,7 +44,8 @@ func receiptsAmong(names []string) (receipts []string, complete bool) {
 type staging struct {
 	Attempt
 	folder Folder
-	// unreadable says that a file of the attempt cannot be parsed, so that it can never be sealed.
+	// unreadable says that a file of the attempt cannot be parsed, or that its description is
+	// missing, so that it can never be sealed.
 	unreadable bool
 }
 
@@ -115,11 +116,12 @@ func (s *staging) publish(ctx context.Context) error {
 }
 
 // buildManifest returns the manifest that the receipts, which it reads, come to. It sets
-// s.unreadable if a file cannot be parsed.
+// s.unreadable if a file cannot be parsed, or the description is missing.
 func (s *staging) buildManifest(ctx context.Context, receipts []string) ([]byte, error) {
 	p := s.folder.StoreOrLocal()
 	text, err := p.Read(ctx, s.Attempt, StateName)
 	if err != nil {
+		s.unreadable = isGone(err)
 		return nil, err
 	}
 	state, err := ParseState(text)
