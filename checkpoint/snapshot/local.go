@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -190,11 +191,12 @@ func (l localStore) remove(dir string) error {
 	return os.RemoveAll(doomed)
 }
 
-// Quarantine implements Store: it renames a damaged sealed attempt, so that it is not listed.
+// Quarantine implements Store: it renames a damaged sealed attempt, so that it is not listed. A
+// step that is made again can be damaged again, so the new name is one that nothing has.
 func (l localStore) Quarantine(_ context.Context, a Attempt) error {
 	dir := l.sealedPath(a.Step)
-	err := os.Rename(dir,
-		filepath.Join(string(l), fmt.Sprintf("damaged-%s-%d", filepath.Base(dir), os.Getpid())))
+	err := os.Rename(dir, filepath.Join(string(l),
+		fmt.Sprintf("damaged-%s-%016x", filepath.Base(dir), rand.Uint64())))
 	l.updateLatest()
 	return err
 }

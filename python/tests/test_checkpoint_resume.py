@@ -127,6 +127,16 @@ def test_a_missing_file_is_damage(tmp_path):
     assert list(tmp_path.glob("damaged-step-000000000002-*"))
 
 
+def test_a_step_that_is_damaged_again(tmp_path):
+    """A checkpoint of a step of which another one was set aside before is set aside too."""
+    for _ in range(2):
+        go_on(tmp_path, 2)
+        (tmp_path / "step-000000000002" / SHARD).unlink()
+    go_on(tmp_path, 2)
+    assert len(list(tmp_path.glob("damaged-step-000000000002-*"))) == 2
+    assert steps(tmp_path) == [2, 1]
+
+
 @pytest.mark.parametrize("refused", [0, 1])
 def test_what_one_worker_cannot_read_ends_the_job(train, tmp_path, refused):  # noqa: F811
     """All workers end when one cannot read the newest checkpoint, and nothing is renamed."""

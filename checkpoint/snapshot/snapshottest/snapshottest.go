@@ -238,7 +238,8 @@ func (k Kind) replaceFile(t *testing.T, f snapshot.Folder, a snapshot.Attempt, n
 	}
 }
 
-// testQuarantine checks that a checkpoint in quarantine is kept and not listed.
+// testQuarantine checks that a checkpoint in quarantine is kept and not listed, and another one of
+// the same step too.
 func (k Kind) testQuarantine(t *testing.T) {
 	f, _ := k.openFolder(t)
 	for step := range uint64(2) {
@@ -253,7 +254,17 @@ func (k Kind) testQuarantine(t *testing.T) {
 	if steps := SealedSteps(t, f); !slices.Equal(steps, []uint64{1}) {
 		t.Errorf("sealed are %v", steps)
 	}
-	if err := f.CleanUp(); err != nil || len(k.Files(t, f)) < 6 {
+	s, memory := SmallState(2, 1)
+	Write(t, f, s, memory, 202, 0)
+	again, err := f.Sealed()
+	if err != nil || len(again) != 2 {
+		t.Fatal(again, err)
+	}
+	f.Quarantine(again[0])
+	if steps := SealedSteps(t, f); !slices.Equal(steps, []uint64{1}) {
+		t.Errorf("with a step that is damaged again, sealed are %v", steps)
+	}
+	if err := f.CleanUp(); err != nil || len(k.Files(t, f)) < 9 {
 		t.Errorf("what was set aside is lost: %v, %q", err, k.Files(t, f))
 	}
 }

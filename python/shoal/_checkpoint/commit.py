@@ -18,6 +18,7 @@ import io
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Sequence
@@ -243,12 +244,12 @@ class Sealed(NamedTuple):
             raise Damaged(str(err)) from None
 
     def quarantine(self) -> None:
-        """Rename a damaged checkpoint, so that it is not chosen again; nothing where that fails."""
+        """Rename a damaged checkpoint, so that it is not chosen again; nothing where that fails. A
+        step that is made again can be damaged again, so the new name is one that nothing has.
+        """
         with contextlib.suppress(OSError):
-            os.rename(
-                self.path,
-                os.path.join(self.root, f"damaged-{os.path.basename(self.path)}-{os.getpid()}"),
-            )
+            name = f"damaged-{os.path.basename(self.path)}-{secrets.token_hex(8)}"
+            os.rename(self.path, os.path.join(self.root, name))
 
 
 def sealed_checkpoints(root: str) -> List[Sealed]:
