@@ -142,3 +142,28 @@ func TestSealOfLink(t *testing.T) {
 		t.Errorf("%v; want %q", err, want)
 	}
 }
+
+// TestOddNamesAreNotSealed has names of files that no manifest can have: of files that are sealed,
+// and of one that is to be written with a manifest.
+func TestOddNamesAreNotSealed(t *testing.T) {
+	const want = "is no name of a file that a seal can list"
+	for _, name := range []string{"10:30.txt", `a\b.txt`, "\xff.txt"} {
+		dir := t.TempDir()
+		model := filepath.Join(dir, "model.safetensors")
+		writeModel(t, model, rand.New(rand.NewPCG(1, 2)), 3, 16)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("notes"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Seal(t.Context(), openCheckpoint(t, dir), 1); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %q", name, err, want)
+		}
+		to := filepath.Join(dir, "to "+name+".safetensors")
+		if err := moveTo(t, model, to, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %q", to, err, want)
+		}
+		if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
+			t.Errorf("%q: left are %v, %v", name, list, err)
+		}
+	}
+}

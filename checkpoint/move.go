@@ -57,6 +57,12 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err := src.checkOverlap(dst); err != nil {
 		return nil, err
 	}
+	sealed := o.Seal || snapshot.IsURL(dst)
+	if sealed {
+		if err := checkSealNames(fileNames(out)...); err != nil {
+			return nil, err
+		}
+	}
 	from, err := newSourceEndpoint(src)
 	if err != nil {
 		return nil, err
@@ -70,7 +76,7 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 		return nil, err
 	}
 	t := transfer{src: src, from: from, to: to, options: o,
-		key: src.digestKey(id, o.Seal || snapshot.IsURL(dst))}
+		key: src.digestKey(id, sealed)}
 	var report *Report
 	// This reads the source, which can take long: a target that cannot be has been refused.
 	if t.unread, err = src.checkContent(ctx, o.Workers); err == nil {

@@ -79,6 +79,10 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 			"%s is there already; shoal state verify compares, and to seal anew remove it",
 			c.manifestPath())
 	}
+	names, err := c.filesToSeal()
+	if err != nil {
+		return nil, err
+	}
 	if faults := c.Faults(); len(faults) > 0 {
 		return nil, fmt.Errorf(
 			"%s: %v; what is not whole is not sealed: shoal state check lists all that is wrong",
@@ -97,10 +101,6 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	rand.Read(seed[:])
 	key := digest.NewKey(binary.LittleEndian.Uint64(seed[:]))
 	tensors, shown, err := computeFingerprints(ctx, c, key, workers)
-	if err != nil {
-		return nil, err
-	}
-	names, err := c.filesToSeal()
 	if err != nil {
 		return nil, err
 	}
@@ -123,25 +123,40 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 }
 
 // filesToSeal returns the names of the files that a manifest lists: all files of the folder but the
-// manifest itself and those that macOS leaves beside others.
+// manifest itself and those that macOS leaves beside others. It fails for a name that no manifest
+// can have.
 func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	if c.file != "" {
-		return []string{c.file}, nil
+		return []string{c.file}, checkSealNames(c.file)
 	}
 	err = fs.WalkDir(c.fsys, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || name == manifest.Name {
+		if err != nil || name == manifest.Name || format.IsAppleDouble(name) {
+			return err
+		}
+		if err := checkSealNames(name); err != nil && !d.IsDir() {
 			return err
 		}
 		if info, err := fs.Stat(c.fsys, name); err != nil { // a link is what it leads to
 			return fmt.Errorf("%s: %w; a link that leads nowhere is not sealed: remove it, or "+
 				"bring back what it led to", filepath.Join(c.dir, name), err)
-		} else if info.Mode().IsRegular() && !format.IsAppleDouble(name) {
+		} else if info.Mode().IsRegular() {
 			names = append(names, name)
 		}
 		return nil
 	})
 	slices.Sort(names)
 	return names, err
+}
+
+// checkSealNames fails for names of files that no manifest can have.
+func checkSealNames(names ...string) error {
+	for _, name := range names {
+		if manifest.CheckName(name) != nil {
+			return fmt.Errorf("%q is no name of a file that a seal can list: it has a backslash "+
+				"or a colon in it, or is not UTF-8; give it another one", name)
+		}
+	}
+	return nil
 }
 
 // hashFiles reads files and returns their sizes and the hashes of their blocks, in the order of

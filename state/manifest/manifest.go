@@ -111,7 +111,8 @@ func (m *Manifest) StateSum(key *digest.Key) (sum digest.Sum) {
 	return sum
 }
 
-// Append appends the manifest as JSON to b. The same manifest always gives the same bytes.
+// Append appends the manifest as JSON to b. The same manifest always gives the same bytes. It fails
+// for a file that Parse would refuse.
 func (m *Manifest) Append(b []byte) ([]byte, error) {
 	j := manifestJSON{Shoal: Version, Seed: fmt.Sprintf("%016x", m.Seed),
 		State: m.StateSum(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []File{}}
@@ -121,6 +122,9 @@ func (m *Manifest) Append(b []byte) ([]byte, error) {
 				t.Sum.String()})
 	}
 	for _, f := range m.Files {
+		if err := f.Check(); err != nil {
+			return b, err
+		}
 		f.Blocks = append([]Hash{}, f.Blocks...) // an empty list, not null
 		j.Files = append(j.Files, f)
 	}
@@ -223,11 +227,20 @@ func (t *tensorJSON) parseTensor() (x Tensor, err error) {
 	return x, err
 }
 
-// Check fails when a file's name leads out of the folder, or its number of blocks does not match
-// its size.
+// CheckName fails for what no manifest has as the name of a file: what leads out of the folder on
+// any system, so that backslashes and colons are refused, and what is not UTF-8.
+func CheckName(name string) error {
+	if !fs.ValidPath(name) || strings.ContainsAny(name, `\:`) {
+		return fmt.Errorf("file %q: its name leads out of the folder, or is none", name)
+	}
+	return nil
+}
+
+// Check fails for a name that CheckName refuses, and when the number of blocks does not match the
+// size of the file.
 func (f *File) Check() error {
-	if !fs.ValidPath(f.Name) || strings.ContainsAny(f.Name, `\:`) {
-		return fmt.Errorf("file %q: its name leads out of the folder, or is none", f.Name)
+	if err := CheckName(f.Name); err != nil {
+		return err
 	}
 	if want := (f.Size + BlockBytes - 1) / BlockBytes; f.Size < 0 || int64(len(f.Blocks)) != want {
 		return fmt.Errorf("file %q: %d hashes for %d bytes", f.Name, len(f.Blocks), f.Size)
