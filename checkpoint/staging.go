@@ -336,6 +336,9 @@ func (s *staging) publish(ctx context.Context, m *manifest.Manifest, o Options) 
 		from = s.stagedPath(s.output.Files[0].Name)
 	}
 	if err := s.rename(from); err != nil {
+		if s.single && o.Seal { // it would be taken for the seal of what stands at dst
+			err = errors.Join(err, os.Remove(s.sealPath()))
+		}
 		return err
 	}
 	return errors.Join(durable.Sync(filepath.Dir(s.dst)), s.journal.Close(),

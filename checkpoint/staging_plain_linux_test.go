@@ -1,12 +1,16 @@
 package checkpoint
 
 import (
+	"errors"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shoal-ml/shoal/state/manifest"
 )
 
 // TestStrangersInPartial has things in DST.partial that no earlier run has made: nothing is written
@@ -132,6 +136,9 @@ func TestPublishedMeanwhile(t *testing.T) {
 	}
 	if text, _ := os.ReadFile(to); string(text) != "precious" {
 		t.Fatal("it was overwritten")
+	}
+	if _, err := os.Lstat(to + "." + manifest.Name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it has the seal of another file: %v", err)
 	}
 	if err := os.Remove(to); err != nil {
 		t.Fatal(err)
