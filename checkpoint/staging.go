@@ -86,7 +86,7 @@ func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*s
 		s.to, err = newEndpoint(&o.Checkpoint, fileNames(o))
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.journal.Close())
+		return nil, errors.Join(err, s.cleanUpFailed(context.Background(), false))
 	}
 	s.to.files.open = func(name string) (handle, error) {
 		return os.OpenFile(s.stagedPath(name), os.O_RDWR, 0)

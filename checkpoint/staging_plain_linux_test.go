@@ -148,6 +148,27 @@ func TestPublishedMeanwhile(t *testing.T) {
 	}
 }
 
+// TestNameThatCannotBe has the name of a file be one that the file system does not take: nothing is
+// left of the move.
+func TestNameThatCannotBe(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
+	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	c := openCheckpoint(t, from)
+	out, _, err := c.Output(
+		TargetFormat{Format: "hf", File: strings.Repeat("x", 300) + ".safetensors"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Move(t.Context(), c, out, to, Options{Workers: 1}); !errors.Is(err,
+		syscall.ENAMETOOLONG) {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(to + "*"); left != nil || err != nil {
+		t.Errorf("left are %q, %v", left, err)
+	}
+}
+
 // TestSwappedForPipe replaces the source by a pipe after its header was read.
 func TestSwappedForPipe(t *testing.T) {
 	dir := t.TempDir()
