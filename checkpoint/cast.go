@@ -118,6 +118,7 @@ func (c *Checkpoint) Cast(rules []Cast) (r CastReport, err error) {
 	}
 	folder.source = c.newReader()
 	files := format.NewFiles(folder)
+	files.Dir = c.Files.Dir
 	for _, a := range c.Files.Archives() {
 		files.AddArchive(a)
 	}

@@ -441,3 +441,33 @@ func TestMegatronUnchained(t *testing.T) {
 		}
 	}
 }
+
+// TestDamageInAnIteration damages a file in the folder of an iteration of Megatron, where the one
+// above is sealed: what is said has the tensor, and the file as it stands in the one above.
+func TestDamageInAnIteration(t *testing.T) {
+	dir, _ := megatronSample(t, "mixed")
+	c := openCheckpoint(t, dir)
+	if _, err := Seal(t.Context(), c, 2); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool {
+		return x.Bytes() > 0 && len(x.Replicas) == 0
+	})
+	if c.Files.Dir == "" || i < 0 {
+		t.Fatalf("%q: no tensor stands once only", c.Files.Dir)
+	}
+	name := c.Files.Dir + "/" + c.Tensors[i].Pieces[0].File
+	changeFile(t, filepath.Join(dir, name), func(b []byte) []byte {
+		b[c.Tensors[i].Pieces[0].Offset] ^= 1
+		return b
+	})
+	damage, _, err := Verify(t.Context(), dir, 2)
+	if err != nil || len(damage) < 2 {
+		t.Fatal(damage, err)
+	}
+	for _, d := range damage {
+		if d.File != name || !slices.Contains(d.Tensors, c.Tensors[i].Name) {
+			t.Errorf("%v; want %s of tensor %s", d, name, c.Tensors[i].Name)
+		}
+	}
+}

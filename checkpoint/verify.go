@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	gopath "path"
 	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/state/digest"
@@ -102,8 +104,22 @@ func (c *Checkpoint) compareFiles(ctx context.Context, m *manifest.Manifest,
 func (c *Checkpoint) locateDamage(damage []Damage) {
 	for i := range damage {
 		d := &damage[i]
-		d.Tensors = append(d.Tensors, c.tensorsIn(d.File, d.From, d.To)...)
+		file, here := d.File, true
+		if c.Files.Dir != "" {
+			file, here = strings.CutPrefix(d.File, c.Files.Dir+"/")
+		}
+		if here {
+			d.Tensors = append(d.Tensors, c.tensorsIn(file, d.From, d.To)...)
+		}
 	}
+}
+
+// pathInDir returns the name that the manifest has for a file with tensors; "" for "".
+func (c *Checkpoint) pathInDir(file string) string {
+	if file == "" {
+		return ""
+	}
+	return gopath.Join(c.Files.Dir, file)
 }
 
 // compareTensors reads all tensors, compares their fingerprints with those in m, and sets m.Shown.
@@ -113,8 +129,8 @@ func (c *Checkpoint) compareTensors(ctx context.Context, m *manifest.Manifest, f
 	structure := format.Checkpoint{Tensors: c.Tensors}
 	if faults := structure.Check(c.Files); len(faults) > 0 {
 		f := faults[0]
-		return []Damage{{File: f.File, From: f.Offset, To: f.Offset, Tensors: []string{f.Name},
-			What: f.What}}, nil
+		return []Damage{{File: c.pathInDir(f.File), From: f.Offset, To: f.Offset,
+			Tensors: []string{f.Name}, What: f.What}}, nil
 	}
 	found, shown, err := computeFingerprints(ctx, c, digest.NewKey(m.Seed), workers)
 	if err != nil {
@@ -162,12 +178,12 @@ func (c *Checkpoint) tensorDamage(tensor int, files []Damage, what string, args 
 	d := Damage{Tensors: []string{t.Name}, What: fmt.Sprintf(what, args...)}
 	for i := range t.Pieces {
 		p := &t.Pieces[i]
-		from, to := p.Offset, p.Offset+p.SpanBytes(t.DType)
+		file, from, to := c.pathInDir(p.File), p.Offset, p.Offset+p.SpanBytes(t.DType)
 		hit := slices.ContainsFunc(files, func(f Damage) bool {
-			return f.File == p.File && f.From < to && from < f.To
+			return f.File == file && f.From < to && from < f.To
 		})
 		if i == 0 || hit {
-			d.File, d.From, d.To = p.File, from, to
+			d.File, d.From, d.To = file, from, to
 		}
 		if hit {
 			break

@@ -19,6 +19,9 @@ type Files struct {
 	fsys fs.FS
 	open map[string]*File // open files, by name
 	last string           // name of the last call of Open
+	// Dir is the folder of these files in that of the checkpoint, as fs.FS names it; "" = they
+	// are in that itself. Whoever makes the Files sets it, before others use them.
+	Dir string
 
 	archives map[archiveID]Archive // archives that readers have found, by their beginning
 }

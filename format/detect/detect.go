@@ -33,6 +33,7 @@ func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 	if err == nil && dir != "." {
 		if fsys, err = fs.Sub(fsys, dir); err == nil {
 			files = format.NewFiles(format.WithoutAppleDouble(fsys))
+			files.Dir = dir
 		}
 	}
 	if err == nil {
