@@ -363,3 +363,22 @@ func TestSearchEndsWithWhoIsTakenBack(t *testing.T) {
 		t.Errorf("%d members, %v; %+v", j.size, j.phases(), list)
 	}
 }
+
+// A change of the size while no host has room for all members is compared with those that are
+// there, by which it was decided, and not with the steps of all of them.
+func TestSizeIsMeasuredAfterALoss(t *testing.T) {
+	p := &wanting{4}
+	j := newSizedJob(t, act.Auto, p)
+	j.train(t, 100)
+	j.size, j.members, j.joins, j.state.Levers.Size.To = 3, j.members+1, 1<<30, 3
+	j.train(t, 40)
+	p.size = 2
+	for len(j.log) < 2 && j.state.Step < 1000 {
+		j.step(t)
+	}
+	before, _ := j.sized(3, math.Ceil(64./3))
+	after, _ := j.sized(2, 32)
+	if end := j.log[len(j.log)-1].Change; math.Abs(math.Log(end.Measured*after/before)) > 0.03 {
+		t.Errorf("2 of 3 members bring %.3g: %+v", before/after, end)
+	}
+}

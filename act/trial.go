@@ -204,6 +204,9 @@ func (t *trial) begin(o sense.Observation, generation, since uint64) {
 	t.size, t.need, t.settled = cmp.Or(wanted, o.Size), minMeasure, wanted == 0
 	before := o.Steps.Between(min(since, t.change.Step), t.change.Step)
 	if from := sizesOfChange(t.change)[0]; from > 0 { // the newest may be of a size that was tried
+		if most := o.Levers.Size.To; t.change.Policy != "" && most > 0 { // of those that were there
+			from = min(from, int(most))
+		}
 		before = slices.DeleteFunc(before, func(x sense.StepSample) bool { return x.Size != from })
 	}
 	for i := len(before) - 1; i >= 0; i-- {
