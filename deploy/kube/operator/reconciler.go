@@ -204,7 +204,7 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 	d.Events = append(d.Events, setFaults(next, w)...)
 	setAdmitted(next, w, r.Now())
 	// without a change this still fails if somebody else has written the job since it was read
-	if len(d.Create) > 0 || !reflect.DeepEqual(next.Status, j.Status) {
+	if len(d.Create)+len(d.Delete) > 0 || !reflect.DeepEqual(next.Status, j.Status) {
 		if err := r.Client.Status().Update(ctx, next); err != nil {
 			return ctrl.Result{}, client.IgnoreNotFound(err)
 		}

@@ -1,0 +1,54 @@
+package operator
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+)
+
+// reading returns the API server as an operator sees it that reads an object in another way.
+func (c *testCluster) reading(get func(api client.Client, key client.ObjectKey,
+	o client.Object) (error, bool)) client.Client {
+	return interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey,
+			o client.Object, opts ...client.GetOption) error {
+			if err, is := get(api, key, o); is {
+				return err
+			}
+			return api.Get(ctx, key, o, opts...)
+		}})
+}
+
+// TestJobSeenLate has the operator see the pods of a job as they are, and the job as it was before
+// the newest of them was meant to be: that one stays.
+func TestJobSeenLate(t *testing.T) {
+	c := newCluster(t, newJob(example))
+	c.reconcile(6)
+	ends := new(corev1.Pod)
+	c.must(c.api.Get(t.Context(), client.ObjectKey{Namespace: "lab", Name: "big-1-1"}, ends))
+	controllerutil.AddFinalizer(ends, "test/held")
+	c.must(c.api.Update(t.Context(), ends))
+	c.remove("big-1-1") // it ends, and is there still
+	c.reconcile(2)
+	before := c.job()
+	c.must(c.api.Get(t.Context(), client.ObjectKeyFromObject(ends), ends))
+	ends.Finalizers = nil
+	c.must(c.api.Update(t.Context(), ends))
+	c.reconcile(2)
+	c.want(v1alpha1.Running, "big-1-0* big-1-2")
+	late := c.reading(func(_ client.Client, _ client.ObjectKey, o client.Object) (error, bool) {
+		j, is := o.(*v1alpha1.ShoalJob)
+		if is {
+			*j = *before.DeepCopy()
+		}
+		return nil, is
+	})
+	c.reconcileWith(late, c.api)
+	c.want(v1alpha1.Running, "big-1-0* big-1-2")
+}
