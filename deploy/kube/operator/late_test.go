@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -51,4 +53,26 @@ func TestJobSeenLate(t *testing.T) {
 	})
 	c.reconcileWith(late, c.api)
 	c.want(v1alpha1.Running, "big-1-0* big-1-2")
+}
+
+// TestServiceWithoutLabel has somebody take the label from the Service of a job, by which the
+// operator sees it: the job gets pods all the same.
+func TestServiceWithoutLabel(t *testing.T) {
+	c := newCluster(t, newJob(example))
+	c.reconcile(6)
+	s := new(corev1.Service)
+	c.must(c.api.Get(t.Context(), c.key, s))
+	s.Labels = nil
+	c.must(c.api.Update(t.Context(), s))
+	c.change(size(3))
+	byLabel := c.reading(func(_ client.Client, key client.ObjectKey, o client.Object) (error,
+		bool) {
+		_, is := o.(*corev1.Service)
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "services"}, key.Name), is
+	})
+	for range 2 {
+		c.reconcileWith(byLabel, c.api)
+		c.runPods()
+	}
+	c.want(v1alpha1.Running, "big-1-0* big-1-1 big-1-2")
 }

@@ -159,6 +159,9 @@ func (r *Reconciler) prepareService(ctx context.Context, j *v1alpha1.ShoalJob) e
 	if err == nil && !found {
 		err = r.create(ctx, j, newService(j))
 	}
+	if errors.Is(err, errLate) { // it is there, though the cache does not have it, or its label
+		return nil
+	}
 	return err
 }
 
