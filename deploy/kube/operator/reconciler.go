@@ -61,8 +61,9 @@ func (r *Reconciler) reconcile(ctx context.Context, key client.ObjectKey) (ctrl.
 	if err := r.Client.Get(ctx, key, j); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Secrets.forget(key)
+			err = r.releaseKey(ctx, key)
 		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return ctrl.Result{}, err
 	}
 	deleted := j.DeletionTimestamp != nil
 	if deleted && !controllerutil.ContainsFinalizer(j, finalizer) {

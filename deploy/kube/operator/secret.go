@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -238,4 +239,25 @@ func (r *Reconciler) release(ctx context.Context, j *v1alpha1.ShoalJob) error {
 	}
 	controllerutil.RemoveFinalizer(j, finalizer)
 	return client.IgnoreNotFound(r.Client.Update(ctx, j))
+}
+
+// releaseKey lets the Secret with the key of a job go that is there no more, as where somebody has
+// taken the finalizer from the job before release did this.
+func (r *Reconciler) releaseKey(ctx context.Context, job client.ObjectKey) error {
+	j, key := &v1alpha1.ShoalJob{ObjectMeta: metav1.ObjectMeta{Name: job.Name}}, new(corev1.Secret)
+	err := r.Fresh.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: keyName(j)}, key)
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+		return nil
+	case err != nil || key.Labels[LabelJob] != job.Name ||
+		!controllerutil.RemoveFinalizer(key, finalizer):
+		return err
+	}
+	if err := r.Fresh.Get(ctx, job, j); !apierrors.IsNotFound(err) {
+		return err // another job has this name by now
+	}
+	if err = r.Client.Update(ctx, key); apierrors.IsForbidden(err) {
+		return nil // there is nobody whom that could be told
+	}
+	return client.IgnoreNotFound(err)
 }
