@@ -201,8 +201,12 @@ func (r *Reconciler) prepareSecrets(ctx context.Context, j *v1alpha1.ShoalJob, w
 	case !found:
 		err = r.create(ctx, j, s)
 	case changed:
-		if err = r.Client.Update(ctx, s); apierrors.IsForbidden(err) {
+		switch err = r.Client.Update(ctx, s); {
+		case apierrors.IsForbidden(err):
 			err = forbiddenTo("change", s, s.Name, err)
+		case apierrors.IsInvalid(err): // as where somebody has made it immutable
+			err = &refused{fmt.Sprintf("Secret %s cannot be changed: %v; delete it, and another "+
+				"one is made", s.Name, err), true}
 		}
 	}
 	if err == nil {
