@@ -190,7 +190,21 @@ func seen(p *corev1.Pod) (d decide.Pod, ok bool) {
 		}
 	}
 	if d.Why == "" {
-		d.Why = "it was ended by its node: " + p.Status.Reason
+		d.Why = whyEnded(p)
 	}
 	return d, true
+}
+
+// whyEnded says why a pod has ended whose first container says nothing.
+func whyEnded(p *corev1.Pod) string {
+	if p.Status.Reason != "" {
+		return "it was ended by its node: " + p.Status.Reason
+	}
+	for _, c := range p.Status.InitContainerStatuses {
+		if end := c.State.Terminated; end != nil && end.ExitCode != 0 {
+			return fmt.Sprintf("its init container %s ended with code %d (%s)", c.Name,
+				end.ExitCode, end.Reason)
+		}
+	}
+	return "nobody says why"
 }

@@ -57,3 +57,28 @@ func TestSecretsCanBeRead(t *testing.T) {
 		}
 	}
 }
+
+// TestWhyEnded reads why pods have ended that say nothing themselves.
+func TestWhyEnded(t *testing.T) {
+	failed := corev1.ContainerStatus{Name: "fetch", State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: 7, Reason: "Error"}}}
+	for want, s := range map[string]corev1.PodStatus{
+		"its init container fetch ended with code 7 (Error)": {
+			InitContainerStatuses: []corev1.ContainerStatus{{Name: "first"}, failed}},
+		"it was ended by its node: NodeShutdown": {Reason: "NodeShutdown"},
+		"Pod was rejected: no GPU":               {Message: "Pod was rejected: no GPU"},
+		"nobody says why":                        {},
+	} {
+		s.Phase = corev1.PodFailed
+		j := newJob(example)
+		w, err := read(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPod(j, w, 1, 0, true)
+		p.Status = s
+		if got, _ := seen(p); !got.Ended || got.Why != want {
+			t.Errorf("%+v, not %q", got, want)
+		}
+	}
+}
