@@ -29,7 +29,7 @@ quick: ## the tests for while you work: format, build, house rules, Go; docs/tes
 test: ## the tests of what any change can break, with their own set-up; ends with N passed, N failed
 	scripts/test
 
-test-all: ## every test: all frameworks asked again, two PyTorches, all random cases, other systems
+test-all: ## every test: all frameworks asked again, three PyTorches, all random cases, other systems
 	scripts/test --all
 
 accept: ## ask PyTorch, DeepSpeed and Megatron-Core all questions of the tests, and keep their answers
