@@ -35,7 +35,7 @@ from shoal._trainers.batches import (
     samples_to_train,
     worker_options,
 )
-from shoal._trainers.checkpoints import write_once
+from shoal._trainers.checkpoints import tell_that_it_is_over, write_once
 from shoal._trainers.logged import Logged
 from shoal._trainers.refused import check_trainer
 from shoal._trainers.saved import Saved
@@ -190,7 +190,9 @@ class Strategy(SingleDeviceStrategy):
         self._stepped = received["stepped"]
         self._logged.take_epoch_values(received["logged"])
         self._logged.take_update_values(received["found"])
-        trainer.should_stop = trainer.should_stop or received["over"]
+        if received["over"]:
+            trainer.should_stop = True
+            tell_that_it_is_over(job, train.loader.place.step)
 
     def _state_for_joiners(self) -> Dict[str, Any]:
         """What workers that join get of this one, between two steps."""

@@ -301,10 +301,27 @@ def test_more_epochs_after_the_end(tmp_path):
     assert collections.Counter(sum(taken[12:], [])) == collections.Counter(range(96))
 
 
-def _stop_on_one_worker(hook):
-    """Train with a module that sets should_stop on rank 1 alone, in this method, when it is called
-    for the third time or, behind an epoch, for the first; return the number of steps. Given to
-    `world`.
+def test_a_training_that_had_stopped_early(tmp_path):
+    """A training that has stopped early makes no step where it is started again, and says so."""
+    stop = dict(hook="training_step", rank=0, checkpoint=str(tmp_path))
+    first, again = [world(1, _lines_told, stop, modules=TRAINERS.split(",")) for _ in range(2)]
+    assert first == [[2, []]]
+    ((steps, (line,)),) = again
+    assert steps == 2 and "stopped early, after step 2, and makes no more steps" in line
+
+
+def _lines_told(stop):
+    """What _stop_on_one_worker returns, and the lines that the checkpoints of trainers log
+    meanwhile. Given to `world`.
+    """
+    with mock.patch("shoal._trainers.checkpoints.log_line") as told:
+        return _stop_on_one_worker(stop), [call.args[0] for call in told.call_args_list]
+
+
+def _stop_on_one_worker(stop):
+    """Train with a module that sets should_stop on one rank alone, in the method `hook`, when it is
+    called for the third time or, behind an epoch, for the first; return the number of steps.
+    `checkpoint` is a folder for checkpoints of the job; None = none. Given to `world`.
     """
     import lightning
     import shoal.lightning
@@ -312,19 +329,22 @@ def _stop_on_one_worker(hook):
 
     import shoal
 
-    calls, at = [], 1 if hook.endswith("_end") and "batch" not in hook else 3
+    calls, hook = [], stop["hook"]
+    at = 1 if hook.endswith("_end") and "batch" not in hook else 3
 
     class Stopping(trainers_lightning.Module):
         """Sets should_stop in a method."""
 
-    def stop(module, *arguments):
+    def count(module, *arguments):
         """As the method of the module, and ask to stop."""
         calls.append(hook)
-        if len(calls) == at and shoal.join().rank == 1:
+        if len(calls) == at and shoal.join().rank == stop["rank"]:
             module.trainer.should_stop = True
         return getattr(trainers_lightning.Module, hook)(module, *arguments)
 
-    setattr(Stopping, hook, stop)
+    setattr(Stopping, hook, count)
+    if stop["checkpoint"]:
+        shoal.join().checkpoint(stop["checkpoint"], every=9)
     trainer = lightning.Trainer(
         strategy=shoal.lightning.Strategy(),
         accelerator="cpu",
@@ -357,7 +377,8 @@ def test_one_worker_stops_all(hook, steps):
     """Where trainer.should_stop is set on one of two workers, both stop at the end of the same
     step, also where that has another batch.
     """
-    assert world(2, _stop_on_one_worker, hook, modules=TRAINERS.split(",")) == [steps, steps]
+    stop = dict(hook=hook, rank=1, checkpoint=None)
+    assert world(2, _stop_on_one_worker, stop, modules=TRAINERS.split(",")) == [steps, steps]
 
 
 def _validate_by_time():

@@ -97,3 +97,15 @@ def place_after_updates(folder: str, done: int, start: Cursor, updates: int) -> 
         )
         return whole
     return place
+
+
+def tell_that_it_is_over(job: "shoal.Job", done: int) -> None:
+    """Tell the person why a training that stopped early after `done` steps makes none where its
+    script is started again with the checkpoint of the job. Rank 0 tells; a worker that joins at the
+    end of a training has another rank.
+    """
+    if job.rank == 0:
+        log_line(
+            f"the training of the job's checkpoint stopped early, after step {done}, and makes no"
+            " more steps; to train anew, give the job another folder for checkpoints"
+        )
