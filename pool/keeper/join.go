@@ -144,7 +144,7 @@ func (g *guest) session(ctx context.Context, again bool, welcomed func()) error 
 		}
 	}
 	g.host.newLink()
-	s := &session{guest: g, again: again, ready: make(chan struct{}), over: make(chan error, 1),
+	s := &session{guest: g, again: again, over: make(chan error, 1),
 		welcome: make(chan struct{}, 1)}
 	network, err := tcp.Join(ctx, g.Config.Join, token, tcp.Config{Job: linkName(g.Name),
 		Name: fabric.Host(g.Host), Listen: g.Listen, Version: version.Version,
@@ -211,12 +211,11 @@ func (g *guest) leave() {
 type session struct {
 	guest   *guest
 	again   bool          // whether the head has welcomed this keeper before
-	ready   chan struct{} // closed when network is set
 	welcome chan struct{} // has room for one
 	over    chan error    // has room for one: why the link with the head is gone
 
 	mu      sync.Mutex
-	network *tcp.Network
+	network *tcp.Network  // nil = it is not open yet; it is set once
 	early   []fabric.Host // peers whose link was there before network
 	linked  int           // peers that are linked
 }
@@ -228,7 +227,6 @@ func (s *session) open(network *tcp.Network) {
 	s.network = network
 	early := s.early
 	s.mu.Unlock()
-	close(s.ready)
 	for _, peer := range early {
 		s.hello(peer)
 	}
@@ -262,13 +260,20 @@ func (s *session) Place(fabric.Host, fabric.Piece) []byte { return nil }
 func (s *session) Arrived(fabric.Host, fabric.Piece) {}
 
 // Message implements fabric.Handler: it takes in a welcome, a refusal, an order or an answer of the
-// head, and ends the link with a peer whose message cannot be read. It waits until open was called.
+// head, and ends the link with a peer whose message cannot be read. It takes nothing in before open
+// was called: the head answers a hello, and others have nothing to say. It must not wait for open,
+// since a network that cannot be joined waits for it.
 func (s *session) Message(from fabric.Host, b []byte) {
-	<-s.ready
+	s.mu.Lock()
+	network := s.network
+	s.mu.Unlock()
+	if network == nil {
+		return
+	}
 	g := s.guest
 	m, err := decodeMessage(b)
 	if err != nil {
-		s.network.Drop(from, err)
+		network.Drop(from, err)
 		return
 	}
 	g.mu.Lock()
@@ -286,7 +291,7 @@ func (s *session) Message(from fabric.Host, b []byte) {
 		g.host.take(*m.Order)
 	case m.Answer != nil && g.head == from:
 		if err := g.takeAnswer(*m.Answer); err != nil {
-			s.network.Drop(from, err)
+			network.Drop(from, err)
 		}
 	}
 }

@@ -207,3 +207,46 @@ func TestFolderOfAnotherKeeper(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// speaker is the keeper of a host that has joined: it says who it is to all that it is linked with.
+type speaker struct{ dropper }
+
+// Up implements fabric.Handler.
+func (s *speaker) Up(peer fabric.Host) {
+	<-s.ready
+	_ = send(s.network, peer, &message{Hello: &hello{Host: "other", Machine: "87654321", Slots: 1}})
+}
+
+// Message implements fabric.Handler.
+func (*speaker) Message(fabric.Host, []byte) {}
+
+// listener is a session that tells of each message that has come.
+type listener struct {
+	*session
+	came chan struct{} // has room for all
+}
+
+// Message implements fabric.Handler.
+func (l *listener) Message(from fabric.Host, b []byte) {
+	l.came <- struct{}{}
+	l.session.Message(from, b)
+}
+
+// A host that is joining can be told to end, though another one has said to it who it is: its links
+// end before the network is opened.
+func TestJoinEndsBeforeItIsOpen(t *testing.T) {
+	h := newHost1(t)
+	head := &speaker{dropper{ready: make(chan struct{})}}
+	config := head.listen(t, h, head)
+	l := &listener{&session{guest: &guest{Config: config}, over: make(chan error, 1)},
+		make(chan struct{}, 8)}
+	network, err := tcp.Join(t.Context(), config.Join, config.Token, tcp.Config{
+		Job: linkName("lab"), Name: "two", Listen: "127.0.0.1:0", Version: version.Version}, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-l.came
+	if err := network.Close(); err != nil {
+		t.Error(err)
+	}
+}
