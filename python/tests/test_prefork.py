@@ -28,12 +28,14 @@ try:
 except ImportError:
     drawn = None
 main = sys.modules["__main__"]
+def double(number: int): return 2 * number
 print("FOUND", json.dumps({
     "loaded": loaded,
     "argv": sys.argv,
     "path": sys.path,
     "name": [__name__, __file__, str(__spec__ and __spec__.name), __package__],
     "main": main.__dict__ is globals(),
+    "annotation": repr(double.__annotations__["number"]),
     "environment": {k: v for k, v in os.environ.items() if k not in (
         "SHOAL_TOKEN", "SHOAL_SOCKET", "SHOAL_RUN", "SHOAL_JOB", "MASTER_PORT")},
     "folder": os.getcwd(),

@@ -378,7 +378,8 @@ def run_program(argv: List[str]) -> None:
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     try:
         with open(path, "rb") as file:
-            code = compile(file.read(), path, "exec")
+            # without what `from __future__` has imported here
+            code = compile(file.read(), path, "exec", dont_inherit=True)
         exec(code, main.__dict__)
     except SystemExit:
         raise
