@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 from test_elastic_torch import Ledger, training  # noqa: F401  a fixture
+from torch_world import main, world
 
 BY_NCCL = "gradients go through NCCL, on %d devices"
 OWN = dict(gpu=True, device="GPU-{}")
@@ -117,3 +118,42 @@ def test_turned_off(training, tmp_path, monkeypatch):  # noqa: F811
         ledger = Ledger(tmp_path, job.finish(), samples=100)
     ledger.check(2)
     assert "gradients go through the arena: rank 0 has SHOAL_NCCL=0" in ledger.output
+
+
+def _train_weighted(wrap, double):
+    """Train on this rank with samples that it weighs as often as a trainer does that counts tokens,
+    on a `double` of a device of its own or on the CPU; return the parameters.
+    """
+    import device_double
+
+    import shoal
+    import shoal.torch
+
+    job = shoal.join()
+    if double:
+        device_double.install(device=f"GPU-{job.rank}")
+    x = torch.randn(18, 3, generator=torch.Generator().manual_seed(1))
+    loader = shoal.torch.loader(torch.utils.data.TensorDataset(x), 6, shuffle=False)
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    model = shoal.torch.ddp(net) if wrap == "ddp" else net
+    optimizer = shoal.torch.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    for (x,) in loader:
+        loader.step.weight *= 100 + 300 * job.rank
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return [p.tolist() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("wrap", ["ddp", "optimizer"])
+def test_samples_that_are_weighed(wrap):
+    """The mean of gradients is over what all workers weigh, as through the arena."""
+    want, found = (world(2, _train_weighted, wrap, double) for double in (False, True))
+    assert found[0] == found[1]
+    for a, b in zip(found[0], want[0]):
+        torch.testing.assert_close(torch.tensor(a), torch.tensor(b))
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -33,6 +33,8 @@ from .executor import Executor
 
 _PATIENCE = timedelta(seconds=60)  # how long to wait for a store that was just opened
 _ADDRESS_BYTES = 128  # room for the host and the port of a store
+# The parts of the batch of all workers may differ from 1 by this much together, in float32.
+_ROUNDING = 1e-5
 
 
 class DeviceGroup:
@@ -168,7 +170,7 @@ class NcclExchange(Exchange):
         # `begin_step` sets the other fields: number of buckets whose sums are begun, this worker's
         # part of the batch, the handle of the step on the group of the agent's, and the parts of
         # the sample of this worker's gradients, on the device. `submit_full` sets the event after
-        # the last gradient.
+        # the last gradient, and the sum of the parts of the batch of all workers, on the device.
         self._room = torch.empty(0)  # for the sample, in the arena when there is one
         self.error: Optional[Exception] = None  # an error that was not the loss of a worker
 
@@ -198,6 +200,9 @@ class NcclExchange(Exchange):
             self._devices.all_reduce(bucket.buffer)
         self._submitted = max(self._submitted, upto)
         if end:
+            # Not 1 where workers weigh their samples, as by tokens.
+            self._whole = self._buckets[0].buffer.new_full((1,), self._weight, dtype=torch.float32)
+            self._devices.all_reduce(self._whole)
             self._computed = self._devices.record_event()
 
     def try_commit(self) -> bool:
@@ -242,6 +247,10 @@ class NcclExchange(Exchange):
 
     def averaged_buckets(self) -> Iterator[Bucket]:
         """All buckets: they have their means once the step is committed."""
+        whole = self._whole.item()
+        if whole and abs(whole - 1) > _ROUNDING:
+            for bucket in self._buckets:
+                bucket.buffer.div_(whole)
         return iter(self._buckets)
 
 
