@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -165,5 +166,41 @@ func TestOddNamesAreNotSealed(t *testing.T) {
 		if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
 			t.Errorf("%q: left are %v, %v", name, list, err)
 		}
+	}
+}
+
+// TestSealThroughLink has the folder of an iteration be a link to another place: its files are
+// sealed. Those of a folder with nothing of the checkpoint are not, and no link is followed twice.
+func TestSealThroughLink(t *testing.T) {
+	dir, _ := megatronSample(t, "mixed")
+	const iteration = "iter_0000012"
+	here, away := filepath.Join(dir, iteration), filepath.Join(t.TempDir(), "away")
+	if err := os.Rename(here, away); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{here: away, filepath.Join(away, "again"): away,
+		filepath.Join(dir, "data"): t.TempDir()} {
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := openCheckpoint(t, dir)
+	m, err := Seal(t.Context(), c, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names, want []string
+	for _, f := range m.Files {
+		names = append(names, f.Name)
+	}
+	for _, name := range c.tensorFiles() {
+		want = append(want, iteration+"/"+name)
+	}
+	want = append(want, "latest_checkpointed_iteration.txt")
+	if !slices.Equal(names, want) {
+		t.Errorf("sealed are %q, want %q", names, want)
+	}
+	if damage, _, err := Verify(t.Context(), dir, 2); err != nil || len(damage) > 0 {
+		t.Error(damage, err)
 	}
 }

@@ -124,28 +124,41 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 
 // filesToSeal returns the names of the files that a manifest lists: all files of the folder but the
 // manifest itself and those that macOS leaves beside others. It fails for a name that no manifest
-// can have.
+// can have. A link to a folder counts where tensors are below it: others may lead anywhere.
 func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	if c.file != "" {
 		return []string{c.file}, checkSealNames(c.file)
 	}
-	err = fs.WalkDir(c.fsys, ".", func(name string, d fs.DirEntry, err error) error {
+	var visit fs.WalkDirFunc
+	visit = func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == manifest.Name || format.IsAppleDouble(name) {
 			return err
 		}
 		if err := checkSealNames(name); err != nil && !d.IsDir() {
 			return err
 		}
-		if info, err := fs.Stat(c.fsys, name); err != nil { // a link is what it leads to
+		info, err := fs.Stat(c.fsys, name) // a link is what it leads to
+		switch {
+		case err != nil:
 			return fmt.Errorf("%s: %w; a link that leads nowhere is not sealed: remove it, or "+
 				"bring back what it led to", filepath.Join(c.dir, name), err)
-		} else if info.Mode().IsRegular() {
+		case info.Mode().IsRegular():
 			names = append(names, name)
+		case info.IsDir() && !d.IsDir() && c.hasTensorsBelow(name):
+			return fs.WalkDir(c.fsys, name, visit)
 		}
 		return nil
-	})
+	}
+	err = fs.WalkDir(c.fsys, ".", visit)
 	slices.Sort(names)
 	return names, err
+}
+
+// hasTensorsBelow reports whether a file of tensors is below a folder in that of the checkpoint.
+func (c *Checkpoint) hasTensorsBelow(folder string) bool {
+	return slices.ContainsFunc(c.tensorFiles(), func(file string) bool {
+		return strings.HasPrefix(c.pathInDir(file), folder+"/")
+	})
 }
 
 // checkSealNames fails for names of files that no manifest can have.
