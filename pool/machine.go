@@ -35,7 +35,7 @@ type Machine struct {
 	visited uint64
 	over    []string // ids of jobs that are over, as they ended; up to maxOver
 	hosts   map[string]*Host
-	names   map[string]int // next number of a job by the name that was wanted
+	names   map[string]int // last number that was tried, by each name that a job had or wanted
 
 	// ending has the ids of jobs that are over, as long as the store does not know it or
 	// processes of them may be left.
@@ -246,15 +246,22 @@ func (m *Machine) checkSubmission(s Submission) error {
 	return nil
 }
 
-// freeName returns a name that no job of the pool has had, and takes it.
+// maxName is how many bytes the name of a job has at most, as for shoal run, which starts it.
+const maxName = 50
+
+// freeName returns a name that no job of the pool has had, and takes it: the one that is wanted, or
+// its beginning with a number.
 func (m *Machine) freeName(want string) string {
+	if m.names[want] == 0 {
+		m.names[want] = 1
+		return want
+	}
 	for {
 		m.names[want]++
-		id := want
-		if n := m.names[want]; n > 1 {
-			id = want + "-" + strconv.Itoa(n)
-		}
-		if m.jobs[id] == nil {
+		number := "-" + strconv.Itoa(m.names[want])
+		id := want[:min(len(want), maxName-len(number))] + number
+		if m.names[id] == 0 {
+			m.names[id] = 1
 			return id
 		}
 	}

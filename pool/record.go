@@ -391,7 +391,9 @@ func (m *Machine) restoreJob(e *entry) error {
 	m.shares = m.shares || e.Share != nil && e.Share.Limit > 0
 	m.jobs[e.ID] = e
 	m.number = max(m.number, e.Number)
-	m.countName(e)
+	for _, name := range []string{e.ID, e.Submission.Name} { // no other job gets them
+		m.names[name] = max(m.names[name], 1)
+	}
 	if e.State.Over() {
 		m.over = append(m.over, e.ID)
 		if m.ending[e.ID] = true; e.Held.total() == 0 {
@@ -439,17 +441,6 @@ func (m *Machine) writeMemory() {
 		text = encodeMemory(m.cfg.Name, memory{Policy: m.Policy()})
 	}
 	m.writes[MemoryKey(m.cfg.Name)] = Write{Value: text}
-}
-
-// countName makes sure that the name of a job is not given again.
-func (m *Machine) countName(e *entry) {
-	want, n := e.Submission.Name, 1
-	if rest, is := strings.CutPrefix(e.ID, want+"-"); is {
-		if _, err := fmt.Sscanf(rest, "%d", &n); err != nil || n < 0 {
-			n = 1
-		}
-	}
-	m.names[want] = max(m.names[want], n)
 }
 
 // Policy returns the name of the policy that decides.

@@ -231,6 +231,37 @@ func TestOldJobsAreForgotten(t *testing.T) {
 	}
 }
 
+// No job gets a name that another one has had, though that one had asked for it as it is, and none
+// is longer than the name of a job may be.
+func TestNamesAreGivenOnce(t *testing.T) {
+	long := strings.Repeat("x", maxName)
+	m, _, _ := asked(t, "fifo")
+	values := map[string][]byte{}
+	for i, c := range []struct{ want, id string }{
+		{"a-2", "a-2"}, {"a", "a"}, {"a", "a-3"}, {"a-3", "a-3-2"}, {long, long},
+		{long, long[2:] + "-2"}, {long[2:] + "-2", long[2:] + "-3"}, {long[1:], long[1:]},
+		{long[1:], long[2:] + "-4"},
+		{"a", "a-4"}, {"a-4", "a-4-2"}, {long, long[2:] + "-5"}, // another head gives these
+	} {
+		if i == 9 {
+			var err error
+			if m, err = Restore(m.cfg, 3, values); err != nil {
+				t.Fatal(err)
+			}
+			m.HostUp(3, "a", 4, "")
+		}
+		id, err := m.Submit(3, Submission{Name: c.want, Spec: "x", Min: 1, Max: 1, Asked: 1})
+		if err != nil || id != c.id {
+			t.Fatalf("%q is called %q, %v; want %q", c.want, id, err, c.id)
+		}
+		m.end(m.jobs[id], Stopped, "")
+		for _, w := range m.TakeWrites() {
+			values[w.Key] = w.Value
+		}
+		delete(m.jobs, id) // as where more have ended since than are kept
+	}
+}
+
 // A head that takes over knows that a part of an attempt was lost where the job has no slots any
 // more, so that the attempt does not count as one that has failed.
 func TestLostPartIsRemembered(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/pool"
 )
 
@@ -121,5 +122,27 @@ func TestWhoAsksIsPrinted(t *testing.T) {
 	}
 	if why := h.job("one").Because; !strings.HasPrefix(why, "parked by somebody") {
 		t.Errorf("it is parked, because %q", why)
+	}
+}
+
+// A job of the longest name that there is can be started however often it is submitted.
+func TestLongestName(t *testing.T) {
+	m, err := pool.New(pool.Config{Name: "lab"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.HostUp(1, "here", 4, "")
+	name := strings.Repeat("x", 50)
+	for range 12 {
+		id, err := m.Submit(1, pool.Submission{Name: name, Spec: "x", Min: 1, Max: 1, Asked: 1})
+		if err == nil {
+			err = job.CheckName(id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if job.CheckName(name+"x") == nil {
+		t.Error("a longer name would do")
 	}
 }
