@@ -98,6 +98,8 @@ type View struct {
 type Live struct {
 	Answers   bool
 	Waiting   bool   // all pods that run have been asked, and each waits for a job to join
+	Early     bool   // not all with whom it begins are there yet: it has made no step
+	Paused    bool   // it has too few workers to make steps
 	Steps     int64  // committed ones
 	ParkedBy  string // who has asked for it to be parked; "" = nobody
 	Parked    bool   // its checkpoint is sealed

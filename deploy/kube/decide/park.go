@@ -24,8 +24,11 @@ func (d *Decision) park(v View) {
 		d.State.Phase, d.State.Members = Parked, nil
 		d.say("Parked", "the job has no pods any more; it goes on from its newest checkpoint when "+
 			"%s", v.until())
-	case !running || v.lost():
+	case !running || v.lost() || v.Live.Answers && v.Live.Early:
 		d.deleteAll(v.Pods, false)
+	case v.Live.Answers && v.Live.Paused && v.Because == "": // it ends no step without others
+		d.keepSize(v)
+		d.State.Phase = Parking
 	case v.Live.Answers && v.Live.ParkedBy == "" && !v.Live.Parked:
 		d.Park = true
 	}

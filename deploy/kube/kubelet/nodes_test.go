@@ -167,7 +167,7 @@ func (n *nodes) answer(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		n.parked[job] = true
 	}
-	a := control.Job{Name: job, Size: n.live[job], Want: n.live[job]}
+	a := control.Job{Name: job, Generation: 1, Size: n.live[job], Want: n.live[job]}
 	a.Steps = uint64(n.steps.Load())
 	_ = json.NewEncoder(w).Encode(a)
 }

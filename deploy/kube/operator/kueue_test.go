@@ -41,7 +41,7 @@ func newQueueCluster(t *testing.T, j *v1alpha1.ShoalJob) *testCluster {
 	workload := new(unstructured.Unstructured)
 	workload.SetGroupVersionKind(WorkloadKind)
 	c := &testCluster{t: t, key: client.ObjectKeyFromObject(j), writes: -1, asker: &testAsker{}}
-	c.asker.job.Size = 2
+	c.asker.job.Size, c.asker.job.Generation = 2, 1
 	c.api = newBuilder(scheme).
 		WithObjects(j, newFlavor("a100"), newFlavor("spot")).
 		WithStatusSubresource(j, &corev1.Pod{}, workload).Build()

@@ -76,3 +76,17 @@ func TestServiceWithoutLabel(t *testing.T) {
 	}
 	c.want(v1alpha1.Running, "big-1-0* big-1-1 big-1-2")
 }
+
+// TestSuspendedEarly suspends a job whose first pod waits for the other one to begin: there is
+// nothing to save, so its pods go.
+func TestSuspendedEarly(t *testing.T) {
+	c := newCluster(t, newJob(example))
+	c.asker.job.Generation = 0
+	c.reconcile(6)
+	c.change(suspend(true))
+	c.reconcile(3)
+	c.want(v1alpha1.Parked, "")
+	if c.asker.parked.Load() {
+		t.Error("a job that has not begun is asked for a checkpoint")
+	}
+}

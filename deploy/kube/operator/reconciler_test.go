@@ -107,7 +107,7 @@ func newCluster(t *testing.T, j *v1alpha1.ShoalJob) *testCluster {
 	}
 	c := &testCluster{t: t, key: client.ObjectKeyFromObject(j), writes: -1, asker: &testAsker{},
 		now: time.Now()}
-	c.asker.job.Size = 2
+	c.asker.job.Size, c.asker.job.Generation = 2, 1
 	c.api = inMemory(scheme, j)
 	return c
 }

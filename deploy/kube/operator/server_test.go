@@ -43,7 +43,7 @@ func TestServerKilledAtEveryWrite(t *testing.T) {
 		j.Namespace, j.UID = name, ""
 		c := &testCluster{t: t, key: client.ObjectKeyFromObject(j), asker: &testAsker{}, api: api,
 			now: time.Now()}
-		c.asker.job.Size = 2
+		c.asker.job.Size, c.asker.job.Generation = 2, 1
 		c.must(api.Create(t.Context(), &corev1.Namespace{
 			ObjectMeta: metav1.ObjectMeta{Name: name}}))
 		c.must(api.Create(t.Context(), j))
