@@ -112,9 +112,14 @@ def test_a_module_is_run_as_the_interpreter_does(binary, tmp_path):
 
 def test_how_a_fork_ends_is_known(launch, tmp_path):
     """The launcher tells the exit code or the signal of a fork, whose traceback begins with the
-    program.
+    program. What runs at exit knows of the error too, as in a new process.
     """
-    program = "import os, sys\nif len(sys.argv) > 1: os.kill(os.getpid(), 9)\n1 / 0\n"
+    program = (
+        "import atexit, os, sys\n"
+        "atexit.register(lambda: print('ENDED BY', sys.last_type.__name__, sys.last_value))\n"
+        "if len(sys.argv) > 1: os.kill(os.getpid(), 9)\n"
+        "1 / 0\n"
+    )
     (tmp_path / "program.py").write_text(program)
     program = tmp_path / "program.py"
     output = run_job(launch, ["--prefork", "json"], program, code=1)
@@ -124,8 +129,9 @@ def test_how_a_fork_ends_is_known(launch, tmp_path):
     lines = [line[4:] for line in output.splitlines() if line.startswith(first.group())]
     assert lines[:2] == [
         "Traceback (most recent call last):",
-        f'  File "{program}", line 3, in <module>',
+        f'  File "{program}", line 4, in <module>',
     ], output
+    assert "ENDED BY ZeroDivisionError division by zero" in lines, output
     assert "was killed by SIGKILL" in run_job(
         launch, ["--prefork", "json"], program, "kill", code=1
     )

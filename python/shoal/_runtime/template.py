@@ -385,6 +385,9 @@ def run_program(argv: List[str]) -> None:
         raise
     except BaseException as error:
         # as if nobody had called the program
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        trace = error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        # What runs at exit finds there that the program has failed.
+        failed = {"type": type(error), "value": error, "traceback": trace, "exc": error}
+        vars(sys).update({f"last_{name}": value for name, value in failed.items()})
         sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
