@@ -140,14 +140,23 @@ func eachList(numbers, most int, allowed, yield func([]int) bool) bool {
 	return walk(nil)
 }
 
+// kindsError says that the hosts have devices of more kinds than a plan can be on; nil = they have
+// not.
+func (p *problem) kindsError() error {
+	if len(p.kinds) <= maxKinds {
+		return nil
+	}
+	return fmt.Errorf("the hosts have devices of %d kinds, %s; a plan is on up to %d: "+
+		"leave out hosts of the others", len(p.kinds), p.kindNames(), maxKinds)
+}
+
 // solveMixed returns the best plan on devices of several kinds that it finds, for so many workers,
 // 0 = any number. Where there are few plans, all are played. Else a programme over layers and units
 // of each kind lists those that are best by an estimate, and the best of them by the timeline is
 // changed as long as that helps.
 func (p *problem) solveMixed(workers int) (*Result, error) {
-	if len(p.kinds) > maxKinds {
-		return nil, fmt.Errorf("the hosts have devices of %d kinds, %s; a plan is on up to %d: "+
-			"leave out hosts of the others", len(p.kinds), p.kindNames(), maxKinds)
+	if err := p.kindsError(); err != nil {
+		return nil, err
 	}
 	combos := p.combos()
 	if grids, few := p.allGrids(combos, workers); few {

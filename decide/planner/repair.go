@@ -34,6 +34,9 @@ func Repair(r Request, last string) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err = p.kindsError(); err != nil {
+		return nil, err
+	}
 	p.work = -1
 	was.stages, was.starts, was.ahead = stages.Size, startsOf(stages, len(p.model.Layers)),
 		stages.Ahead

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/decide/planner"
 	"github.com/shoal-ml/shoal/decide/planner/cluster"
 	"github.com/shoal-ml/shoal/decide/planner/importer"
+	"github.com/shoal-ml/shoal/decide/planner/model"
 	"github.com/shoal-ml/shoal/decide/planner/zoo"
 )
 
@@ -71,6 +72,21 @@ func TestRepairRefuses(t *testing.T) {
 	x.memory = [2]int64{1, 1}
 	if got, err := planner.Repair(x.request(t), "dp=1,pp=2"); err == nil ||
 		!strings.Contains(err.Error(), "no plan near the last one, dp=1,pp=2, fits") {
+		t.Errorf("%+v, %v", got, err)
+	}
+	r.Cluster.Kinds, r.Cluster.Hosts, r.Cluster.Links = nil, nil, x.links[2:]
+	for i := range 5 {
+		point := r.Model.Points[0]
+		point.Device = fmt.Sprint("kind-", i)
+		r.Model.Points = append(r.Model.Points, point)
+		r.Cluster.Kinds = append(r.Cluster.Kinds, cluster.Kind{Name: point.Device, Memory: 1 << 40})
+		r.Cluster.Hosts = append(r.Cluster.Hosts, cluster.Host{Name: "host-" + point.Device,
+			Kind: point.Device, Places: 1})
+	}
+	r.Model = reread(t, *r.Model, model.Parse)
+	r.Cluster = reread(t, *r.Cluster, cluster.Parse)
+	if got, err := planner.Repair(r, "dp=1,pp=2"); err == nil ||
+		!strings.Contains(err.Error(), "devices of 5 kinds") {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
