@@ -85,7 +85,7 @@ type Loop struct {
 	trial    *trial            // that of entry; nil = there is none, or it has not been looked at
 	next     uint64            // step from which on policies are asked again
 	pace     uint64            // steps from the newest decision to that, if no policy wants less
-	again    uint64            // steps after which a policy wants to be asked again, at most
+	again    uint64            // commits after which a policy wants to be asked again, at most
 	speed    speed
 	noisy    bool    // the noise was known at the newest decision
 	memory   memory  // of the noise
@@ -171,7 +171,7 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 		if l.pace = min(2*l.pace, maxInterval); len(orders) > 0 || o.Noise.Known != l.noisy {
 			l.pace = interval
 		}
-		l.next = o.Step + commitsForSteps(min(l.pace, l.again), o.Setting.Round)
+		l.next = o.Step + min(commitsForSteps(l.pace, o.Setting.Round), l.again)
 		l.noisy = o.Noise.Known
 		l.speed.step, l.speed.rate = o.Step, l.twin.SamplesPerSecond().Mid
 		return orders

@@ -77,10 +77,15 @@ func (a asker) Decide(o sense.Observation, _ decide.Twin, state []byte) (decide.
 // Policies are asked ever less while nothing changes, but soon after steps take longer at once, and
 // when they want to be.
 func TestWhenPoliciesAreAsked(t *testing.T) {
-	for again, want := range map[uint64][]uint64{0: {10, 30, 70, 150, 230, 305, 325},
-		5: {10, 15, 20, 25, 30}} {
+	for _, c := range []struct {
+		again uint64
+		round uint32
+		want  []uint64
+	}{{0, 1, []uint64{10, 30, 70, 150, 230, 305, 325}}, {5, 1, []uint64{10, 15, 20, 25, 30}},
+		{5, 4, []uint64{10, 15, 20, 25, 30}}} {
 		var at []uint64
-		j := newJob(newLoop(t, act.Auto, asker{again, &at}), 64, batches)
+		j := newJob(newLoop(t, act.Auto, asker{c.again, &at}), 64, batches)
+		j.state.Setting = setting.Setting{Sync: "local", Round: c.round}
 		j.scale = func(float64) float64 { return 0 }
 		j.seconds = func(float64) float64 {
 			if j.state.Step >= 300 {
@@ -91,8 +96,9 @@ func TestWhenPoliciesAreAsked(t *testing.T) {
 		for range 340 {
 			j.step(t)
 		}
-		if got := at[:min(len(at), len(want))]; !slices.Equal(got, want) {
-			t.Errorf("who wants it after %d steps is asked at %v", again, at)
+		if got := at[:min(len(at), len(c.want))]; !slices.Equal(got, c.want) {
+			t.Errorf("who wants it after %d commits, of rounds of %d, is asked at %v", c.again,
+				c.round, at)
 		}
 	}
 }

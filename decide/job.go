@@ -45,7 +45,7 @@ type Decision struct {
 	// be possible where it was never measured; below 1 where it has another good, as fewer members
 	// have. 0 = MinGain, or MinHope.
 	Least float64
-	// Again is after how many steps the policy wants to be asked again, if nothing should change:
+	// Again is after how many commits the policy wants to be asked again, if nothing should change:
 	// it waits for something. 0 = whenever it is asked.
 	Again uint64
 	// Alternatives are the other targets that were compared, the best first; at most three are

@@ -69,10 +69,12 @@ func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.D
 		return decide.NoChange("the program states no data, so nobody knows when an epoch ends")
 	}
 	steps := (o.Samples + o.Setting.Batch - 1) / o.Setting.Batch
+	round := uint64(max(o.Setting.Round, 1))
+	commits := (steps + round - 1) / round // of an epoch
 	if s.Chosen {
 		d := decide.NoChange(fmt.Sprintf("%.3g was spent, and the size stays until the end of "+
 			"epoch %d", s.Money, o.Epoch+1))
-		d.Again = max(s.Step+steps, o.Step+1) - o.Step
+		d.Again = max(s.Step+commits, o.Step+1) - o.Step
 		return d
 	}
 	left := b.Epoch

@@ -150,6 +150,11 @@ func TestBudget(t *testing.T) {
 		}
 	}
 	o := members(2, 8)
+	o.Step, o.Setting.Batch, o.Setting.Round, o.Samples = 7, 1000, 16, 1_000_000
+	if d, _ := (policy.Budget{Epoch: 1, Price: 1}).Decide(o, nil, nil); d.Again != 63 {
+		t.Errorf("an epoch of 1,000 steps in rounds of 16: %+v", d)
+	}
+	o = members(2, 8)
 	if d, _ := (policy.Budget{Epoch: 1, Price: 1}).Decide(o, nil, nil); d.To != nil ||
 		!strings.Contains(d.Because, "states no data") {
 		t.Errorf("%+v", d)
