@@ -207,6 +207,39 @@ def test_scaled_gradients_step_on_all_ranks_or_none():
     world(2, _check_scaled)
 
 
+def _check_scaled_beside_ddp():
+    """Step, with a GradScaler, an optimizer that has a parameter of ddp and one of its own, without
+    and then with an infinity in what ddp has averaged.
+    """
+    import shoal
+    import shoal.torch
+
+    rank = shoal.join().rank
+    layer, own = nn.Linear(1, 1, bias=False), nn.Parameter(torch.ones(1))
+    model = shoal.torch.ddp(layer)
+    optimizer = shoal.torch.optimizer(torch.optim.SGD([layer.weight, own], lr=1.0))
+    for factor in (1.0, float("inf")):
+        before = layer.weight.item()
+        optimizer.zero_grad()
+        loss = model(torch.full((1, 1), (rank + 1) * factor)).sum() + own.sum() * rank
+        (8 * loss).backward()
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(8.0), torch.zeros(1)
+        optimizer.step()
+        del optimizer.grad_scale, optimizer.found_inf
+        if factor == 1.0:
+            assert layer.weight.item() == pytest.approx(before - 1.5)
+        else:
+            assert layer.weight.item() == before
+        assert own.item() == 0.5
+
+
+def test_a_grad_scaler_of_an_optimizer_with_parameters_of_ddp():
+    """The gradients that ddp has averaged are divided by the scale too, and no rank steps where one
+    of them is not finite.
+    """
+    world(2, _check_scaled_beside_ddp)
+
+
 def _check_managed():
     """Check what the optimizer does with parameters of ddp, and with sparse gradients."""
     import shoal.torch

@@ -241,10 +241,6 @@ class Averaging(Wrapper):
             self._job.unused("parameters"), lambda: [p.detach() for p in parameters], set
         )
 
-    def _gradients(self) -> List[Tensor]:
-        """The gradients that there are, of the parameters that are averaged here."""
-        return [p.grad for bucket in self._buckets for p in bucket.parameters if p.grad is not None]
-
     def _average_loss(self, closure: Callable[[], Tensor]) -> Tensor:
         """Call the closure, average the gradients that it has made, and return the average of its
         loss, for which it waits. Raises RuntimeError in a job with a loader.

@@ -76,8 +76,11 @@ class Wrapper(torch.optim.Optimizer):
         self.inner.zero_grad(*args, **kwargs)
 
     def _gradients(self) -> List[Tensor]:
-        """The gradients that there are, of the parameters that are averaged here."""
-        raise NotImplementedError
+        """The gradients that there are, of all parameters, also of those that shoal.torch.ddp
+        averages: a GradScaler leaves all of them to `step`.
+        """
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        return [p.grad for p in parameters if p.grad is not None]
 
     def _average(self) -> None:
         """Average the gradients, in place, and wait for that."""

@@ -256,10 +256,6 @@ class LocalSteps(Wrapper):
                 del self.inner.state[p]
         self._blank = {}
 
-    def _gradients(self) -> List[Tensor]:
-        """The gradients that there are."""
-        return [p.grad for p in self._anchor.parameters if p.grad is not None]
-
     def _open_step(self) -> None:
         """Begin a local step, before its forward pass: the first of a round that is made again
         begins at the anchor, and with the first of any round the job's setting may bring another
