@@ -112,7 +112,7 @@ func (f *logsFlags) find(ctx context.Context, name string, notes io.Writer) (dir
 // asks the launchers of this machine. silent is the error about launchers that do not answer, or do
 // not answer for this job, where the run has no result: one of them may have its job.
 func findRun(ctx context.Context, name string) (dir string, live *control.Job, silent, err error) {
-	live, err = control.Find(ctx, name)
+	live, err = findLive(ctx, name)
 	var unknown *control.Unknown
 	switch {
 	case err == nil:

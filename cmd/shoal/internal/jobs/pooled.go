@@ -11,6 +11,7 @@ import (
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -32,8 +33,7 @@ func pooledJob(ctx context.Context, name, dir string) (found keeper.Job, is bool
 	if record, err := runs.ReadRecord(dir); dir != "" && err == nil {
 		started = record.Started
 		if rundir.IsPath(name) {
-			found, is = keeper.FindJob(ctx, record.Spec.Name)
-			return found, is && found.Job.Dir == dir
+			return jobOfRun(ctx, dir)
 		}
 	}
 	found, is = keeper.FindJob(ctx, name)
@@ -41,10 +41,48 @@ func pooledJob(ctx context.Context, name, dir string) (found keeper.Job, is bool
 	return found, is && (v.Dir == dir || !v.State.Over() || started.UnixMilli() < v.Over)
 }
 
-// findRunning finds a running job as control.Find does. The error for one of a pool of this host
-// that does not run here says what it does.
-func findRunning(ctx context.Context, name string) (*control.Job, error) {
+// jobOfRun returns the job of a pool of this host whose last run is in a directory, and whether
+// there is one. The run has the name of the job, with a number behind it where that was taken.
+func jobOfRun(ctx context.Context, dir string) (found keeper.Job, is bool) {
+	record, err := runs.ReadRecord(dir)
+	if err != nil {
+		return found, false
+	}
+	name := record.Spec.Name
+	for _, id := range []string{name, numbered.ReplaceAllString(name, "")} {
+		if found, is = keeper.FindJob(ctx, id); is && found.Job.Dir == dir {
+			return found, true
+		}
+	}
+	return keeper.Job{}, false
+}
+
+// numbered matches the number behind the name of a job or of a run.
+var numbered = pattern.New(`-[1-9][0-9]*$`)
+
+// findLive finds a running job as control.Find does. Where that is a run of a job of a pool which
+// is called as another job of a pool, by the number behind it, the name means that one.
+func findLive(ctx context.Context, name string) (*control.Job, error) {
 	j, err := control.Find(ctx, name)
+	if err != nil || rundir.IsPath(name) || !numbered.MatchString(name) {
+		return j, err
+	}
+	found, is := keeper.FindJob(ctx, name)
+	if owner, owned := jobOfRun(ctx, j.Dir); !is || !owned || owner.Job.ID == name {
+		return j, nil
+	}
+	if found.Job.Dir != "" {
+		if own, err := control.Find(ctx, found.Job.Dir); err == nil {
+			return own, nil
+		}
+	}
+	return nil, &control.Unknown{Name: name, Running: []string{j.Name}}
+}
+
+// findRunning finds a running job as findLive does. The error for one of a pool of this host that
+// does not run here says what it does.
+func findRunning(ctx context.Context, name string) (*control.Job, error) {
+	j, err := findLive(ctx, name)
 	if unknown := new(control.Unknown); errors.As(err, &unknown) && len(unknown.Matches) == 0 &&
 		unknown.Silent == nil {
 		err = notHere(ctx, name, orEnded(name, err))
@@ -106,8 +144,7 @@ func findResizable(ctx context.Context, name string) (*control.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, is := pooledJob(ctx, name, j.Dir)
-	if is && found.Job.Dir == j.Dir && !found.Job.State.Over() {
+	if found, is := jobOfRun(ctx, j.Dir); is && !found.Job.State.Over() {
 		return nil, fmt.Errorf("job %s keeps its size: only pool %s changes it, within what shoal "+
 			"submit -n has asked for; shoal explain %[1]s says why it is so", found.Job.ID,
 			found.Pool)
@@ -115,15 +152,14 @@ func findResizable(ctx context.Context, name string) (*control.Job, error) {
 	return j, nil
 }
 
-// runOfPooled returns the directory of the run of a name, of which dir is the newest. That is of
-// another job where a pool has one of this name, and the run is of one with a number behind it.
+// runOfPooled returns the directory of the run of a name, of which dir is the newest. That is
+// another one where a pool has a job of this name, and the run is of another job of a pool.
 func runOfPooled(ctx context.Context, name, dir string) (string, error) {
 	found, is := keeper.FindJob(ctx, name)
-	record, err := runs.ReadRecord(dir)
-	if !is || err != nil || record.Spec.Name == name {
+	if !is {
 		return dir, nil
 	}
-	if other, is := keeper.FindJob(ctx, record.Spec.Name); !is || other.Job.Dir != dir {
+	if owner, owned := jobOfRun(ctx, dir); !owned || owner.Job.ID == name {
 		return dir, nil
 	}
 	if err := follow.CheckRunDir(found.Job.Dir); err != nil {

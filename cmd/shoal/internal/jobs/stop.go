@@ -53,7 +53,7 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 				return cli.Usagef("--grace %v: give a time, such as 2m; --now ends the job at once",
 					f.grace)
 			}
-			j, err := control.Find(cmd.Context(), args[0])
+			j, err := findLive(cmd.Context(), args[0])
 			if stopped, failed := stopWaiting(cmd, args[0], err, f); stopped {
 				return failed
 			}
