@@ -31,7 +31,7 @@ func NewPlace(dir string) (*Place, error) {
 	if err := removeStale(dir); err != nil {
 		return nil, err
 	}
-	var id [6]byte
+	var id [idBytes]byte
 	rand.Read(id[:])
 	p := &Place{Run: hex.EncodeToString(id[:]), dir: dir}
 	if err := rundir.CheckSocket(p.Socket()); err != nil {
@@ -95,15 +95,25 @@ func IsCleared(run string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
+// idBytes is how many bytes the id of a run has, which stands in hexadecimal digits.
+const idBytes = 6
+
+// isRun reports whether a text is the id of a run.
+func isRun(text string) bool {
+	id, err := hex.DecodeString(text)
+	return err == nil && len(id) == idBytes
+}
+
 // removeStale clears the places in dir whose launcher and guard were killed together. Places in use
-// are left alone. It blocks as Sweep does, once for each such place.
+// are left alone, and locks of other things, such as GPUs. It blocks as Sweep does, once for each
+// such place.
 func removeStale(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("proc: %w", err)
 	}
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".lock") {
+		if run, is := strings.CutSuffix(e.Name(), ".lock"); is && isRun(run) {
 			// A locked place is in use. A place that cannot be cleared now waits for the next
 			// start, and is no reason to refuse this job.
 			_ = takeOverPlace(filepath.Join(dir, e.Name()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -26,7 +26,8 @@ func TestPlaceLeavesNothing(t *testing.T) {
 	}
 }
 
-// A new place removes the files of dead launchers, and of no living one.
+// A new place removes the files of dead launchers, and of no living one, nor the lock of a GPU that
+// nobody has: who is about to take it would have one of which others know nothing.
 func TestPlaceRemovesOnlyTheDead(t *testing.T) {
 	dir := t.TempDir()
 	living, err := NewPlace(dir)
@@ -34,16 +35,17 @@ func TestPlaceRemovesOnlyTheDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	touch(t, living.Socket())
-	dead := &Place{Run: "dead", dir: dir}
+	dead := &Place{Run: "deaddeaddead", dir: dir}
 	touch(t, dead.Socket())
 	touch(t, dead.lockPath())
+	touch(t, filepath.Join(dir, "gpu-0.lock"))
 	second, err := NewPlace(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(listNames(t, dir), " ")
 	if strings.Contains(got, "dead") || !strings.Contains(got, living.Run+".sock") ||
-		!strings.Contains(got, living.Run+".lock") {
+		!strings.Contains(got, living.Run+".lock") || !strings.Contains(got, "gpu-0.lock") {
 		t.Errorf("left: %v", got)
 	}
 	for _, p := range []*Place{living, second} {
