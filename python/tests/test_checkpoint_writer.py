@@ -9,7 +9,7 @@ import pytest
 
 import shoal
 from shoal._checkpoint import writer
-from shoal._checkpoint.commit import Unsealed
+from shoal._checkpoint.commit import STATE, Unsealed, recover
 
 
 def test_what_is_abandoned_is_renamed_before_it_is_removed(tmp_path, monkeypatch):
@@ -20,6 +20,20 @@ def test_what_is_abandoned_is_renamed_before_it_is_removed(tmp_path, monkeypatch
     monkeypatch.setattr(shutil, "rmtree", lambda path, **_: removed.append(os.path.exists(path)))
     attempt.abandon()
     assert removed == [True] and not os.path.exists(attempt.path)
+
+
+@pytest.mark.parametrize("wrong", [b"", b"[]", b"{}", b'{"files":[],"sums":[]}', b"\xff"])
+@pytest.mark.parametrize("name", [STATE, ".part-00000-of-00001.json"])
+def test_parts_that_cannot_be_read_are_void(tmp_path, capfd, name, wrong):
+    """What earlier workers left damaged is removed, and no reason not to begin."""
+    attempt = Unsealed(str(tmp_path), 3, 7)
+    attempt.make_folder()
+    state = b'{"tensors":[{"name":"w","dtype":"U8","shape":[1],"bytes":1}]}'
+    attempt.write_receipt(0, 1, [attempt.write_file(STATE, state, memoryview(b""))], {0: 1})
+    with open(os.path.join(attempt.path, name), "wb") as file:
+        file.write(wrong)
+    recover(str(tmp_path), 2)
+    assert not os.listdir(tmp_path) and "step 3 in" in capfd.readouterr().err
 
 
 def test_an_arena_without_room_for_the_texts_costs_a_checkpoint_alone(capfd):

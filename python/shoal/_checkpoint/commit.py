@@ -106,11 +106,11 @@ class Unsealed(NamedTuple):
                 parts = [int(m[1]) for m in map(_RECEIPT.match, names) if m]
                 if not parts or len(parts) < parts[0]:
                     return False
-                _write_json(
-                    self.path,
-                    MANIFEST,
-                    self._manifest([_read_json(self.path, n) for n in receipts]),
-                )
+                try:
+                    manifest = self._manifest([_read_json(self.path, n) for n in receipts])
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    return False  # what cannot be read is no part that is there
+                _write_json(self.path, MANIFEST, manifest)
             for name in receipts:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.path, name))
