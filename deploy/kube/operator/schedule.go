@@ -64,6 +64,9 @@ func ParseSchedules(list, resource string) (s Schedules, err error) {
 		}
 		s.Capacity[name] = n
 	}
+	if resource == string(corev1.ResourcePods) { // of which no pod asks for any
+		s.Resource = ""
+	}
 	return s, nil
 }
 

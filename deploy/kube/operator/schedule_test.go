@@ -196,11 +196,20 @@ func TestParseSchedules(t *testing.T) {
 	for _, x := range []struct{ list, resource, want string }{
 		{"", "nvidia.com/gpu", "no namespaces share nvidia.com/gpu"},
 		{"lab", "a gpu", `"a gpu" is no name of a resource`},
+		{"", "pods", "no namespaces share pods"},
 	} {
 		if _, err := ParseSchedules(x.list, x.resource); err == nil ||
 			!strings.HasPrefix(err.Error(), x.want) {
 			t.Errorf("%+v: %v", x, err)
 		}
+	}
+}
+
+// TestScheduleOfPods says by name what is shared anyway: each pod is one.
+func TestScheduleOfPods(t *testing.T) {
+	s, err := ParseSchedules("lab=4", "pods")
+	if j := newJob(example); err != nil || s.unitsOf(j.Spec.Template.Spec) != 1 {
+		t.Errorf("a pod takes %d of %+v: %v", s.unitsOf(j.Spec.Template.Spec), s, err)
 	}
 }
 
