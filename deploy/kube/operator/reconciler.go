@@ -77,7 +77,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key client.ObjectKey) (ctrl.
 			WorkloadKind.Version)}
 	}
 	if fault == nil {
-		fault = r.Schedules.check(j)
+		fault = r.Schedules.check(j, w)
 	}
 	var wrong *invalid
 	switch {

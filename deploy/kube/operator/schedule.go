@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
 	"github.com/shoal-ml/shoal/deploy/kube/decide"
 	"github.com/shoal-ml/shoal/deploy/kube/schedule"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
 )
 
@@ -77,13 +78,34 @@ func (s Schedules) has(j *v1alpha1.ShoalJob) bool {
 }
 
 // check returns what is wrong with a job for the schedule of its namespace, as an *invalid.
-func (s Schedules) check(j *v1alpha1.ShoalJob) error {
-	if s.has(j) && s.unitsOf(j.Spec.Template.Spec) < 1 {
+func (s Schedules) check(j *v1alpha1.ShoalJob, w wish) error {
+	if !s.has(j) {
+		return nil
+	}
+	if s.unitsOf(j.Spec.Template.Spec) < 1 {
 		return &invalid{fmt.Sprintf("spec.template: its pods ask for no %s, which the jobs of "+
 			"namespace %s share; add it to resources.requests of a container", s.Resource,
 			j.Namespace)}
 	}
+	least, most := w.least(), max(w.least(), w.most(j))
+	if x := w.job.Schedule; x != nil && len(x.Sizes) > 0 && !slices.ContainsFunc(w.sizes(),
+		func(n int) bool { return n >= least && n <= most }) {
+		return &invalid{fmt.Sprintf("spec.job.schedule.sizes: none of %v fills pods of %s each, "+
+			"of which the job can have %d to %d; give one that does", x.Sizes,
+			plural.Of(w.slots, "worker"), least, most)}
+	}
 	return nil
+}
+
+// sizes returns the numbers of pods that the sizes in the job spec fill, in order.
+func (w wish) sizes() (list []int) {
+	for _, n := range w.job.Schedule.Sizes {
+		if n%w.slots == 0 {
+			list = append(list, n/w.slots)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // unitsOf returns what a pod takes of what there is.
@@ -276,7 +298,7 @@ func (s *Scheduler) toJob(j *v1alpha1.ShoalJob, pods []corev1.Pod) schedule.Job 
 	case phase == v1alpha1.Succeeded || phase == v1alpha1.Failed || j.DeletionTimestamp != nil:
 		k.Aside, k.Has = true, 0
 		return k
-	case err != nil || s.Schedules.check(j) != nil || j.Spec.Suspend || !s.Schedules.has(j):
+	case err != nil || s.Schedules.check(j, w) != nil || j.Spec.Suspend || !s.Schedules.has(j):
 		k.Aside = true
 		return k
 	}
@@ -289,12 +311,7 @@ func (s *Scheduler) toJob(j *v1alpha1.ShoalJob, pods []corev1.Pod) schedule.Job 
 	if after, err := x.DeadlineAfter(); err == nil && after > 0 {
 		k.Deadline = arrived + after.Milliseconds()
 	}
-	for _, n := range x.Sizes {
-		if n%w.slots == 0 {
-			k.Sizes = append(k.Sizes, n/w.slots)
-		}
-	}
-	slices.Sort(k.Sizes)
+	k.Sizes = w.sizes()
 	switch x.Preempt {
 	case job.PreemptNever:
 		k.Park = sched.ParkNever

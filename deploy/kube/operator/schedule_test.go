@@ -255,13 +255,36 @@ func TestQuota(t *testing.T) {
 func TestUnits(t *testing.T) {
 	j := newJob(example)
 	s := Schedules{Capacity: map[string]int{"lab": 8}, Resource: "nvidia.com/gpu"}
-	err := s.check(j)
+	w, err := read(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.check(j, w)
 	if err == nil || !strings.Contains(err.Error(), "ask for no nvidia.com/gpu") {
 		t.Errorf("a job without GPUs: %v", err)
 	}
 	j.Spec.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
 		"nvidia.com/gpu": resource.MustParse("2")}
-	if n := s.unitsOf(j.Spec.Template.Spec); n != 2 || s.check(j) != nil {
-		t.Errorf("a pod of two GPUs takes %d: %v", n, s.check(j))
+	if n := s.unitsOf(j.Spec.Template.Spec); n != 2 || s.check(j, w) != nil {
+		t.Errorf("a pod of two GPUs takes %d: %v", n, s.check(j, w))
+	}
+}
+
+// TestSizesOfPods has a schedule refuse a job whose sizes are none that whole pods have.
+func TestSizesOfPods(t *testing.T) {
+	for sizes, want := range map[string]string{
+		"[2, 4]": "", "[3, 4]": "", "[8]": "", "[3, 5]": "spec.job.schedule.sizes: none of [3 5] ",
+		"[1]": "spec.job.schedule.sizes: none of [1] ",
+	} {
+		j := newJob(`{"command": ["x"], "max": 8, "schedule": {"sizes": ` + sizes + `}}`)
+		j.Spec.SlotsPerPod, j.Spec.Replicas = 2, nil
+		w, err := read(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = Schedules{Capacity: map[string]int{"lab": 8}}.check(j, w)
+		if got := fmt.Sprint(err); !strings.HasPrefix(got, want) || (err == nil) != (want == "") {
+			t.Errorf("%s: %v, want %q", sizes, err, want)
+		}
 	}
 }
