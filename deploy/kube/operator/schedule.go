@@ -129,6 +129,9 @@ func (w *wish) take(j *v1alpha1.ShoalJob) {
 	s := j.Status.Schedule
 	switch {
 	case w.suspend || s == nil && w.wrong != "":
+	case s == nil && !idle(j.Status.Phase): // it had pods before there was a schedule
+		w.replicas = min(w.replicas, max(1, len(j.Status.Pods)))
+		w.because = "the schedule of the namespace has not decided yet"
 	case s == nil:
 		w.suspend, w.because = true, "the schedule of the namespace has not decided yet"
 	case s.Pods == 0:

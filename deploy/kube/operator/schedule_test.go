@@ -270,6 +270,27 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// TestScheduleForRunning starts an operator with a schedule for a namespace in which a job trains:
+// it trains on while nothing is decided, and then it has what the schedule gives it.
+func TestScheduleForRunning(t *testing.T) {
+	s := newSchedule(t)
+	s.reconcile(6)
+	s.want(v1alpha1.Running, "big-1-0*")
+	all := Schedules{Capacity: map[string]int{"lab": 0}}
+	r := &Reconciler{Client: s.api, Fresh: s.api, Asker: s.asker, Events: s, Now: time.Now,
+		Schedules: all}
+	for range 2 { // before its Scheduler does anything
+		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key})
+		s.must(err)
+	}
+	s.want(v1alpha1.Running, "big-1-0*")
+	s.run(6)
+	s.wantPods("big-1-0* big-1-1 big-1-2 big-1-3")
+	if s.asker.parked.Load() {
+		t.Error("the job was parked for the schedule")
+	}
+}
+
 // TestSizesOfPods has a schedule refuse a job whose sizes are none that whole pods have.
 func TestSizesOfPods(t *testing.T) {
 	for sizes, want := range map[string]string{
