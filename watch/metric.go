@@ -3,6 +3,7 @@ package watch
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -46,7 +47,8 @@ func (r *Run) AddMetrics(line []byte) {
 		r.countBadLine(fileMetrics, fmt.Errorf("a report without a time"))
 		return
 	}
-	for name, x := range report.Metrics {
+	for _, name := range slices.Sorted(maps.Keys(report.Metrics)) {
+		x := report.Metrics[name]
 		m := r.metrics[name]
 		if m == nil {
 			if len(r.metrics) >= maxMetrics || len(name) > maxName {

@@ -371,6 +371,26 @@ func TestMetricsOfOneWorker(t *testing.T) {
 	}
 }
 
+// Of more metrics than are shown, the same ones are whoever reads the report.
+func TestWhichMetricsAreShown(t *testing.T) {
+	text := []byte(`{"time":"2026-11-26T16:27:02Z","rank":0,"metrics":{"m":1`)
+	for i := range 40 {
+		text = fmt.Appendf(text, `,"m%02d":%[1]d`, i)
+	}
+	text = append(text, "}}"...)
+	var first []string
+	for range 20 {
+		r := New("/runs/x", "1.0", "e")
+		r.AddMetrics(text)
+		if first == nil {
+			first = r.names
+		}
+		if len(r.names) != maxMetrics || !slices.Equal(r.names, first) {
+			t.Fatalf("%d metrics are shown, %v and %v", len(r.names), first, r.names)
+		}
+	}
+}
+
 // sampleLine matches a line of the text format.
 var sampleLine = regexp.MustCompile(`^(# (HELP|TYPE) [a-z_]+ .*|[a-z_]+` +
 	`({([a-z]+="([^"\\\n]|\\["\\n])*",?)+})? [0-9.e+-]+)\n$`)
