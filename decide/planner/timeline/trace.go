@@ -3,6 +3,8 @@ package timeline
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 )
 
@@ -93,7 +95,7 @@ func (t *Timeline) Trace(rows []Row) ([]byte, error) {
 		}
 	}
 	for s, ends := range x.ends {
-		for track := range ends {
+		for _, track := range slices.Sorted(maps.Keys(ends)) {
 			name := []string{"compute", "send to next", "send to previous"}[track%tracks]
 			if track >= tracks {
 				name += ", at the same time"

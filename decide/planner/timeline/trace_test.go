@@ -229,3 +229,25 @@ func checkSlices(t *rapid.T, line *timeline.Timeline, rows []timeline.Row, event
 		}
 	}
 }
+
+// The same step gives the same trace.
+func TestTraceIsTheSame(t *testing.T) {
+	stage := timeline.Stage{Forward: 1, Backward: 2, Ahead: 2, Down: 0.5, Up: 0.5, Tail: 1}
+	line, err := timeline.Run([]timeline.Stage{stage, stage, stage}, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first []byte
+	for range 20 {
+		text, err := line.Trace(make([]timeline.Row, 3))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = text
+		}
+		if !bytes.Equal(text, first) {
+			t.Fatalf("two traces of a step differ:\n%s\n%s", first, text)
+		}
+	}
+}
