@@ -69,7 +69,7 @@ func (m *Meter) Read(now map[string][]Sent) (rates Rates, news bool) {
 	maps.DeleteFunc(m.told, func(peer string, _ float64) bool { return now[peer] == nil })
 	for _, peer := range slices.Sorted(maps.Keys(now)) {
 		streams, from := now[peer], m.since[peer]
-		if len(from) != len(streams) {
+		if len(from) != len(streams) || haveRestarted(from, streams) {
 			m.since[peer] = streams
 			continue
 		}
@@ -96,6 +96,17 @@ func (m *Meter) Read(now map[string][]Sent) (rates Rates, news bool) {
 		maps.Copy(m.told, rates)
 	}
 	return rates, news
+}
+
+// haveRestarted reports whether streams are others than those that were read before, as where the
+// host at the other end has come back: one of them has carried less than the one in its place had.
+func haveRestarted(before, now []Sent) bool {
+	for i, s := range now {
+		if was := before[i]; s.Bytes < was.Bytes || s.Busy < was.Busy || s.Held < was.Held {
+			return true
+		}
+	}
+	return false
 }
 
 // Map is what the hosts of a job have told of their links. The zero value is empty. One goroutine

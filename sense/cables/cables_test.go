@@ -103,3 +103,17 @@ func TestMap(t *testing.T) {
 		t.Errorf("with hosts that were forgotten: %v", got)
 	}
 }
+
+// The streams to a host that has come back have carried less than those to it before: they are
+// counted from there on.
+func TestMeterOfAHostThatComesBack(t *testing.T) {
+	var m cables.Meter
+	for i, step := range []struct{ mib, millis, rate int }{
+		{100, 1000, 0}, {200, 2000, 100}, {50, 100, 0}, {70, 1100, 20},
+	} {
+		rates, _ := m.Read(map[string][]cables.Sent{"b": streams([2]int{step.mib, step.millis})})
+		if got := rates["b"]; got != float64(step.rate<<20) || !rates.Valid() {
+			t.Errorf("reading %d: %v bytes a second, not %d MiB", i, got, step.rate)
+		}
+	}
+}
