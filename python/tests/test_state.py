@@ -169,6 +169,8 @@ def test_what_is_no_array(state, tmp_path):
             "back": -129,
             "limit": float("inf"),
             "on": True,
+            "losses": [0.5, float("inf"), 1.0],
+            "spans": [(1, 2), (2**70, 4)],
         }
         if not first:
             group = {
@@ -181,12 +183,15 @@ def test_what_is_no_array(state, tmp_path):
                 "back": 0,
                 "limit": 0.0,
                 "on": False,
+                "losses": [2.0],
+                "spans": [(0, 0)],
             }
         state = {0: {"exp_avg": moments if first else numpy.zeros(4)}}
         return {
             "optimizer": {"state": state, "param_groups": [group], "none": {}},
             "step": 7 if first else 0,
             "raw": b"\0\1" if first else b"",
+            "buffer": bytearray(b"\2" if first else b""),
         }
 
     with shoal.join():

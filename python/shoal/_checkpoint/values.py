@@ -169,12 +169,14 @@ def _with_type_of(before: Any, value: Any) -> Any:
         return _parse_float(value)
     if isinstance(before, int) and isinstance(value, str):
         return int(value)  # more than JSON's numbers are good for
-    if isinstance(before, bytes) and isinstance(value, str):
-        return base64.b64decode(value)
+    if isinstance(before, (bytes, bytearray)) and isinstance(value, str):
+        return type(before)(base64.b64decode(value))
     if isinstance(before, (list, tuple)) and isinstance(value, list):
-        same: Iterable[Tuple[Any, Any]] = (
-            zip(before, value) if len(before) == len(value) else zip(value, value)
-        )
+        same: Iterable[Tuple[Any, Any]] = zip(value, value)
+        if len(before) == len(value):
+            same = zip(before, value)
+        elif len(set(map(type, before))) == 1:  # as a list of losses that has grown
+            same = ((before[0], new) for new in value)
         return (
             type(before)(_with_type_of(a, b) for a, b in same)
             if type(before) in (list, tuple)
