@@ -71,6 +71,32 @@ def test_why_gradients_are_averaged_twice(how, said):
         world(1, _average_by_two, how)
 
 
+def _train_with_a_frozen_layer():
+    """Train a model with a frozen layer under ddp, all of which the optimizer has; return whether
+    that is averaged by ddp alone, and how many steps were committed.
+    """
+    import shoal
+    import shoal.torch
+
+    x = torch.randn(32, 3)
+    loader = shoal.torch.loader(TensorDataset(x, x.sum(1, keepdim=True)), 8, seed=5)
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    layers[0].requires_grad_(False)
+    model = shoal.torch.ddp(layers)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = shoal.torch.optimizer(plain)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return [optimizer is plain, shoal.join().committed]
+
+
+def test_frozen_parameters_of_ddp_have_no_average_of_their_own():
+    """An optimizer that has the frozen parameters of the model too is as one without them."""
+    assert world(2, _train_with_a_frozen_layer) == [[True, 4]] * 2
+
+
 def _loop_over_two(same):
     """Loop over two loaders at once, or over one twice."""
     import shoal.torch

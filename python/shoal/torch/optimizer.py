@@ -107,11 +107,13 @@ def optimizer(
         register_state(job, "optimizer", opt)
         for other in others:
             register_state(job, type(other).__name__, other, of_first=_has_own_buffers(other))
+    # A step with one average has that of ddp, behind which frozen parameters need none.
+    once = job._progress is not None and job._progress.averages == 1
     own = [
         p
         for group in opt.param_groups
         for p in group["params"]
-        if p not in averaged.by_ddp
+        if p not in averaged.by_ddp and not (once and p in averaged.frozen_by_ddp)
     ]
     if own:
         return Averaging(opt, own, bucket_maker(compress))
