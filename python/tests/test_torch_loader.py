@@ -97,5 +97,27 @@ def _compare_indices(options):
     return [same, len(drawn)]
 
 
+def _train_by_two_calls():
+    """Train for an epoch, leave the loop over epochs, and train for the next one by another call of
+    loader.epochs, with a process that loads; return the number of committed steps.
+    """
+    import shoal
+    import shoal.torch
+
+    data = torch.utils.data.TensorDataset(torch.arange(200))
+    loader = shoal.torch.loader(data, 2, num_workers=1)
+    for _ in range(2):
+        for _ in loader.epochs(2):
+            for _ in loader:
+                loader.step.allreduce(torch.zeros(1))
+            break
+    return shoal.join().committed
+
+
+def test_a_training_that_goes_on_by_another_call_of_epochs():
+    """Batches are loaded for the loop that comes, not from where the one before began."""
+    assert world(1, _train_by_two_calls) == [200]
+
+
 if __name__ == "__main__":
     main(globals())

@@ -264,7 +264,8 @@ class Loader:
                 " them to loader.epochs only"
             )
         count = as_integer("epochs", count, 0, "how many epochs the whole training has, an integer")
-        self._start_loading()
+        if not self._progress.begun:  # else the loop does so, once the one before has ended
+            self._start_loading()
         return self._progress.epoch_loops(count, self._end, statistical)
 
     def _start_loading(self) -> Iterator[Any]:
