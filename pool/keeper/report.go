@@ -117,6 +117,9 @@ func (p *part) end() *pool.End {
 	result, err := runs.ReadResult(p.saved.Run)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // its launcher was killed, or another host led
+		if p.endedWell() {
+			x.Final, x.OK, x.Stopped = true, true, p.job.StoppedBy
+		}
 	case err != nil:
 		x.Final, x.Error = !p.saved.Joins, err.Error()
 	case result.LostHost != "": // which is no fault of the job: it may be started again
@@ -126,6 +129,14 @@ func (p *part) end() *pool.End {
 		x.Stopped, x.Parked = result.StoppedBy, result.Parked
 	}
 	return x
+}
+
+// endedWell reports whether the launcher, which has left no result, has ended the job well all the
+// same: there may have been no room for the result on the disk. It says so by its exit code, which
+// is the same where the job is parked or goes on on other hosts.
+func (p *part) endedWell() bool {
+	return p.exit != nil && p.exit.Exited() && p.exit.ExitStatus() == 0 && p.job != nil &&
+		len(p.job.Hosts) <= 1 && !p.parking && p.job.ParkedBy == "" && !p.job.Parked
 }
 
 // lastLine returns the last line of a text, without its newline and the "shoal: " that it begins

@@ -59,6 +59,41 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// A launcher that has ended well and could not write its result, as on a full disk, has ended its
+// job, which is not done again. That is not known of one that was killed or has failed, of one that
+// an earlier keeper has started, and where the job was to be parked or has other hosts.
+func TestEndWithoutResult(t *testing.T) {
+	parks := func(by string, done bool) api.Training {
+		return api.Training{ParkStatus: api.ParkStatus{ParkedBy: by, Parked: done}}
+	}
+	well, failed, killed := syscall.WaitStatus(0), syscall.WaitStatus(1<<8), syscall.WaitStatus(9)
+	for _, c := range []struct {
+		exit *syscall.WaitStatus
+		job  *api.Job
+		want pool.End
+	}{
+		{&well, &api.Job{}, pool.End{Final: true, OK: true}},
+		{&well, &api.Job{Hosts: []string{"h1"}}, pool.End{Final: true, OK: true}},
+		{&well, &api.Job{StoppedBy: "ada"}, pool.End{Final: true, OK: true, Stopped: "ada"}},
+		{&failed, &api.Job{}, pool.End{}}, {&killed, &api.Job{}, pool.End{}},
+		{nil, &api.Job{}, pool.End{}}, {&well, nil, pool.End{}},
+		{&well, &api.Job{Hosts: []string{"h1", "h2"}}, pool.End{}},
+		{&well, &api.Job{Training: parks("ada", false)}, pool.End{}},
+		{&well, &api.Job{Training: parks("", true)}, pool.End{}},
+	} {
+		p := newPart(newHost(Config{Name: "lab", Host: "here", Slots: 2, Dir: t.TempDir()},
+			group.New(t.Context())), "one")
+		p.saved = saved{Attempt: 1, Part: 1, PID: 4194305, Run: t.TempDir()}
+		if p.exit = c.exit; c.job != nil {
+			p.job = &control.Job{Job: *c.job}
+		}
+		c.want.Dir = p.saved.Run
+		if x := p.end(); *x != c.want {
+			t.Errorf("%+v of %v: %+v, want %+v", c.job, c.exit, *x, c.want)
+		}
+	}
+}
+
 // An agent that could not be started was not lost with anything: three such starts in a row are the
 // failure of the job.
 func TestNotStartedIsNotLost(t *testing.T) {
