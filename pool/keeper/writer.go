@@ -1,10 +1,9 @@
 package keeper
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/shoal-ml/shoal/pool"
@@ -20,7 +19,7 @@ import (
 type writer struct {
 	store     store.Store
 	revisions map[string]store.Revision // by key, what this keeper has read or written last
-	tried     map[string][][]byte       // values that the store has or not: nobody knows
+	tried     map[string]digests        // values that the store has or not: nobody knows
 	todo      chan []pool.Write         // has room for one batch
 	done      chan batch
 	busy      bool   // whether a batch is under way
@@ -28,6 +27,10 @@ type writer struct {
 	id        string // of this start of the keeper
 	since     int64  // when it began to lead
 }
+
+// digests are sums of values. The values themselves are not kept: while the store is away a job
+// that trains has another one each second.
+type digests map[[sha256.Size]byte]bool
 
 // batch is what came of several writes.
 type batch struct {
@@ -38,7 +41,7 @@ type batch struct {
 
 // newWriter returns a writer that has read nothing yet.
 func newWriter(s store.Store) writer {
-	return writer{store: s, revisions: map[string]store.Revision{}, tried: map[string][][]byte{},
+	return writer{store: s, revisions: map[string]store.Revision{}, tried: map[string]digests{},
 		todo: make(chan []pool.Write, 1), done: make(chan batch, 1)}
 }
 
@@ -156,10 +159,10 @@ func (w *writer) write(ctx context.Context, v pool.Write) (err error) {
 // noteTried remembers a value that may be in the store, though it could not be written. What is
 // tried again and again is remembered once.
 func (w *writer) noteTried(v pool.Write) {
-	isSame := func(tried []byte) bool { return bytes.Equal(tried, v.Value) }
-	if !slices.ContainsFunc(w.tried[v.Key], isSame) {
-		w.tried[v.Key] = append(w.tried[v.Key], v.Value)
+	if w.tried[v.Key] == nil {
+		w.tried[v.Key] = digests{}
 	}
+	w.tried[v.Key][sha256.Sum256(v.Value)] = true
 }
 
 // own writes a value in place of one that is this keeper's own: of an earlier write that was done
@@ -169,8 +172,7 @@ func (w *writer) own(ctx context.Context, v pool.Write) (store.Revision, error) 
 	if err != nil {
 		return 0, err
 	}
-	isOwn := func(tried []byte) bool { return bytes.Equal(tried, e.Value) }
-	if !slices.ContainsFunc(w.tried[v.Key], isOwn) {
+	if !w.tried[v.Key][sha256.Sum256(e.Value)] {
 		return 0, store.ErrConflict
 	}
 	return w.store.Update(ctx, v.Key, v.Value, e.Revision)

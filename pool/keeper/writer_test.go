@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -153,4 +154,28 @@ func TestTriedAgainAndAgain(t *testing.T) {
 			t.Fatalf("%d values of %s", len(tried), key)
 		}
 	}
+}
+
+// Of values that the store does not take little is kept, however many there are: a disk may be full
+// for days, and a job that trains has another value each second.
+func TestTriedValuesAreNotKept(t *testing.T) {
+	server := mem.New()
+	w := newWriter(server.Open())
+	server.SetFaults(func(mem.Op, string) mem.Fate { return mem.Lost })
+	const size, most = 64 << 10, 2 << 20
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range 200 {
+		value := fmt.Appendf(make([]byte, size), "%d", i)
+		if err := w.write(t.Context(), pool.Write{Key: "k", Value: value}); err == nil {
+			t.Fatal("it is written")
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > most {
+		t.Errorf("%d bytes are kept of 200 values of %d", kept, size)
+	}
+	runtime.KeepAlive(w)
 }
