@@ -45,3 +45,16 @@ def test_a_refused_move_is_none(moves, monkeypatch):
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
     Core(0).move_thread_here(1_000_000_000)
     assert moves == [{2}, {2, 5, 7}]
+
+
+def test_a_sandbox_may_forbid_every_move(moves, monkeypatch):
+    """A wait does not fail where no call is allowed, but goes on where the thread is."""
+
+    def forbid(pid, cores):
+        """Refuse every set of cores."""
+        moves.append(set(cores))
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbid)
+    Core(0).move_thread_here(1_000_000_000)
+    assert moves == [{2}, {2, 5, 7}]

@@ -7,6 +7,7 @@ while the other computes, even when another core is idle.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 # A yield that takes this many nanoseconds let another thread work on this core. The agent needs
@@ -35,11 +36,11 @@ class Core:
         if now < self._earliest or not hasattr(os, "sched_setaffinity"):
             return
         self._earliest = now + _PAUSE_NS
-        allowed = os.sched_getaffinity(0)
-        try:
-            os.sched_setaffinity(0, {sorted(allowed)[self._rank % len(allowed)]})
-        except OSError:
-            # The set of allowed cores has just changed, and that has moved the thread already.
-            pass
-        finally:  # a Ctrl-C must not leave the thread tied to one core
-            os.sched_setaffinity(0, allowed)
+        # Refused where the set of allowed cores has just changed, and that has moved the thread,
+        # and in a sandbox that forbids it.
+        with contextlib.suppress(OSError):
+            allowed = os.sched_getaffinity(0)
+            try:
+                os.sched_setaffinity(0, {sorted(allowed)[self._rank % len(allowed)]})
+            finally:  # a Ctrl-C must not leave the thread tied to one core
+                os.sched_setaffinity(0, allowed)
