@@ -281,6 +281,7 @@ func (r *Run) SetResult(text []byte) {
 		r.FileUnreadable(fileResult, err)
 		return
 	}
+	r.setNote(fileResult, "")
 	r.result = &f
 	if r.started == 0 {
 		r.started = Seconds(f.Started)

@@ -391,6 +391,18 @@ func TestWhichMetricsAreShown(t *testing.T) {
 	}
 }
 
+// What could not be read at first and could then is not said to be unreadable any more.
+func TestResultThatCanBeReadAtLast(t *testing.T) {
+	r := New("/runs/x", "1.0", "e")
+	if r.SetResult([]byte(`{"ok":`)); len(r.View(1).Notes) == 0 || r.HasResult() {
+		t.Fatal("half a result is one")
+	}
+	r.SetResult([]byte(`{"ok":true}`))
+	if list := r.View(1).Notes; len(list) > 0 || !r.HasResult() {
+		t.Errorf("notes %q", list)
+	}
+}
+
 // sampleLine matches a line of the text format.
 var sampleLine = regexp.MustCompile(`^(# (HELP|TYPE) [a-z_]+ .*|[a-z_]+` +
 	`({([a-z]+="([^"\\\n]|\\["\\n])*",?)+})? [0-9.e+-]+)\n$`)
