@@ -197,8 +197,8 @@ func (r *Run) setNote(file, text string) {
 func (r *Run) FileMissing(file string) {
 	r.setNote(file, map[string]string{
 		fileJob: "there is no job.json: what was run is not known",
-		fileSense: "there is no sense.jsonl: the job has taken no steps yet, or for less than " +
-			"ten seconds, or this host has not led it, or its version of shoal writes none",
+		fileSense: "there is no sense.jsonl: the job has taken one step at most, or for less " +
+			"than ten seconds, or this host has not led it, or its version of shoal writes none",
 		fileEvents:  "there is no events.jsonl: what happened to the job is not known",
 		fileMetrics: "there is no metrics.jsonl: what workers reported is not known",
 	}[file])
