@@ -27,6 +27,8 @@ const (
 	// windowSteps steps take where that is longer.
 	maxCost, windowSteps = 0.02, 100
 	costWindow           = 600 * sense.Second
+	// maxSpent is of how many changes the cost is remembered at most.
+	maxSpent = 1 << 12
 	// maxAlternatives is how many alternatives a change tells.
 	maxAlternatives = 3
 	// swingSteps is for how many steps it is remembered that the job became faster or slower by
@@ -136,7 +138,7 @@ func (l *Loop) whyNotWorthIt(c *candidate) string {
 	then := samplesOfBusiestWorker(c.To.Setting, c.To.Members(l.now))
 	deviation, cost := sense.Deviation(measured), c.CostSeconds.Mid
 	window := max(costWindow.Seconds(), windowSteps*c.StepSeconds.Mid)
-	spent := l.forgetAndSumCosts(window)
+	spent := l.sumCosts(window)
 	enough, most := minMeasure, maxMeasure
 	if sizesOfChange(c.change)[1] > 0 {
 		enough = max(enough, sizeSteps(deviation, c.gain))
@@ -263,14 +265,12 @@ func roundToFourDigits(x float64) float64 {
 	return x
 }
 
-// forgetAndSumCosts returns how many seconds changes have cost in the last so many seconds, and
-// forgets those before.
-func (l *Loop) forgetAndSumCosts(window float64) (sum float64) {
-	l.spent = slices.DeleteFunc(l.spent, func(s spending) bool {
-		return (l.now.Now - s.at).Seconds() > window
-	})
+// sumCosts returns how many seconds changes have cost in the last so many seconds.
+func (l *Loop) sumCosts(window float64) (sum float64) {
 	for _, s := range l.spent {
-		sum += s.seconds
+		if (l.now.Now - s.at).Seconds() <= window {
+			sum += s.seconds
+		}
 	}
 	return sum
 }

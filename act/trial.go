@@ -337,5 +337,5 @@ func (l *Loop) recordCost(c setting.Change, rate float64) {
 			cost += float64((1 - c.Measured) * x.Seconds * float64(x.Steps()))
 		}
 	}
-	l.spent = append(l.spent, spending{l.now.Now, max(cost, 0)})
+	l.spent = sense.AppendNewest(l.spent, spending{l.now.Now, max(cost, 0)}, maxSpent)
 }

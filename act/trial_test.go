@@ -105,3 +105,14 @@ func TestSamplesOfBusiestInRounds(t *testing.T) {
 		}
 	}
 }
+
+// What changes have cost counts for a change with long steps, though one with short steps was
+// looked at before, for which it was too long ago.
+func TestCostsAreNotForgotten(t *testing.T) {
+	l := Loop{now: sense.Observation{Now: 900 * sense.Second}, spent: []spending{{0, 7}}}
+	for _, x := range []struct{ window, want float64 }{{1000, 7}, {600, 0}, {1000, 7}} {
+		if got := l.sumCosts(x.window); got != x.want {
+			t.Errorf("in %v s changes have cost %v s, want %v", x.window, got, x.want)
+		}
+	}
+}
