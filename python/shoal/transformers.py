@@ -159,6 +159,8 @@ class Elastic:
             )
         if self._job is not None and self._job.outside:
             resume_from_checkpoint = None
+        elif self._job is not None and resume_from_checkpoint is True:
+            os.makedirs(self.args.output_dir, exist_ok=True)  # as the Trainer of rank 0 has done
         return super().train(resume_from_checkpoint, *arguments, **options)  # type: ignore[misc]
 
     def _inner_training_loop(self, *arguments: Any, **options: Any) -> Any:
@@ -244,9 +246,8 @@ class Elastic:
     def _run_epoch(self, **given: Any) -> None:
         """As the Trainer's own; a worker that has joined behind the last step makes none."""
         if self._job is not None:
-            done = 0
-            if given["epoch"] == given["epochs_trained"]:
-                done = given["steps_trained_in_current_epoch"]
+            begun = given["epoch"] == given["epochs_trained"]
+            done = given["steps_trained_in_current_epoch"] if begun else 0
             self._left = given["num_update_steps_per_epoch"]
             self._left -= done // self.args.gradient_accumulation_steps
             self._apply_received()
@@ -449,7 +450,6 @@ class Elastic:
         share_loaded(self._job, self.model, there, load)
         if not there:
             self.state.best_model_checkpoint = None  # the Trainer would look into it at its end
-        return None
 
     # Evaluation
 
