@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,13 +155,16 @@ func (g *guest) session(ctx context.Context, again bool, welcomed func()) error 
 	}
 	defer network.Close()
 	g.host.setJobsAt(hostOf(network.Addr()))
+	authority := network.Authority()
+	if !bytes.Equal(authority, g.Authority) { // else it is kept, and there may be no room for it
+		if err := g.KeepAuthority(authority); err != nil {
+			return err
+		}
+	}
 	g.mu.Lock()
-	g.network, g.Authority = network, network.Authority()
+	g.network, g.Authority = network, authority
 	g.mu.Unlock()
 	defer g.leave()
-	if err := g.KeepAuthority(g.Authority); err != nil {
-		return err
-	}
 	s.open(network)
 	late := time.NewTimer(welcomeTime)
 	defer late.Stop()
