@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/store"
@@ -38,6 +40,12 @@ func makePoolFolder(name string) (string, error) {
 	return dir, nil
 }
 
+// remember writes a text into a file of the folder of a pool, in place of what it held; where that
+// fails, the file is as it was.
+func remember(dir, file, text string) error {
+	return durable.WriteSecret(filepath.Join(dir, file), []byte(text))
+}
+
 // hostFile is the file in the folder of a pool that has the name of this host there.
 const hostFile = "host"
 
@@ -48,10 +56,12 @@ func hostName(dir, pool, given string) (string, error) {
 	text, err := os.ReadFile(path)
 	known := strings.TrimSpace(string(text))
 	switch {
-	case err == nil && known != "" && given != "" && given != known:
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return "", folderError(err)
+	case known != "" && given != "" && given != known:
 		return "", cli.Usagef("--name %s: this host is called %s in the pool %s, where its jobs "+
 			"are known under that name: leave --name out", given, known, pool)
-	case err == nil && known != "":
+	case known != "":
 		return known, nil
 	}
 	return cli.HostName(given), nil

@@ -206,7 +206,7 @@ func (f *joinFlags) keep(cmd *cobra.Command, name string) error {
 	}
 	err = keeper.Join(ctx, c, func() {
 		for file, text := range map[string]string{hostFile: c.Host, joinFile: c.Join} {
-			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			if err := remember(dir, file, text); err != nil {
 				fmt.Fprintf(notes, "shoal: %v; give the next shoal pool join the same flags\n", err)
 			}
 		}

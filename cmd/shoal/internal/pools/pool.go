@@ -257,7 +257,7 @@ func (f *startFlags) keep(ctx context.Context, notes io.Writer, name string) err
 	}
 	c.Invite = inviter(notes, name, f.token)
 	err = keeper.Run(ctx, c, func(jobs int) {
-		if err := os.WriteFile(filepath.Join(dir, hostFile), []byte(host), 0o600); err != nil {
+		if err := remember(dir, hostFile, host); err != nil {
 			fmt.Fprintf(notes, "shoal: %v; when the pool is started again, give it the name of "+
 				"this host: --name %s\n", err, host)
 		}
