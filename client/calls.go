@@ -79,8 +79,12 @@ type Handle struct {
 func (k *calls) submit(ctx context.Context, d *arena.Descriptor, h *Handle) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	slot := k.ticket % arena.Slots
-	for old := k.users[slot]; old != nil && !k.readCompletion(old); old = k.users[slot] {
+	for {
+		// the slot is another one after a wait in which others have made calls
+		old := k.users[k.ticket%arena.Slots]
+		if old == nil || k.readCompletion(old) {
+			break
+		}
 		k.publish() // the call that holds the slot may itself wait to be published
 		k.mu.Unlock()
 		err := k.await(ctx, old)
@@ -89,9 +93,9 @@ func (k *calls) submit(ctx context.Context, d *arena.Descriptor, h *Handle) erro
 			return err
 		}
 	}
+	k.users[k.ticket%arena.Slots] = h
 	k.ticket++
 	d.Ticket, h.calls, h.ticket = k.ticket, k, k.ticket
-	k.users[slot] = h
 	k.control.WriteDescriptor(d)
 	if k.held == 0 {
 		k.publish()

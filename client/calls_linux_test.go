@@ -84,3 +84,55 @@ func TestMemoryOfCallsThatContextsHaveEnded(t *testing.T) {
 		t.Errorf("5 calls have taken %d segments, and x begins with %d", segments, x[0])
 	}
 }
+
+// watched is a context that tells whoever reads begun that somebody waits until it ends.
+type watched struct {
+	context.Context
+	begun chan<- struct{} // has room for all who may wait
+}
+
+// Done tells of the wait.
+func (c watched) Done() <-chan struct{} {
+	c.begun <- struct{}{}
+	return c.Context.Done()
+}
+
+// Of two goroutines that wait for the slot of the oldest call one gets it. The other one waits for
+// the next slot, and does not write over the call there.
+func TestWhoHasWaitedTakesASlotThatIsFree(t *testing.T) {
+	job, _ := newSilentJob(t, 0)
+	defer job.Close()
+	start := func(ctx context.Context) *Handle {
+		return startCall[uint8](ctx, job, collective.Barrier, collective.None, 0, nil, nil, nil)
+	}
+	for range arena.Slots {
+		start(t.Context())
+	}
+	complete := func(ticket uint64) {
+		job.calls.control.Complete(ticket, arena.Done, "")
+		job.calls.own.Ring()
+	}
+	made, g := make(chan *Handle, 2), group.New(t.Context())
+	for range 2 {
+		begun := make(chan struct{}, 100)
+		g.Go("call", func(ctx context.Context) error {
+			made <- start(watched{ctx, begun})
+			return nil
+		})
+		<-begun
+	}
+	complete(1)
+	first := <-made
+	complete(first.ticket)
+	complete(2)
+	second := <-made
+	if err := g.Wait(); err != nil || first.ticket != arena.Slots+1 ||
+		second.ticket != arena.Slots+2 {
+		t.Fatalf("calls %d and %d: %v", first.ticket, second.ticket, err)
+	}
+	for slot, h := range job.calls.users {
+		if h != nil && int((h.ticket-1)%arena.Slots) != slot {
+			t.Errorf("call %d counts as the user of slot %d", h.ticket, slot)
+		}
+	}
+}
