@@ -246,6 +246,9 @@ func TestWrongWindows(t *testing.T) {
 		"flags: only an all_reduce that": func(d *arena.Descriptor) {
 			d.Kind = uint8(collective.Broadcast)
 		},
+		"flags: only an all_reduce that is": func(d *arena.Descriptor) {
+			d.Kind = uint8(collective.Barrier)
+		},
 		"in.count: 2305843009213693952 elements": func(d *arena.Descriptor) {
 			d.In.Count, d.Out.Count, d.Shape[0] = 1<<61, 1<<61, 1<<61
 		},

@@ -222,8 +222,8 @@ func (c *Call) Check(size, self int) error {
 	switch {
 	case !c.Kind.Valid():
 		return fieldError("kind", "%d names no collective", uint8(c.Kind))
-	case c.Kind == Barrier:
-		return nil
+	case c.Kind == Barrier: // which has no memory
+		return c.checkPieces()
 	case !c.DType.Valid():
 		return fieldError("dtype", "%d names no element type", uint8(c.DType))
 	case !c.Reduction.Valid() || c.Kind.Reduces() && c.Reduction == None:

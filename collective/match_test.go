@@ -254,6 +254,7 @@ func TestCheckNamesTheField(t *testing.T) {
 		"dtype":      func(c *collective.Call) { c.DType = 42 },
 		"reduction":  func(c *collective.Call) { c.Reduction = collective.None },
 		"weight":     func(c *collective.Call) { c.Reduction, c.Weight = collective.Mean, -1 },
+		"flags":      func(c *collective.Call) { c.Kind, c.Window = collective.Barrier, buf },
 		"peer":       func(c *collective.Call) { c.Kind, c.Peer = collective.Broadcast, 2 },
 		"out.count":  func(c *collective.Call) { c.Out = buf[:20] },
 		"out.offset": func(c *collective.Call) { c.Out = buf[8:24] },
