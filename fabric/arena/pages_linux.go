@@ -2,6 +2,7 @@ package arena
 
 import (
 	"errors"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,14 +21,16 @@ const hugeBytes = 2 << 20
 func mapFile(fd int, n int64, flags int) ([]byte, error) {
 	size, at := uintptr(n), unsafe.Pointer(nil)
 	if n >= hugeBytes {
-		room, err := unix.MmapPtr(-1, 0, nil, size+hugeBytes, unix.PROT_NONE,
+		page := uintptr(os.Getpagesize()) // which can be larger than those of segments
+		pages := (size + page - 1) / page * page
+		room, err := unix.MmapPtr(-1, 0, nil, pages+hugeBytes, unix.PROT_NONE,
 			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 		if err != nil {
 			return nil, err
 		}
 		before := -uintptr(room) & (hugeBytes - 1)
 		at, flags = unsafe.Add(room, before), flags|unix.MAP_FIXED
-		err = unix.MunmapPtr(unsafe.Add(at, size), hugeBytes-before)
+		err = unix.MunmapPtr(unsafe.Add(at, pages), hugeBytes-before)
 		if before > 0 {
 			err = errors.Join(err, unix.MunmapPtr(room, before))
 		}
