@@ -2,6 +2,7 @@
 training.
 """
 
+import ctypes
 import itertools
 import os
 import pathlib
@@ -19,6 +20,7 @@ from live_numpy import reference_losses
 
 import shoal
 from shoal.errors import LostError, ShoalError
+from shoal._live import packing
 from shoal._runtime.view import MeshStatus, View
 from shoal.live import _LiveModel
 
@@ -321,3 +323,16 @@ def test_a_worker_that_is_lost_while_the_model_begins(adopts):
     backend.ask_mesh = MeshStatus
     assert live.follow_mesh(PROGRESS)
     assert len(built) == 2 and live.model is built[1]
+
+
+def test_state_that_cannot_be_written_to_is_named():
+    """A number that is no array would keep its value where the state is to come from others, and
+    no tensor has changed when that is said.
+    """
+    memory = (ctypes.c_ubyte * 128)(*[1] * 128)
+    tensors = {"bias": numpy.zeros(2), "count": numpy.int64(3)}
+    with pytest.raises(ShoalError, match="tensor count .* this is of int64; for one number"):
+        packing.unpack(memory, tensors)
+    assert not tensors["bias"].any()
+    packing.unpack(memory, {**tensors, "count": numpy.zeros((), "int64")})
+    assert tensors["bias"].all()

@@ -46,8 +46,19 @@ def pack(tensors: Mapping[str, Any], memory: Any, nbytes: int) -> None:
 
 
 def unpack(memory: Any, tensors: Mapping[str, Any]) -> None:
-    """Copy the content of a memory, laid out as `lay_out` says, to the tensors."""
-    for tensor, at in lay_out(tensors)[0]:
+    """Copy the content of a memory, laid out as `lay_out` says, to the tensors. Raises ShoalError,
+    before any is changed, for what cannot be written to, such as a scalar of NumPy.
+    """
+    placed = lay_out(tensors)[0]
+    for name, (tensor, _) in zip(sorted(tensors), placed):
+        if not tensor.writable:
+            raise ShoalError(
+                f"tensor {name} gets its value here, and cannot be written to: tensors() returns"
+                " the arrays that hold the state, and this is of"
+                f" {type(tensors[name]).__name__}; for one number, numpy.zeros(()) that is changed"
+                " in place"
+            )
+    for tensor, at in placed:
         if tensor.nbytes:
             tensor.copy_from(ctypes.addressof(memory) + at)
 
