@@ -75,6 +75,7 @@ type Pod struct {
 	Ended       bool   // its process has ended
 	Lingers     bool   // it has Ended, and is there until it is deleted: other processes run in it
 	Deleting    bool   // somebody has asked for its end; it may run for a while
+	Patient     bool   // it is Deleting, and has more time for that than pods of a deleted job get
 	Leaves      bool   // if the job is to have fewer pods, this one goes first
 	End         End    // what it has said of the job, if it has ended
 	Why         string // how it ended, in words
@@ -171,6 +172,11 @@ func Next(v View) Decision {
 	switch {
 	case v.Deleted:
 		d.deleteAll(v.Pods, true)
+		for _, p := range v.Pods {
+			if p.Patient { // another one, to which it would leave the job, does not come
+				d.Delete = append(d.Delete, p.Name)
+			}
+		}
 		if len(v.Pods) == 0 {
 			d.Release, d.State.Members = true, nil // nobody makes one any more
 		}

@@ -285,7 +285,7 @@ func TestRandomSchedules(t *testing.T) {
 }
 
 // parse returns the pods of a text: run.number and letters, r = it runs, d = it is being deleted,
-// e = it has ended, l = it lingers, and after = how.
+// p = for long, e = it has ended, l = it lingers, and after = how.
 func parse(t *testing.T, text string) (pods []Pod) {
 	t.Helper()
 	for _, word := range strings.Fields(text) {
@@ -296,6 +296,7 @@ func parse(t *testing.T, text string) (pods []Pod) {
 			t.Fatal(err)
 		}
 		p.Running, p.Deleting = strings.Contains(letters, "r"), strings.Contains(letters, "d")
+		p.Patient = strings.Contains(letters, "p")
 		p.Ended, p.Lingers = strings.Contains(letters, "e"), strings.Contains(letters, "l")
 		pods = append(pods, p)
 	}
@@ -433,6 +434,9 @@ func TestNext(t *testing.T) {
 			"Failed run 5 delete 5.1 [!PodEnded !Failed]"},
 		{"deleted", View{Replicas: 1, Deleted: true, State: running(1, 1, Member{0, true})},
 			"1.0:r", "Running run 1 members 0 delete 1.0"},
+		{"deleted, and a pod was to leave at the end of its step", View{Replicas: 1, Deleted: true,
+			State: running(1, 1, Member{0, true})}, "1.0:rdp 1.1:rd",
+			"Running run 1 members 0 delete 1.0"},
 		{"deleted and gone", View{Replicas: 1, Deleted: true, State: running(1, 1)}, "",
 			"Running run 1 release"},
 	} {

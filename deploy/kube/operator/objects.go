@@ -171,6 +171,8 @@ func seen(p *corev1.Pod) (d decide.Pod, ok bool) {
 		Running: p.Status.Phase == corev1.PodRunning,
 		Ended: p.Status.Phase == corev1.PodSucceeded ||
 			p.Status.Phase == corev1.PodFailed}
+	time := p.DeletionGracePeriodSeconds
+	d.Patient = d.Deleting && time != nil && *time > graceOfDeleted
 	d.Lingers = !d.Ended && lingers(p)
 	if d.Ended = d.Ended || d.Lingers; !d.Ended {
 		return d, true

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestAddresses has the arguments of each pod name its address, of IPv4 or IPv6, as shoal
@@ -79,6 +80,19 @@ func TestWhyEnded(t *testing.T) {
 		p.Status = s
 		if got, _ := seen(p); !got.Ended || got.Why != want {
 			t.Errorf("%+v, not %q", got, want)
+		}
+	}
+}
+
+// TestPatient reads of pods that are being deleted whether they have more time for that than those
+// of a deleted job.
+func TestPatient(t *testing.T) {
+	for seconds, want := range map[int64]bool{0: false, 30: false, 31: true, 120: true} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{},
+			DeletionGracePeriodSeconds: &seconds,
+			Labels:                     map[string]string{labelRun: "1", labelNumber: "0"}}}
+		if got, ok := seen(p); !ok || got.Patient != want {
+			t.Errorf("%d s: %+v", seconds, got)
 		}
 	}
 }
