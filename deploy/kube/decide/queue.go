@@ -23,7 +23,7 @@ type Claim struct {
 	Finished bool // it claims nothing any more
 	Held     bool // it cannot go before the operator lets it
 	Ready    bool // the queue was told that its pods run
-	Astray   bool // it is in a queue that the job names no more
+	Astray   bool // the job names another queue by now, or another template of pods
 	Why      string
 }
 

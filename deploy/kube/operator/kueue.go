@@ -40,8 +40,12 @@ const (
 	podSet         = "main"
 )
 
-// labelClaim is the number of the claim by which a pod runs. Workloads have it, too.
-const labelClaim = "shoal-ml.github.io/claim"
+// labelClaim is the number of the claim by which a pod runs. Workloads have it, too, and as
+// annotationTemplate the SHA-256 of the template of the pods that they are for.
+const (
+	labelClaim         = "shoal-ml.github.io/claim"
+	annotationTemplate = "shoal-ml.github.io/template-sha256"
+)
 
 // workload is what the operator reads of a Workload.
 type workload struct {
@@ -124,10 +128,11 @@ func readClaim(o *unstructured.Unstructured) (c claimed, err error) {
 	return c, nil
 }
 
-// listClaims returns the Workloads of a job, by number. One that cannot be read grants nothing, has
-// a number below 0, goes when no pod needs it, and is part of what the job lacks until then.
-func (r *Reconciler) listClaims(ctx context.Context, j *v1alpha1.ShoalJob, l *lack) ([]claimed,
-	error) {
+// listClaims returns the Workloads of a job, by number. Such as are not for pods of the template
+// with this SHA-256 are astray, if it is not "". One that cannot be read grants nothing, has a
+// number below 0, goes when no pod needs it, and is part of what the job lacks until then.
+func (r *Reconciler) listClaims(ctx context.Context, j *v1alpha1.ShoalJob, l *lack,
+	template string) ([]claimed, error) {
 	var list unstructured.UnstructuredList
 	list.SetGroupVersionKind(WorkloadKind.GroupVersion().WithKind("WorkloadList"))
 	err := r.Client.List(ctx, &list, client.InNamespace(j.Namespace),
@@ -144,7 +149,8 @@ func (r *Reconciler) listClaims(ctx context.Context, j *v1alpha1.ShoalJob, l *la
 					finalizerQuota)}}
 			_ = l.take(&refused{err.Error(), true}, nothing) // it takes each of these
 		}
-		c.Astray = c.queue != j.Labels[labelQueue]
+		c.Astray = c.queue != j.Labels[labelQueue] ||
+			template != "" && template != c.object.GetAnnotations()[annotationTemplate]
 		claims = append(claims, c)
 	}
 	slices.SortFunc(claims, func(a, b claimed) int { return cmp.Compare(a.Number, b.Number) })
@@ -153,7 +159,14 @@ func (r *Reconciler) listClaims(ctx context.Context, j *v1alpha1.ShoalJob, l *la
 
 // claim brings the Workloads of a job to what it needs, and its wish to what they grant.
 func (r *Reconciler) claim(ctx context.Context, j *v1alpha1.ShoalJob, w *wish, deleted bool) error {
-	claims, err := r.listClaims(ctx, j, &w.lack)
+	template := ""
+	if j.Labels[labelQueue] != "" && w.wrong == "" && !deleted {
+		var err error
+		if _, template, err = claimTemplate(j, *w); err != nil {
+			return err
+		}
+	}
+	claims, err := r.listClaims(ctx, j, &w.lack, template)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,7 +29,7 @@ import (
 func (r *Reconciler) writeClaims(ctx context.Context, j *v1alpha1.ShoalJob, w *wish,
 	d decide.QueueDecision) error {
 	for _, c := range w.claims {
-		err := r.writeClaim(ctx, j, d, c)
+		err := r.writeClaim(ctx, j, *w, d, c)
 		switch name := c.object.GetName(); {
 		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err):
 			err = &refused{fmt.Sprintf("Workload %s cannot be written: %v; %s", name, err,
@@ -58,8 +59,8 @@ func (r *Reconciler) writeClaims(ctx context.Context, j *v1alpha1.ShoalJob, w *w
 }
 
 // writeClaim carries out what was decided of one Workload.
-func (r *Reconciler) writeClaim(ctx context.Context, j *v1alpha1.ShoalJob, d decide.QueueDecision,
-	c claimed) error {
+func (r *Reconciler) writeClaim(ctx context.Context, j *v1alpha1.ShoalJob, w wish,
+	d decide.QueueDecision, c claimed) error {
 	o := c.object.DeepCopy()
 	same := func(x decide.Claim) bool { return x.Number == c.Number }
 	if slices.Contains(d.Delete, c.Number) {
@@ -74,13 +75,7 @@ func (r *Reconciler) writeClaim(ctx context.Context, j *v1alpha1.ShoalJob, d dec
 		return client.IgnoreNotFound(r.Client.Delete(ctx, o))
 	}
 	if i := slices.IndexFunc(d.Resize, same); i >= 0 {
-		sets, _, _ := unstructured.NestedSlice(o.Object, "spec", "podSets") // readClaim has read it
-		setCounts(sets[0].(map[string]any), d.Resize[i])
-		err := unstructured.SetNestedSlice(o.Object, sets, "spec", "podSets")
-		if err == nil {
-			err = unstructured.SetNestedField(o.Object, j.Labels[labelQueue], "spec", "queueName")
-		}
-		if err != nil {
+		if err := resize(o, j, w, d.Resize[i]); err != nil {
 			return err
 		}
 		return r.Client.Update(ctx, o)
@@ -126,6 +121,21 @@ func (r *Reconciler) writeClaim(ctx context.Context, j *v1alpha1.ShoalJob, d dec
 	return nil
 }
 
+// resize makes a Workload that waits what a claim of a job is to be.
+func resize(o *unstructured.Unstructured, j *v1alpha1.ShoalJob, w wish, c decide.Claim) error {
+	sets, _, _ := unstructured.NestedSlice(o.Object, "spec", "podSets") // readClaim has read it
+	set := sets[0].(map[string]any)
+	setCounts(set, c)
+	err := setTemplate(o, set, j, w)
+	if err == nil {
+		err = unstructured.SetNestedSlice(o.Object, sets, "spec", "podSets")
+	}
+	if err == nil {
+		err = unstructured.SetNestedField(o.Object, j.Labels[labelQueue], "spec", "queueName")
+	}
+	return err
+}
+
 // boolStatus returns whether a condition holds, as conditions have it.
 func boolStatus(is bool) metav1.ConditionStatus {
 	if is {
@@ -165,25 +175,51 @@ func setCounts(set map[string]any, c decide.Claim) {
 	}
 }
 
+// claimTemplate returns the template of the pods for which a job has claims, and its SHA-256.
+func claimTemplate(j *v1alpha1.ShoalJob, w wish) (template map[string]any, sum string, err error) {
+	template, err = runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: j.Spec.Template.Labels,
+			Annotations: j.Spec.Template.Annotations}, Spec: newPod(j, w, 1, 0, false).Spec})
+	if err != nil {
+		return nil, "", err
+	}
+	text, err := json.Marshal(template)
+	return template, sumText(text), err
+}
+
+// setTemplate makes the template of a pod set in a Workload that of a job.
+func setTemplate(o *unstructured.Unstructured, set map[string]any, j *v1alpha1.ShoalJob,
+	w wish) error {
+	template, sum, err := claimTemplate(j, w)
+	if err != nil {
+		return err
+	}
+	set["template"] = template
+	notes := o.GetAnnotations()
+	if notes == nil {
+		notes = map[string]string{}
+	}
+	notes[annotationTemplate] = sum
+	o.SetAnnotations(notes)
+	return nil
+}
+
 // newWorkload returns the Workload of a claim.
 func (r *Reconciler) newWorkload(ctx context.Context, j *v1alpha1.ShoalJob, w wish,
 	c decide.Claim) (*unstructured.Unstructured, error) {
-	p := newPod(j, w, 1, 0, false)
-	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: j.Spec.Template.Labels,
-			Annotations: j.Spec.Template.Annotations}, Spec: p.Spec})
-	if err != nil {
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetGroupVersionKind(WorkloadKind)
+	set := map[string]any{"name": podSet}
+	if err := setTemplate(o, set, j, w); err != nil {
 		return nil, err
 	}
-	set := map[string]any{"name": podSet, "template": template}
 	setCounts(set, c)
 	spec := map[string]any{"queueName": j.Labels[labelQueue], "podSets": []any{set},
 		"active": true}
 	if err := r.setPriority(ctx, j, w, spec); err != nil {
 		return nil, err
 	}
-	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
-	o.SetGroupVersionKind(WorkloadKind)
+	o.Object["spec"] = spec
 	owned := ownedBy(j, fmt.Sprintf("shoaljob-%s-%d", j.Name, c.Number))
 	o.SetName(owned.Name)
 	o.SetNamespace(owned.Namespace)

@@ -277,3 +277,24 @@ func TestQueuedEndsAtOnce(t *testing.T) {
 	c.want(v1alpha1.Succeeded, "")
 	c.wantClaims("1: 1-2 has 2 finished")
 }
+
+// TestTemplateChanged has people change the template of pods while the job waits, as where it asks
+// for more than there is: its claim is for such pods then.
+func TestTemplateChanged(t *testing.T) {
+	c := newQueueCluster(t, newJob(example))
+	c.runQueued(3)
+	c.change(func(s *v1alpha1.ShoalJobSpec) { s.Template.Spec.Containers[0].Image = "smaller" })
+	c.runQueued(3)
+	c.wantClaims("1: 1-2")
+	sets, _, _ := unstructured.NestedSlice(c.workloads()[0].Object, "spec", "podSets")
+	list, _, _ := unstructured.NestedSlice(sets[0].(map[string]any), "template", "spec",
+		"containers")
+	if image := list[0].(map[string]any)["image"]; image != "smaller" {
+		t.Errorf("the queue is asked for pods of %v", image)
+	}
+	before := c.workloads()[0].GetResourceVersion()
+	c.runQueued(2)
+	if c.workloads()[0].GetResourceVersion() != before {
+		t.Error("a claim that is as it should be is written again")
+	}
+}
