@@ -13,7 +13,9 @@ of a step over all workers.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import functools
 import os
 import pathlib
 from typing import Any, Dict, Iterator, List, Optional, Set
@@ -68,17 +70,11 @@ class Accelerator(accelerate.Accelerator):
         self._late = self._job is not None and self._job.outside  # it joins a job that trains
         super().__init__(*arguments, **options)
         if self._job is not None:
-            self._job.register(
-                "accelerator", self._checkpoint_count, self._set_checkpoint_count, alike=False
-            )
+            # How many checkpoints were written, which is the name of the next one.
+            count = functools.partial(getattr, self.project_configuration, "iteration")
+            self._job.register("accelerator", count, self._set_checkpoint_count, alike=False)
             self._update = Update(self._job)
             self._update.register()
-
-    def _checkpoint_count(self) -> int:
-        """How many checkpoints were written, which is the name of the next one, for workers that
-        join.
-        """
-        return self.project_configuration.iteration
 
     def _set_checkpoint_count(self, value: int) -> None:
         """Take over the number of checkpoints from the others, or from the job's own checkpoint:
@@ -166,15 +162,9 @@ class Accelerator(accelerate.Accelerator):
             return super()._do_sync()
         self.gradient_state._set_sync_gradients(self._train.last)
 
-    @contextlib.contextmanager
-    def no_sync(self, model: Any) -> Iterator[None]:
+    def no_sync(self, model: Any) -> Any:
         """As Accelerate's own: the backward passes in the block are not averaged."""
-        if self._job is None:
-            with super().no_sync(model):
-                yield
-        else:
-            with model.no_sync():
-                yield
+        return super().no_sync(model) if self._job is None else model.no_sync()
 
     # What the workers tell each other
 
@@ -297,6 +287,8 @@ class Accelerator(accelerate.Accelerator):
         """As Accelerate's own. For the loader that trains it does nothing behind a load_state that
         has found the place in the data.
         """
+        if isinstance(dataloader, _EvalLoader):
+            return dataloader.without(num_batches)
         if not isinstance(dataloader, _TrainLoader):
             return super().skip_first_batches(dataloader, num_batches)
         if not dataloader.placed:
@@ -457,7 +449,7 @@ class _EvalLoader(_Loader):
         # A worker that waits, or is released, is alone and keeps its rank.
         ranks = [job.rank] if job.size == 1 else list(range(job.size))
         # A worker that has not entered yet does what the others have behind them: one batch does.
-        self._left = list(range(1 if job.outside else len(self._batches)))
+        self._left = list(range(len(self._batches[:1] if job.outside else self._batches)))
         own: Optional[Iterator[Any]] = None  # None = what is left is to be dealt out
         with self._active():
             while self._left:
@@ -472,6 +464,12 @@ class _EvalLoader(_Loader):
                 self._left = [batch for batch in self._left if batch not in done]
                 if done != dealt:  # another worker is lost
                     ranks, own = [rank for rank in ranks if self._is_alive(rank)], None
+
+    def without(self, rounds: int) -> "_EvalLoader":
+        """A copy without the batches of the first rounds, as the workers of now have them."""
+        rest = copy.copy(self)
+        rest._batches = self._batches[rounds * self.job.size :]
+        return rest
 
     def _own_loader(self, ranks: List[int]) -> "DataLoader[Any]":
         """A loader of this worker's batch of each round of what is left, with these ranks; where

@@ -212,6 +212,23 @@ def test_an_evaluation_that_loses_a_worker():
     assert mine == [[2, 3], [8, 9], [6, 7], [14, 15]]
 
 
+def test_an_evaluation_that_begins_later():
+    """skip_first_batches leaves out the first rounds of an evaluation, on a worker that joins too,
+    and the loader stays as it is.
+    """
+    from shoal.accelerate import Accelerator, _EvalLoader
+
+    job = types.SimpleNamespace(rank=1, size=2, outside=False)
+    state = types.SimpleNamespace(_add_dataloader=id, _remove_dataloader=id)
+    accelerator = types.SimpleNamespace(_job=job, gradient_state=state, device="cpu")
+    loader = _EvalLoader(accelerator, torch.utils.data.DataLoader(range(14), batch_size=2))
+    rest = Accelerator.skip_first_batches(accelerator, loader, 2)
+    assert [batch.tolist() for batch in rest] == [[10, 11], [12, 13]]
+    assert (len(loader), len(rest)) == (4, 2)
+    job.outside = True
+    assert not list(Accelerator.skip_first_batches(accelerator, loader, 4))
+
+
 class Pair(NamedTuple):
     """A named tuple of two tensors."""
 
