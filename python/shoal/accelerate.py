@@ -210,7 +210,10 @@ class Accelerator(accelerate.Accelerator):
         if reduction != "mean":
             values = list(allgather_objects(self._job, tensor).values())
             return in_types_of(tensor, sum_scaled(values, scale, self.device))
-        weight = 1 if self._train is None or self._train.share is None else self._train.samples
+        train = self._train
+        if train is not None and self.gradient_state.active_dataloader is not train:
+            train = None  # an evaluation in that loop
+        weight = 1 if train is None else train.samples
         mine = [sum_scaled([tensor], weight, "cpu"), weight]
         sums, weights = zip(*allgather_objects(self._job, mine).values())
         mean = sum_scaled(list(sums), scale / max(sum(weights), 1), self.device)

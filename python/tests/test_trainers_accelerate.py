@@ -291,6 +291,20 @@ def test_gathered_values_keep_their_types():
         assert found.x.tolist() == x and found.y["loss"].tolist() == loss
 
 
+def test_a_mean_in_an_evaluation_within_the_training():
+    """The mean is weighted by samples in the loop that trains, not in one that evaluates in it."""
+    from shoal.accelerate import Accelerator
+
+    accelerator = Accelerator.__new__(Accelerator)
+    accelerator._job = object()
+    accelerator._train = train = types.SimpleNamespace(samples=3, share=1.0)
+    accelerator.state = types.SimpleNamespace(device="cpu")
+    for active, weight, mean in (train, 3, 2.0), (object(), 1, 3.0):
+        accelerator.gradient_state = types.SimpleNamespace(active_dataloader=active)
+        with of_two_workers([[torch.tensor(5.0), 1]]):
+            assert accelerator.reduce(torch.tensor(1.0), "mean").item() == mean, weight
+
+
 def test_samplers_that_can_be_dealt_out():
     """Some of the samples, each once, and without a smaller batch at the end, are an epoch; samples
     that are drawn twice, or by a sampler of one's own, are refused.
