@@ -244,9 +244,7 @@ class Accelerator(accelerate.Accelerator):
         if self._job is None:
             return super().save_state(output_dir, *others, **options)
         if self._job.outside:
-            # Its program goes through an epoch that the job has done: the others have written this
-            # checkpoint, which its own state, not that of the job, would replace.
-            return None
+            return None  # the others have written it in the epoch that its program goes through
         config, save, named = self.project_configuration, super().save_state, self._named_folder()
         # Hosts may see different folders.
         number = max(allgather_objects(self._job, config.iteration).values())
@@ -368,19 +366,20 @@ class _TrainLoader(_Loader):
         that joins begins where the others are, in one of the loops from this one on.
         """
         progress = self.job._progress
+        if progress.begun:
+            return  # the training goes on where it is
         self.placed, progress.epochs.ended_loops = True, place.epoch
         if not self.job.outside:
             progress.move_to(place)
 
     def skip(self, batches: int) -> None:
         """Have the first loop leave out so many batches of the first epoch, in whole steps, but
-        never the last step. A worker that joins leaves out none.
+        never the last step. A worker that joins, or has made a step, leaves out none.
         """
-        start = self.loader.place
+        progress, start = self.job._progress, self.loader.place
         done = min(batches // self._batches_per_step, -(-start.samples // start.batch) - 1)
-        if not self.job.outside:
-            moved = dataclasses.replace(start, step=done, next=done * start.batch)
-            self.job._progress.move_to(moved)
+        if not self.job.outside and not progress.begun:
+            progress.move_to(dataclasses.replace(start, step=done, next=done * start.batch))
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""

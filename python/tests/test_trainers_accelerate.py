@@ -344,6 +344,24 @@ def test_samplers_that_can_be_dealt_out():
     assert samples_in_epoch(prepared, 4, random(data)) == 8
 
 
+def test_a_training_that_has_begun_goes_on_where_it_is():
+    """load_state and skip_first_batches behind the first step leave the place in the data, which
+    the agent of the job counts on from.
+    """
+    from shoal.accelerate import _TrainLoader
+    from shoal.cursor import Cursor
+
+    loader = _TrainLoader.__new__(_TrainLoader)
+    progress, place = mock.Mock(begun=True), Cursor.start(96, 8)
+    loader.job, loader.placed = types.SimpleNamespace(_progress=progress, outside=False), False
+    loader.loader, loader._batches_per_step = types.SimpleNamespace(place=place), 1
+    for begun, moves in (True, 0), (False, 2):
+        progress.begun = begun
+        loader.begin_at(place)
+        loader.skip(3)
+        assert progress.move_to.call_count == moves and loader.placed == (not begun)
+
+
 def test_a_loader_that_is_prepared_alone():
     """prepare_data_loader deals out what it gets, as prepare does; a backward pass in the loop over
     a loader that is not that of the training is refused.
