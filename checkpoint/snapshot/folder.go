@@ -89,8 +89,7 @@ func (f Folder) Sealed() ([]Attempt, error) {
 func (f Folder) Newest(tried int) (a Attempt, found bool, err error) {
 	if tried == 0 {
 		if err := f.CleanUp(); err != nil {
-			f.Log(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", f.Root,
-				err))
+			f.sayStays(err)
 		}
 	}
 	sealed, err := f.Sealed()
@@ -101,7 +100,8 @@ func (f Folder) Newest(tried int) (a Attempt, found bool, err error) {
 }
 
 // CleanUp deals with what earlier workers left: it seals an attempt that has all its parts, and
-// removes any other.
+// removes any other. An attempt of which that fails stays, which the log says, and is no hindrance
+// to others. CleanUp fails where it cannot find out what there is.
 func (f Folder) CleanUp() error { return f.cleanUp(nil) }
 
 // cleanUp is CleanUp, but leaves the attempt except as it is; nil = none.
@@ -115,10 +115,15 @@ func (f Folder) cleanUp(except *staging) error {
 			continue
 		}
 		if err := f.cleanUpOne(&staging{Attempt: a, folder: f}); err != nil {
-			return err
+			f.sayStays(err)
 		}
 	}
 	return nil
+}
+
+// sayStays says in the log that something that earlier workers left was not cleaned up, and why.
+func (f Folder) sayStays(why error) {
+	f.Log(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", f.Root, why))
 }
 
 // cleanUpOne seals an attempt that has all its parts, or else removes it. It tries again when the

@@ -48,6 +48,38 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	}
 }
 
+// TestWhatCannotBeCleanedUp has a receipt that cannot be read stand in the way of one checkpoint:
+// the others that were left are removed, and the next one is made.
+func TestWhatCannotBeCleanedUp(t *testing.T) {
+	var l snapshottest.Lines
+	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
+	for _, step := range []uint64{3, 5, 7} {
+		s, memory := snapshottest.SmallState(step, 2)
+		if step < 7 {
+			writeParts(t, f, s, memory, 1)
+		} else {
+			writeParts(t, f, s, memory, 0, 1)
+		}
+		if step == 3 {
+			left, err := filepath.Glob(filepath.Join(f.Root, ".staging-*3-*"))
+			if err != nil || len(left) != 1 {
+				t.Fatal(left, err)
+			}
+			for _, name := range []string{".part-00000-of-00002.json", snapshot.StateName} {
+				if err := os.Mkdir(filepath.Join(left[0], name), 0o777); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(f.Root, ".staging-*"))
+	steps, err2 := f.Sealed()
+	if err != nil || err2 != nil || len(left) != 1 || !slices.Equal(steps,
+		[]snapshot.Attempt{{Step: 7}}) || !strings.Contains(l.String(), "stays there") {
+		t.Errorf("left are %q, %v, and sealed %v, %v: %s", left, err, steps, err2, &l)
+	}
+}
+
 // TestCleanUp leaves a checkpoint in every state that a kill can leave it in.
 func TestCleanUp(t *testing.T) {
 	memory := [][]byte{make([]byte, 8000)}

@@ -36,6 +36,16 @@ def test_parts_that_cannot_be_read_are_void(tmp_path, capfd, name, wrong):
     assert not os.listdir(tmp_path) and "step 3 in" in capfd.readouterr().err
 
 
+def test_what_cannot_be_cleaned_up_is_no_hindrance(tmp_path, capfd):
+    """A receipt that cannot be read keeps no other checkpoint from being removed, or made."""
+    for step in (3, 5):
+        Unsealed(str(tmp_path), step, 7).make_folder()
+    os.mkdir(os.path.join(Unsealed(str(tmp_path), 3, 7).path, ".part-00000-of-00001.json"))
+    recover(str(tmp_path), 2)
+    assert os.listdir(tmp_path) == [".staging-000000000003-0000000000000007"]
+    assert "stays there" in capfd.readouterr().err
+
+
 def test_an_arena_without_room_for_the_texts_costs_a_checkpoint_alone(capfd):
     """What is written beside the arrays needs memory of the agent too."""
 

@@ -288,7 +288,7 @@ def _refuse_other_version(path: str, version: Any, ours: str) -> None:
 
 def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
     """Finish what earlier workers left in a folder: seal the checkpoints that have all their parts,
-    and remove the others but `besides`.
+    and remove the others but `besides`. One of which that fails stays, which the log says.
     """
     for left in _unsealed_checkpoints(root):
         if left == besides:
@@ -296,6 +296,9 @@ def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
         try:
             whole = left.seal(keep)
         except AlreadySealed:
+            continue
+        except OSError as err:
+            log_line(f"what is left in {root} of earlier checkpoints stays there: {err}")
             continue
         if whole:
             log_line(
