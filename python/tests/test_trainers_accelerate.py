@@ -340,6 +340,8 @@ def test_samplers_that_can_be_dealt_out():
         check_dealable(types.SimpleNamespace(dataset=iter(data)))
     batches = torch.utils.data.BatchSampler(random(data), 4, drop_last=True)
     prepared = torch.utils.data.DataLoader(data, batch_sampler=batches)  # as Accelerate makes them
+    with pytest.raises(ValueError, match="a sampler of its own, BatchSampler.* give it batch_size"):
+        check_dealable(prepared)
     check_dealable(prepared, random(data))
     assert samples_in_epoch(prepared, 4, random(data)) == 8
 

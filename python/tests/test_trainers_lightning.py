@@ -226,6 +226,22 @@ def test_several_loaders_are_refused():
         strategy.process_dataloader(torch.utils.data.DataLoader([1]))
 
 
+def test_a_validation_with_a_sampler_of_batches():
+    """A DataLoader that was given a BatchSampler, and so has no batch_size, is dealt out by it;
+    with batches of the user's own it is not.
+    """
+    from shoal._trainers.rounds import is_dealable
+    from shoal._trainers.validation import Validation
+
+    data = list(range(10))
+    order = torch.utils.data.SequentialSampler(data)
+    batches = torch.utils.data.BatchSampler(order, 4, drop_last=False)
+    loader = torch.utils.data.DataLoader(data, batch_sampler=batches)
+    assert is_dealable(loader) and len(Validation(None, None, loader, 0)) == 3
+    own = type("Own", (torch.utils.data.BatchSampler,), {})(order, 4, drop_last=False)
+    assert not is_dealable(torch.utils.data.DataLoader(data, batch_sampler=own))
+
+
 def test_a_batch_without_a_backward_pass_is_refused():
     """Where Lightning asks for the next batch and the one before had no backward pass, the error
     says what a module has done, and what to do in its place.

@@ -30,9 +30,11 @@ def check_dealable(dataloader: Any, sampler: Any = None) -> None:
             " shoal deals out samples: give it a batch_size, and a dataset of which dataset[i] is"
             " one sample"
         )
+    batches = dataloader.batch_sampler
+    # A loader without a batch_size was given its batches, and its `sampler` is not theirs.
+    if type(batches) is not BatchSampler or sampler is None and dataloader.batch_size is None:
+        sampler = batches
     sampler = dataloader.sampler if sampler is None else sampler
-    if type(dataloader.batch_sampler) is not BatchSampler:
-        sampler = dataloader.batch_sampler
     if type(sampler) not in (RandomSampler, SequentialSampler):
         raise ValueError(
             f"a DataLoader has a sampler of its own, {type(sampler).__name__}, which shoal cannot"

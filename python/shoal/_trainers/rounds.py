@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterator, Optional
 
 import torch
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 import shoal
 from shoal._live.object_collectives import map_over_workers
@@ -22,7 +22,8 @@ def is_dealable(loader: Any) -> bool:
     """
     batches = getattr(loader, "batch_sampler", None)
     return (
-        type(getattr(batches, "sampler", None)) is SequentialSampler
+        type(batches) is BatchSampler
+        and type(batches.sampler) is SequentialSampler
         and is_map_style(loader.dataset)
         and len(batches.sampler) == len(loader.dataset)
     )

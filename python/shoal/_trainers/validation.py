@@ -79,7 +79,7 @@ class Validation:
     def __init__(self, job: "shoal.Job", trainer: Any, dataloader: Any, number: int):
         """`dataloader` is the DataLoader that it replaces; batches of numbers have `number`."""
         self._job, self._trainer, self._dataloader, self._number = job, trainer, dataloader, number
-        self.batch_size, self.dataset = dataloader.batch_size, dataloader.dataset
+        self.batch_size, self.dataset = dataloader.batch_sampler.batch_size, dataloader.dataset
         # Of the validation that has begun last; None = none has.
         self._rounds: Optional[Rounds] = None
 
