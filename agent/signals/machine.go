@@ -104,7 +104,7 @@ func (s *Signals) WaitShare(known head.State) float64 {
 	if known.Data == nil {
 		return 0
 	}
-	x := s.job.Split(uint64(known.View.Generation), sense.DealOf(known.Data.Shares))
+	x := s.job.Split(uint64(known.View.Generation), dealOf(&known))
 	if !(x.Seconds > 0) {
 		return 0
 	}

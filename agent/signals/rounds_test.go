@@ -178,3 +178,44 @@ func TestReshapeIsNoStep(t *testing.T) {
 		}
 	}
 }
+
+// Where the time of steps goes is known anew where workers synchronise otherwise: nothing of it is
+// of the steps before.
+func TestSplitBehindAnotherWay(t *testing.T) {
+	f := newFast()
+	f.signals.Decides = true
+	f.apply.Levers = setting.Levers{Sync: "ssgd", Round: 1, Auto: true}
+	// tell has the head hear of the steps, and returns how long they wait for the network.
+	tell := func() float64 {
+		f.signals.AddNote(head.Note{Host: "h", Data: f.signals.PopStepsNote()}, 1)
+		look, _, ok := f.signals.NextLook(f.apply.State)
+		if !ok {
+			t.Fatal("there is nothing to decide")
+		}
+		return look.Observation.Split.Exposed
+	}
+	data := f.apply.Data.WithRound(4)
+	for i := range 8 {
+		if i == 7 { // the next step is another one
+			f.apply.Data, f.apply.Setting.Sync, f.apply.Setting.Round = &data, "local", 4
+		}
+		f.makeStep(sense.Second)
+		if got := tell(); i > 0 && i < 7 && math.Abs(got-1) > 1e-6 {
+			t.Errorf("step %d waits for %v s", i, got)
+		}
+	}
+	for i := range 8 {
+		for w := range f.endings {
+			f.endings[w] = Ending{Ticket: 1, At: f.now + 4*sense.Second,
+				Told: arena.Told{Compute: 9e5 * 4}}
+		}
+		f.now += 4 * sense.Second
+		f.apply.Steps++
+		f.signals.BeginBatch()
+		f.signals.AddNorms(f.apply.Parts[0], f)
+		f.signals.AddBatch(&f.apply, []error{nil})
+		if got := tell(); math.Abs(got-0.1) > 1e-6 {
+			t.Errorf("round %d waits for %v s a step", i, got)
+		}
+	}
+}

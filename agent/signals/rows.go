@@ -101,7 +101,7 @@ func (s *Signals) EndRows(name string) {
 func (s *Signals) UpdateRow() {
 	if s.rows.recorder.HasSteps() {
 		loss, told := s.job.Loss()
-		s.rows.recorder.AddSplit(s.job.Split(s.under.Generation, s.under.Deal), loss, told)
+		s.rows.recorder.AddSplit(s.job.Split(s.under.Generation, s.deal), loss, told)
 	}
 }
 

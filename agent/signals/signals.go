@@ -41,6 +41,7 @@ type Signals struct {
 	turn     int              // which of them
 	under    sense.StepSample // what is known of the step under way
 	drifts   bool             // what workers average at its end is no gradient but for samples
+	deal     uint32           // dealOf the state in which it is made
 	passed   int              // steps that have ended and are not added
 	began    sense.Duration   // when the last step that was added has ended; 0 = there was none
 	workers  []steps.Worker   // room for those of a step
@@ -224,7 +225,7 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 		next.Deal = sense.DealOf(a.Data.Shares)
 	}
 	if s.under.Size == 0 { // the job begins with a step
-		s.under = next
+		s.under, s.deal = next, dealOf(&a.State)
 	}
 	i := 0
 	for i < len(a.Parts) && !a.Parts[i].Calls[0].Call.Step {
@@ -248,7 +249,7 @@ func (s *Signals) AddBatch(a *head.Apply, errs []error) {
 			s.addSteps(a, i, full, next)
 		}
 	}
-	s.under, s.drifts = next, !averagesGradients(&a.State)
+	s.under, s.drifts, s.deal = next, !averagesGradients(&a.State), dealOf(&a.State)
 	s.followMesh(a)
 }
 
@@ -292,7 +293,7 @@ func (s *Signals) addSteps(a *head.Apply, i int, full bool, next sense.StepSampl
 	each := uint64(max(s.under.Round, 1)) // optimizer steps of a round
 	now, passed := s.agent.Now(), uint64(s.passed)
 	s.passed = 0
-	x := steps.Step{Generation: uint64(a.View.Generation), Size: a.View.Size(), Deal: s.under.Deal,
+	x := steps.Step{Generation: uint64(a.View.Generation), Size: a.View.Size(), Deal: s.deal,
 		Alike: passed*each - 1}
 	if s.began > 0 {
 		x.Seconds = (now - s.began).Seconds() / float64(passed*each)
@@ -328,6 +329,23 @@ func (s *Signals) mayDecide(of *head.State) bool {
 func averagesGradients(of *head.State) bool {
 	sync := cmp.Or(of.Setting.Sync, of.Levers.Sync) // as Setting.WithStated, without its copies
 	return sync == "" || sync == setting.Ssgd
+}
+
+// dealOf returns a number that tells how a job in a state divides work, and how its workers
+// synchronise, from other ways: where the time of a step goes depends on both.
+func dealOf(of *head.State) uint32 {
+	if of.Data == nil {
+		return 0
+	}
+	deal := sense.DealOf(of.Data.Shares)
+	if averagesGradients(of) {
+		return deal
+	}
+	deal = (deal ^ of.Data.Round) * 16777619 // on by FNV-1a
+	for _, letter := range []byte(cmp.Or(of.Setting.Sync, of.Levers.Sync)) {
+		deal = (deal ^ uint32(letter)) * 16777619
+	}
+	return deal
 }
 
 // workersOf returns what is known of the workers of this host that made calls which end a step, now
@@ -460,11 +478,11 @@ func (s *Signals) NextLook(known head.State) (look loop.Look, of noise.Estimator
 }
 
 // observe returns what is known of the members of the job in a state, of their machines and of the
-// steps in which work was divided as it is then, but for the noise. The job has data. What it
-// returns is the caller's.
+// steps of which dealOf was as it is then, but for the noise. The job has data. What it returns is
+// the caller's.
 func (s *Signals) observe(known head.State) sense.Observation {
 	series := s.series
-	split := s.job.Split(uint64(known.View.Generation), sense.DealOf(known.Data.Shares))
+	split := s.job.Split(uint64(known.View.Generation), dealOf(&known))
 	o := sense.Observation{Size: known.View.Size(), Steps: &series, Split: split,
 		Saves: s.saves.Means(), Machines: s.machines.watch.Hosts()}
 	o.Loss, _ = s.job.Loss()

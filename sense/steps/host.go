@@ -40,7 +40,7 @@ const (
 type Step struct {
 	Generation uint64 // generation of the members
 	Size       int    // members of the job
-	Deal       uint32 // sense.DealOf the shares of work
+	Deal       uint32 // tells how work was divided and workers synchronised from other ways
 	Seconds    float64
 	Alike      uint64     // steps before it that were as this one; Seconds is the mean of them all
 	Workers    []Worker   // those of this host that were members
@@ -76,7 +76,7 @@ type Host struct {
 	least   float64      // share of a gradient that is measured at least, where it has few chunks
 }
 
-// Add adds a committed step. A step of other members or shares of work than the one before drops
+// Add adds a committed step. A step of other members, or another Deal, than the one before drops
 // what the note has so far, but for the noise. What cannot be is left out: a worker is not believed
 // that claims to have taken longer than the step.
 func (h *Host) Add(s Step) {

@@ -29,8 +29,8 @@ type Job struct {
 }
 
 // Add adds a note of a host; one without steps says nothing here. Times of an earlier generation
-// are dropped, and those of all before a new one. Those of a host in which work was divided
-// otherwise than in its note are too.
+// are dropped, and those of all before a new one. Those of a host with another Deal than that of
+// its note are too.
 func (j *Job) Add(host string, n Note) {
 	if n.Steps == 0 { // it is about other things
 		return
@@ -78,8 +78,8 @@ func (j *Job) notes() (list []Note) {
 }
 
 // Split returns where the time of a step goes, by the newest notes of hosts in which the members
-// were those of a generation, and work was divided by shares of that sense.DealOf: of what workers
-// tell the mean over them. Slack is known when all members are.
+// were those of a generation, with a Step.Deal: of what workers tell the mean over them. Slack is
+// known when all members are.
 func (j *Job) Split(generation uint64, deal uint32) (s sense.Split) {
 	if generation != j.generation {
 		return s

@@ -20,7 +20,7 @@ const MaxNote = 2 << 10
 type Note struct {
 	Generation uint64  `json:"generation"`     // of the members
 	Size       int     `json:"size"`           // members of the job
-	Deal       uint32  `json:"deal,omitempty"` // sense.DealOf the shares of work
+	Deal       uint32  `json:"deal,omitempty"` // as Step.Deal
 	Steps      float64 `json:"steps"`
 
 	// What workers tell: Told counts a worker in a step, and the others are sums over these, in
