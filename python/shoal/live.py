@@ -4,6 +4,7 @@ the parts may change between two steps.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from typing import (
@@ -367,10 +368,11 @@ class _LiveModel:
         """
         view = self._job._backend.view
         if view is not self._seen and not view.released and not view.parks:
-            self._allocator = threading.Thread(
-                target=self._allocate_next_memory, name="shoal reshape"
-            )
-            self._allocator.start()
+            allocator = threading.Thread(target=self._allocate_next_memory, name="shoal reshape")
+            # Where the system has no thread, the memory is allocated when it is needed.
+            with contextlib.suppress(RuntimeError):
+                allocator.start()
+                self._allocator = allocator
 
     def _allocate_next_memory(self) -> None:
         """Allocate `_next_memory`, on the allocator thread, which waits for the agent."""

@@ -3,13 +3,15 @@
 import errno
 import os
 import shutil
+import threading
 import types
 
 import pytest
 
 import shoal
 from shoal._checkpoint import writer
-from shoal._checkpoint.commit import STATE, Unsealed, recover
+from shoal._checkpoint.commit import STATE, Unsealed, recover, sealed_checkpoints
+from shoal._runtime.protocol import HUGE_PAGE
 
 
 def test_what_is_abandoned_is_renamed_before_it_is_removed(tmp_path, monkeypatch):
@@ -76,3 +78,21 @@ def test_a_full_disk_asks_for_fewer_where_there_are_several(capfd, monkeypatch, 
     writer._write_shard(shard)
     said = capfd.readouterr().err
     assert f"; make room there{fewer}, and the next one is written" in said, said
+
+
+def test_a_system_without_threads_costs_no_checkpoint(tmp_path, monkeypatch):
+    """Where no thread can be started, what it would do is done without it."""
+    numpy = pytest.importorskip("numpy")
+
+    def refuse(_):
+        """Start no thread, as where a user has as many as may be."""
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    large = numpy.zeros(HUGE_PAGE, "uint8")
+    with shoal.join() as job:
+        job.register("large", lambda: large, lambda value: numpy.copyto(large, value))
+        job.checkpoint(tmp_path, every=2, keep=9)
+        for step in job.steps(5, batch=1):
+            step.allreduce(numpy.zeros(1))
+    assert [found.step for found in sealed_checkpoints(str(tmp_path))] == [5, 4, 2]

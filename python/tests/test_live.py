@@ -9,6 +9,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -336,3 +337,19 @@ def test_state_that_cannot_be_written_to_is_named():
     assert not tensors["bias"].any()
     packing.unpack(memory, {**tensors, "count": numpy.zeros((), "int64")})
     assert tensors["bias"].all()
+
+
+def test_a_system_without_threads_can_change_the_mesh(monkeypatch):
+    """Where no thread can allocate memory ahead, training goes on without it."""
+
+    def refuse(_):
+        """Start no thread, as where a user has as many as may be."""
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    backend = SimpleNamespace(
+        view=View(generation=1), ask_mesh=MeshStatus, declare_layout=lambda _: ""
+    )
+    live = live_model(lambda _: MODEL, backend)
+    live.allocate_ahead()
+    assert live.follow_mesh(PROGRESS) and live.model is MODEL

@@ -42,8 +42,9 @@ class CopyBuffer:
 
     def check_room(self, nbytes: int, wait: bool) -> int:
         """1 when there is memory for the copy, -1 when there is none. Where it is not allocated
-        yet, this allocates it: here with `wait` or where it is small, else on a thread, and returns
-        0 until that is done, because to touch the memory takes far longer than to copy.
+        yet, this allocates it: here with `wait`, where it is small or no thread can be started,
+        else on a thread, and returns 0 until that is done, because to touch the memory takes far
+        longer than to copy.
 
         When one worker has no memory for a checkpoint, no worker makes it.
         """
@@ -51,14 +52,23 @@ class CopyBuffer:
             return 1
         if wait or nbytes < HUGE_PAGE:
             self.allocate(nbytes)
-        elif self._missing_bytes < nbytes:
-            self._allocator = threading.Thread(
-                target=self.allocate, args=(nbytes,), name="shoal checkpoint"
-            )
-            self._allocator.start()
+        elif self._missing_bytes < nbytes and self._start_allocator(nbytes):
             return 0
         self._missing_bytes = 0  # the next checkpoint tries again
         return 1 if self.fits(nbytes) else -1
+
+    def _start_allocator(self, nbytes: int) -> bool:
+        """Have a thread allocate the memory, and return True; where the system has no thread,
+        allocate it here, and return False.
+        """
+        allocator = threading.Thread(target=self.allocate, args=(nbytes,), name="shoal checkpoint")
+        try:
+            allocator.start()
+        except RuntimeError:
+            self.allocate(nbytes)
+            return False
+        self._allocator = allocator
+        return True
 
     def fits(self, nbytes: int) -> bool:
         """Whether the memory is there and large enough. The allocator does not run."""

@@ -40,8 +40,8 @@ class Shard(NamedTuple):
 
 class Writer(Protocol):
     """Writes one shard at a time. The thread of the training loop calls the methods. Only
-    `write_now` and `wait` wait until a shard is written; where there is an agent, the others may
-    wait for its answer.
+    `write_now` and `wait`, and `write` where no thread can be started, wait until a shard is
+    written; where there is an agent, the others may wait for its answer.
     """
 
     def allocate(self, nbytes: int) -> memoryview:
@@ -182,7 +182,8 @@ class AgentWriter:
 
 class ThreadWriter:
     """A thread of this process writes. The thread of the training loop calls the methods, but for
-    `allocate`, which any thread may call; `write_now`, `wait` and `try_write` block.
+    `allocate`, which any thread may call; `write_now`, `wait` and `try_write` block, and
+    `write` where no thread can be started.
     """
 
     def __init__(self) -> None:
@@ -199,12 +200,17 @@ class ThreadWriter:
             ) from err
 
     def write(self, shard: Shard) -> None:
-        """Start a thread that writes the shard. The caller knows that the one before has ended."""
+        """Start a thread that writes the shard; where the system has none, write it here. The
+        caller knows that the one before has ended.
+        """
         # No daemon thread: a program that ends writes its shard first.
-        self._thread = threading.Thread(
-            target=self._write_slowly, args=(shard,), name="shoal checkpoint"
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._write_slowly, args=(shard,), name="shoal checkpoint")
+        try:
+            thread.start()
+        except RuntimeError:
+            self.write_now(shard)
+        else:
+            self._thread = thread
 
     @staticmethod
     def _write_slowly(shard: Shard) -> None:
