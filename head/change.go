@@ -299,10 +299,11 @@ type Note struct {
 }
 
 // SendNote has the head of the job emit a Note, also where this agent is the head. It is no part of
-// the state: a note is lost where no head is known, and may be lost with a head. One that is longer
-// than MaxNote is not sent. The agent keeps nothing of note.
+// the state: a note is lost where no head is known or can be reached, and may be lost with a head.
+// One that is longer than MaxNote is not sent. The agent keeps nothing of note.
 func (a *Agent) SendNote(note []byte) {
-	if len(note) <= wire.MaxNote {
+	// a host that waits for people without a head, perhaps for days, would keep all of them for it
+	if len(note) <= wire.MaxNote && a.reaches(a.Head()) {
 		a.sendToHead(wire.Noted{Data: append(wire.Opaque(nil), note...)})
 	}
 	a.finishInput()

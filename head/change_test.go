@@ -475,22 +475,3 @@ func TestTextsOfChangesAreCut(t *testing.T) {
 		t.Errorf("B knows of %+v", c)
 	}
 }
-
-// What a shell tells the head arrives at the shell there, with the name of its host.
-func TestNotesToTheHead(t *testing.T) {
-	p := newOpenPair(t)
-	for host := range p.agents {
-		note := []byte{0, 1, host[0], 0xff}
-		p.agents[host].SendNote(note)
-		note[1] = 9
-		p.agents[host].SendNote(make([]byte, wire.MaxNote+1))
-		p.runAll()
-		got := newestAction[head.Note](p, "A")
-		if got.Host != host || !slices.Equal(got.Data, []byte{0, 1, host[0], 0xff}) {
-			t.Errorf("A is told %+v of %s", got, host)
-		}
-	}
-	if n := newestAction[head.Note](p, "B"); n.Data != nil {
-		t.Errorf("B is told %+v", n)
-	}
-}
