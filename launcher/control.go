@@ -140,10 +140,8 @@ func (l *launcher) answerResize(w http.ResponseWriter, r *http.Request) {
 	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
-	if ask.Workers < 1 || ask.Workers > job.MaxWorkers {
-		sendError(w, http.StatusBadRequest, fmt.Errorf("workers: %d is not a size that a job can "+
-			"have on one host; give 1 to %d, and to end the job use shoal stop %s",
-			ask.Workers, job.MaxWorkers, l.registry.jobName()))
+	if err := l.checkSize(ask.Workers); err != nil {
+		sendError(w, http.StatusBadRequest, err)
 		return
 	}
 	if by := l.registry.stoppedBy(); by != "" {
@@ -158,6 +156,15 @@ func (l *launcher) answerResize(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w, r)
 }
 
+// checkSize returns why no job can have so many workers; nil where one can.
+func (l *launcher) checkSize(workers int) error {
+	if 1 <= workers && workers <= job.MaxWorkers {
+		return nil
+	}
+	return fmt.Errorf("workers: %d is not a size that a job can have on one host; give 1 to %d, "+
+		"and to end the job use shoal stop %s", workers, job.MaxWorkers, l.registry.jobName())
+}
+
 // answerSet asks the head for another setting, and does not wait for it, or sends what is predicted
 // of it (a setting.Change).
 func (l *launcher) answerSet(w http.ResponseWriter, r *http.Request) {
@@ -165,7 +172,11 @@ func (l *launcher) answerSet(w http.ResponseWriter, r *http.Request) {
 	if !readControl(w, r, &ask, &ask.Who) {
 		return
 	}
-	if _, err := (setting.Setting{}).WithRequested(ask.Assign); err != nil {
+	next, err := (setting.Setting{}).WithRequested(ask.Assign)
+	if err == nil && next.Size > 0 {
+		err = l.checkSize(int(next.Size))
+	}
+	if err != nil {
 		sendError(w, http.StatusBadRequest, err)
 		return
 	}

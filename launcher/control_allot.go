@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/member"
 )
 
@@ -37,7 +38,12 @@ func (l *launcher) answerAllot(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(ask.Slots) > 0 {
-		if err := member.NewAllotment(ask.Slots, ask.Who).Check(); err != nil {
+		a := member.NewAllotment(ask.Slots, ask.Who)
+		err := a.Check()
+		if n := a.Total(); err == nil && n > job.MaxWorkers {
+			err = fmt.Errorf("%d in all, and a job has at most %d workers", n, job.MaxWorkers)
+		}
+		if err != nil {
 			sendError(w, http.StatusBadRequest, fmt.Errorf("slots: %w", err))
 			return
 		}
