@@ -30,8 +30,7 @@ type driver struct {
 	head    *head.Agent
 	network fabric.Network // nil = this host is alone
 	orders  Orders
-	hosts   []member.Host   // hosts of the newest generation
-	leads   string          // the head of which the launcher was told last; "" = of none
+	record  member.Record   // the newest generation of which the launcher was told
 	after   topo.Generation // generations that the job had before this start
 	initial int             // workers that the launcher starts without an order
 
@@ -158,10 +157,10 @@ func (d *driver) carryOutAction(action head.Action) {
 			d.routes.cables = d.engine.signals.CableRates(hostsOf(view))
 			d.routes.cablesAt = view.Generation
 		}
-	case head.Layout:
-		d.learnLayout(a.Text)
 	case head.Leave:
 		d.giveOrder(func(o *Orders) { o.Leave(string(a.Because), a.Drained) })
+	case head.Layout:
+		d.learnLayout(a.Text)
 	case head.Finish:
 		d.giveOrder(func(o *Orders) { o.End(a.OK, string(a.Because)) })
 	}
@@ -193,20 +192,19 @@ func (d *driver) send(to fabric.Host, m wire.Message) {
 }
 
 // reportRecord tells the launcher of a new generation, of another head, and of hosts that the job
-// goes on without, even if they can still be reached; it keeps the hosts and the head in d. It does
-// not tell of a host that was drained, whose workers have been let go and end in their own time.
+// goes on without, even if they can still be reached; it keeps the generation in d. It is silent
+// about a host that was to be left, whose workers have been let go and end in their own time.
 func (d *driver) reportRecord(r member.Record) {
 	d.giveOrder(func(o *Orders) { o.Decided(r) })
-	for _, h := range d.hosts {
-		if !h.Draining && !r.Belongs(h.Name) {
+	for _, h := range d.record.Hosts {
+		if !r.Belongs(h.Name) && !d.record.IsToBeLeft(h) && !r.IsToBeLeft(h) {
 			d.giveOrder(func(o *Orders) { o.Gone(h.Name, "is no part of the job any more") })
 		}
 	}
-	d.hosts = append(d.hosts[:0], r.Hosts...)
-	if r.Head != d.leads {
-		d.leads = r.Head
+	if r.Head != d.record.Head {
 		d.giveOrder(func(o *Orders) { o.Lead(r.Head) })
 	}
+	d.record = r
 }
 
 // registerWorker has the head let a worker that has joined take part at once, if the job begins

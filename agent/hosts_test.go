@@ -286,3 +286,32 @@ func TestHostsJoinAndAreDrained(t *testing.T) {
 		t.Errorf("%d joined, %d released: %+v", joined, released, f.events)
 	}
 }
+
+// A host that has no slots any more is left as one that is drained: no launcher hears that it is
+// gone, since its workers, which were let go, end in their own time.
+func TestAHostWithoutSlotsIsNotGone(t *testing.T) {
+	f, c := startElasticJobOnHosts(t, 2, []int{1, 1},
+		client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
+	isLeft := func(s agent.Status) bool { return len(s.Hosts) == 1 }
+	does := func(f *elasticJob, number, step int) error {
+		switch {
+		case number != 0:
+		case step == 3:
+			return f.agent.Allot(map[string]int{"a": 1}, "the test", "")
+		case step == 6:
+			awaitStatus(t, f.agent, isLeft)
+		}
+		return nil
+	}
+	for range 2 {
+		s := <-c.started
+		f.runWorkerAt(s.agent, s.number, s.token, does)
+	}
+	f.awaitAndVerify(0)
+	c.head.Waits() // whatever the launcher was to be told of the host, it was told by now
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.gone) > 0 {
+		t.Errorf("launchers heard of %q", c.gone)
+	}
+}

@@ -41,7 +41,7 @@ func (r Record) Voters() (hosts []string) {
 	}
 	if len(hosts)%2 == 0 {
 		for _, h := range r.Hosts {
-			if !r.isToBeLeft(h) && !slices.Contains(hosts, h.Name) {
+			if !r.IsToBeLeft(h) && !slices.Contains(hosts, h.Name) {
 				return append(hosts, h.Name)
 			}
 		}
@@ -49,8 +49,9 @@ func (r Record) Voters() (hosts []string) {
 	return hosts
 }
 
-// isToBeLeft reports whether a host of the record is to be left.
-func (r Record) isToBeLeft(h Host) bool {
+// IsToBeLeft reports whether a host is to be left: it is drained, or has no slots any more where
+// somebody allots them.
+func (r Record) IsToBeLeft(h Host) bool {
 	return h.Draining ||
 		r.Allotment != nil && h.Slots != NoSlots && r.Allotment.slotsOn(h.Name) == 0
 }
