@@ -176,7 +176,8 @@ func (a *Agent) makeDriver() error {
 		routes:  routes{fixed: a.cfg.Fixed, chosen: map[cost.Class]collective.Route{}},
 		planner: meshes.Planner{Redundant: a.cfg.Redundant, Meshes: a.cfg.Meshes}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Kind: a.cfg.Kind,
-		Route: a.driver.routes.chooseRoute, Arrange: a.driver.planner.Arrange}
+		Route: a.driver.routes.chooseRoute, Arrange: a.driver.planner.Arrange,
+		Learn: a.driver.learnLayout}
 	if a.cfg.Size > 0 {
 		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max,
 			Spares: a.cfg.Spares, Growth: a.cfg.Growth}

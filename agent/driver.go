@@ -39,6 +39,7 @@ type driver struct {
 	batches  batches
 	routes   routes
 	planner  meshes.Planner
+	told     string // the name of the state whose layout this host has told the head; "" = of none
 	stalls   *stall.Detector
 	began    time.Time // time 0 of the clock of stalls and transfers; New sets it
 
@@ -159,8 +160,6 @@ func (d *driver) carryOutAction(action head.Action) {
 		}
 	case head.Leave:
 		d.giveOrder(func(o *Orders) { o.Leave(string(a.Because), a.Drained) })
-	case head.Layout:
-		d.learnLayout(a.Text)
 	case head.Finish:
 		d.giveOrder(func(o *Orders) { o.End(a.OK, string(a.Because)) })
 	}

@@ -31,8 +31,8 @@ const maxStatement = 64 << 20
 
 // acceptStatement accepts a worker's statement of the state of the job, or returns why it does not:
 // it compares what the worker holds with what it should hold, gives the planner a layout that it
-// does not know yet, and tells the head of the shape if the job has none. It keeps state, and
-// returns the mesh of the job.
+// does not know yet, and tells the head of it if the job has no shape, or this host has told of no
+// layout yet. It keeps state, and returns the mesh of the job.
 func (d *driver) acceptStatement(m *worker, s *reshape.Statement,
 	state *reshape.State) (mesh string, err error) {
 	shape, stated := d.head.State().Shape, state.ID()
@@ -72,7 +72,8 @@ func (d *driver) acceptStatement(m *worker, s *reshape.Statement,
 			return "", err
 		}
 	}
-	if shape == nil {
+	if shape == nil || d.told != state.ID() {
+		d.told = state.ID()
 		text, err := statementText(s)
 		if err != nil {
 			return "", err

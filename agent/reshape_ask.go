@@ -47,7 +47,7 @@ func (a *Agent) planChange(mesh string) (c, contrary *reshape.Change, err error)
 // layoutOnMesh places the state of the job on a mesh that somebody asks for, or returns why that
 // cannot be: head.ErrNotHead where this agent does not lead. It runs on the engine's thread.
 func (d *driver) layoutOnMesh(mesh string) (*reshape.Layout, error) {
-	if d.head.Machine() == nil {
+	if !d.head.Leads() {
 		return nil, head.ErrNotHead
 	}
 	known := d.head.State()

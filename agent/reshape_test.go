@@ -70,6 +70,42 @@ func TestAHeadWithoutWorkersReshapes(t *testing.T) {
 	}
 }
 
+// A host without workers comes to lead, as a witness can when the head is lost. It arranges meshes
+// by the layout that the others have, also where all workers of the host that is left came late.
+func TestAWitnessComesToLeadAMesh(t *testing.T) {
+	s := newMeshJob(t, "dp=2", []int{2, 2, member.NoSlots}, true, func(s *meshJob) {
+		s.does = func(_ int, at *agent.Agent, next string) error {
+			if next != "dp=3" || at.Host() != "a" {
+				return nil
+			}
+			s.c.hub.Kill("a")
+			return errHostDies
+		}
+	})
+	defer s.end()
+	s.awaitMesh("dp=2")
+	s.retryUntilBegun(func() error { return s.leadingAgent().Reshape("dp=4", "the test") })
+	s.awaitMesh("dp=4")
+	s.c.mu.Lock()
+	witness := s.c.agents["c"]
+	s.c.mu.Unlock()
+	newest := s.c.head.Status().Generation
+	awaitStatus(t, witness, func(known agent.Status) bool {
+		return known.Generation == newest && known.Mesh == "dp=4"
+	})
+	witness.ForceHead()
+	for { // it has to hear first what the others know
+		err := witness.Reshape("dp=3", "the test")
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, head.ErrNotHead) && !strings.Contains(err.Error(), "has not begun") {
+			t.Fatal(err)
+		}
+	}
+	s.awaitMesh("dp=2")
+}
+
 // An agent that does not lead, and is asked for another mesh, refuses and goes on.
 func TestOnlyTheHeadReshapes(t *testing.T) {
 	s := newMeshJob(t, "dp=2,tp=2", []int{2, 2}, false, nil)

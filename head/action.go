@@ -12,7 +12,7 @@ import (
 // they point to; a pointer is to memory that the Agent uses again, as its type says.
 
 // Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse,
-// Decided, News, Meshed, DrainBlocked, Layout, Note, Leave or Finish.
+// Decided, News, Meshed, DrainBlocked, Note, Leave or Finish.
 type Action interface{ action() }
 
 // Send sends a message to another agent. The message may be lost.
@@ -134,10 +134,6 @@ type Meshed struct{ member.Because }
 // what helps.
 type DrainBlocked struct{ member.Because }
 
-// Layout is the layout of the state, as the shell of another agent may have given it to
-// ReportLayout, on the head.
-type Layout struct{ Text string }
-
 // Leave tells this agent that it is not part of the job any more, and why: it was drained, or the
 // others went on without it. Workers that still run here must end.
 type Leave struct{ wire.Leaves }
@@ -159,7 +155,6 @@ func (Decided) action()      {}
 func (News) action()         {}
 func (Meshed) action()       {}
 func (DrainBlocked) action() {}
-func (Layout) action()       {}
 func (Note) action()         {}
 func (Leave) action()        {}
 func (Finish) action()       {}

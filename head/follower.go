@@ -35,7 +35,7 @@ type follower struct {
 	ended int
 	// stated is what a worker of this host has stated and the log may not have; nil = nothing.
 	stated *wire.Stated
-	// shaped is the layout that a worker of this host has stated and the log has not; nil = none.
+	// shaped is the layout that a worker of this host has stated; nil = none has.
 	shaped *wire.Shaped
 }
 
@@ -229,7 +229,7 @@ func (f *follower) applyEntry(c wire.Commit, here *batch) {
 	}
 	f.state.Steps, f.state.Elastic, f.state.AllReleased = c.Steps, c.Elastic, c.AllReleased
 	if c.Shape != nil {
-		f.state.Shape, f.shaped = c.Shape, nil
+		f.state.Shape = c.Shape
 	}
 	f.state.Apply(&c)
 	if c.Data != nil {

@@ -49,6 +49,10 @@ type Config struct {
 	// Arrange is asked when the members of a job with a Shape go to another mesh; nil = no job has
 	// one.
 	Arrange meshes.Arrange
+	// Learn is told, where this host leads, the layout that the shell of some agent has given to
+	// ReportLayout, before Arrange needs it; more than once, and "" where it is too long. nil =
+	// nobody is told.
+	Learn func(layout string)
 }
 
 // Agent is the part of one host in a job. Every input may lead to actions; the shell takes them

@@ -56,9 +56,7 @@ func (r *leader) tryRecover() {
 	rejoining := r.removeRejoining(reports)
 	r.matcher = collective.NewMatcher(r.memberIDs())
 	for _, host := range sortedKeys(reports) {
-		if s := reports[host].Shaped; s != nil {
-			r.onShaped(*s, host)
-		}
+		r.adoptShaped(reports[host], host)
 	}
 	if r.state.Elastic {
 		r.setElastic()
@@ -212,7 +210,5 @@ func (r *leader) takeInHost(host string, rep wire.Report) {
 	if rep.Stated != nil {
 		r.onStated(*rep.Stated, host)
 	}
-	if rep.Shaped != nil {
-		r.onShaped(*rep.Shaped, host)
-	}
+	r.adoptShaped(rep, host)
 }

@@ -130,7 +130,6 @@ func (r *leader) onShaped(s wire.Shaped, host string) {
 		r.news = true
 		r.setElastic()
 		r.machine.JoinAllAtOnce(s.Ranks, meshes.Parse(s.Mesh).Kinds())
-		r.agent.emit(Layout{s.Layout})
 	case have.State != s.State:
 		why = "it states another layout, or other tensors, than the workers before it; every " +
 			"worker must state the same"
@@ -140,6 +139,28 @@ func (r *leader) onShaped(s wire.Shaped, host string) {
 	}
 	if why != "" {
 		r.send(host, wire.Refuses{Worker: s.Worker, Why: why})
+		return
+	}
+	r.learnLayout(s)
+}
+
+// learnLayout tells the shell the layout of the state, which only hosts with workers know, by what
+// a worker has stated.
+func (r *leader) learnLayout(s wire.Shaped) {
+	if r.agent.cfg.Learn != nil && r.state.Shape != nil && r.state.Shape.State == s.State {
+		r.agent.cfg.Learn(s.Layout)
+	}
+}
+
+// adoptShaped handles what a host that reports has stated of the layout. Where the log there has a
+// shape, that is no news, but this host may not know the layout.
+func (r *leader) adoptShaped(rep wire.Report, host string) {
+	switch {
+	case rep.Shaped == nil:
+	case rep.State.Shape == nil:
+		r.onShaped(*rep.Shaped, host)
+	default:
+		r.learnLayout(*rep.Shaped)
 	}
 }
 

@@ -93,7 +93,8 @@ type (
 		Groups []GroupReport
 		// Stated is what a worker has stated of the data and the log does not have; nil = nothing.
 		Stated *Stated
-		// Shaped is what a worker has stated of the layout and the log does not; nil = nothing.
+		// Shaped is what a worker has stated of the layout; nil = nothing. Where State has a Shape,
+		// the log has that, but the head may not know the layout.
 		Shaped *Shaped
 		// LinksLost are the hosts of the job to which this host has lost its link.
 		LinksLost []LinkLost
