@@ -281,15 +281,26 @@ func (e *engine) beginTransfer(t *transfer) {
 }
 
 // deliverTransfer copies the results of a transfer, that of a part of a batch which counts, to the
-// workers' outputs, and ends the transfer.
+// workers' outputs, and ends the transfer. Where it counts without a host that is lost, a link to
+// that host may still read what it was to get, as after abortTransfer.
 func (e *engine) deliverTransfer(id uint64, part head.Part) {
 	t := e.transfers.remove(id)
 	t.waitUnused()
+	lacks := false // some host has no part in the job any more
+	for _, peer := range t.peers {
+		lacks = lacks || !e.driver.record.Belongs(string(peer))
+	}
+	if lacks {
+		e.pinWorkers(t)
+	}
 	if t.reshapes {
 		return // the transfer is not used again: it has room for all of the state
 	}
 	e.signals.AddNorms(part, &t.relay)
 	e.executeOnLanes(delivery{t}, t.relay.BytesDelivered())
+	if lacks {
+		return
+	}
 	clear(t.calls)
 	e.transfers.spare = append(e.transfers.spare, t)
 }
@@ -304,6 +315,11 @@ func (e *engine) abortTransfer(id uint64) {
 	}
 	t.waitUnused()
 	e.executeOnLanes(reversal{t}, t.relay.BytesPlaced())
+	e.pinWorkers(t)
+}
+
+// pinWorkers keeps the memory of the workers of a transfer until no link reads from it any more.
+func (e *engine) pinWorkers(t *transfer) {
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil && t.network != nil {
 			m.pins++

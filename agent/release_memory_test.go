@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -49,6 +50,42 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 		e.runInbox()
 	}
 	if !m.reap(func(s *arena.Segment) { s.Close() }) || len(network.asked) > 0 {
+		t.Error("the memory is not freed")
+	}
+}
+
+// So it stays where a transfer counts without a host that is lost, which may not have got all of
+// its pieces, and the memory of the transfer is not used again. Otherwise nothing is kept.
+func TestTransferWithoutALostHostKeepsMemory(t *testing.T) {
+	e, err := newEngine(lanes.WithoutHelpers(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	e.driver = &driver{engine: e, record: member.Record{Hosts: []member.Host{{Name: "a"}}}}
+	network, m := &busy{}, &worker{id: 3, over: true}
+	e.byID[m.id] = m
+	barrier := head.Part{Calls: []*collective.Posted{{Call: collective.Call{
+		Kind: collective.Barrier, DType: tensor.U8}}}}
+	for id, peers := range [][]fabric.Host{{"a"}, {"a", "lost"}} {
+		moved := &transfer{id: uint64(id), network: network, peers: peers,
+			workers: []topo.WorkerID{m.id}}
+		moved.relay.Prepare(&moved.schedule, []*collective.Call{&barrier.Calls[0].Call},
+			collective.Sites{Of: []int{0}, N: len(peers)}, collective.DefaultRoute(0))
+		e.transfers.add(moved)
+		e.deliverTransfer(uint64(id), barrier)
+		if len(network.asked) != id || len(e.transfers.spare) != 1 {
+			t.Errorf("between %v, %d pieces are waited for, and %d transfers are used again", peers,
+				len(network.asked), len(e.transfers.spare))
+		}
+	}
+	free := func(s *arena.Segment) { s.Close() }
+	if m.reap(free) {
+		t.Error("the memory is freed while it is in use")
+	}
+	network.asked[0]()
+	e.runInbox()
+	if !m.reap(free) {
 		t.Error("the memory is not freed")
 	}
 }
