@@ -188,6 +188,10 @@ def _load(folder):
     return differ
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 11),
+    reason="its FSDP does not compute on the CPU, or takes no parts that are uneven",
+)
 def test_fsdp_with_tensor_parallelism(tmp_path):
     """A model is saved once from four ranks, and read back on two, cut otherwise."""
     for said in world(4, _save, str(tmp_path)):
