@@ -246,7 +246,7 @@ func (p *part) giveSlots(ctx context.Context) error {
 	if p.allot.Verb == "" || !resizable(p.job) || p.hasSlots() {
 		return nil
 	}
-	return p.job.Allot(ctx, p.allot.Allot, "pool "+p.host.Name, p.allot.Because)
+	return p.job.Allot(ctx, p.allot.Allot, "pool "+p.host.Name, reason(p.allot.Because))
 }
 
 // resizable reports whether a job trains in steps and has begun to.

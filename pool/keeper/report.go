@@ -6,12 +6,15 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/pattern"
+	cut "github.com/shoal-ml/shoal/internal/shorten"
 	"github.com/shoal-ml/shoal/launcher/runs"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/pool"
 )
 
@@ -65,6 +68,18 @@ func shorten(text string, most int) string {
 		}
 	}
 	return strings.ToValidUTF8(text, string(utf8.RuneError))
+}
+
+// reason returns a text as a launcher takes it as the reason for slots: one line of what can be
+// printed, of so many bytes.
+func reason(text string) string {
+	line := strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return ' '
+	}, text)
+	return cut.Text(line, member.MaxWho)
 }
 
 // lastStep returns the number of optimizer steps in the last entry of the ledger of a run, which

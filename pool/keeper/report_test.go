@@ -2,6 +2,10 @@ package keeper
 
 import (
 	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +18,8 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/rundir"
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -90,6 +96,46 @@ func TestEndWithoutResult(t *testing.T) {
 		c.want.Dir = p.saved.Run
 		if x := p.end(); *x != c.want {
 			t.Errorf("%+v of %v: %+v, want %+v", c.job, c.exit, *x, c.want)
+		}
+	}
+}
+
+// A launcher takes the reason for the slots that its job gets, whatever that is: a job whose
+// launcher refuses slots keeps those that it has.
+func TestReasonForSlots(t *testing.T) {
+	h := newHost1(t)
+	socket, err := rundir.Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket = filepath.Join(socket, "j"+rundir.ControlSuffix)
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan api.Allot, 1)
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			var ask api.Allot
+			_ = json.NewDecoder(r.Body).Decode(&ask)
+			asked <- ask
+			_ = json.NewEncoder(w).Encode(api.Job{})
+		})}}
+	server.Start()
+	t.Cleanup(server.Close)
+	p := newPart(newHost(Config{Name: "lab", Dir: h.dir}, nil), "one")
+	for text, want := range map[string]string{
+		"2 slots for urgent": "2 slots for urgent", "one\n\tline\x1b[31m": "one  line [31m",
+		"it was not parked: " + strings.Repeat("ö", 100): "it was not parked: " +
+			strings.Repeat("ö", 69) + "…"} {
+		p.job = control.AtSocket(socket)
+		p.job.Elastic, p.job.Generation = true, 1
+		p.allot = pool.Order{Verb: pool.AllotRun, Allot: pool.Slots{"here": 1}, Because: text}
+		if err := p.giveSlots(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := (<-asked).Because; got != want || len(got) > member.MaxWho {
+			t.Errorf("%q is given as %q, want %q", text, got, want)
 		}
 	}
 }
