@@ -96,6 +96,9 @@ def test_another_name_for_the_elements():
     assert (t.dtype.name, t.shape, t.address) == ("bfloat16", (6,), x.ctypes.data)
     t = describe(x, "f32")
     assert (t.dtype.name, t.shape) == ("float32", (3,))
+    t = describe(numpy.zeros(2, "datetime64[s]"), "i64")
+    assert (t.dtype.name, t.shape) == ("int64", (2,))
+    assert describe(numpy.array(["abc", "de"]), "u8").shape == (24,), "four bytes a letter"
     with pytest.raises(TypeError, match="multiple of 8"):
         describe(x, "f64")
     with pytest.raises(TypeError, match="no dtype 'int7'"):
