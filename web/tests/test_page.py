@@ -209,6 +209,35 @@ def test_the_only_worker_waits_for_nobody(open_page, tmp_path):
     assert "rank 0" in hosts and "waits" not in hosts
 
 
+def test_a_server_that_stands_still(training, open_page):
+    """A page says that nothing comes any more, of which the browser hears nothing, and goes on when
+    the server does.
+    """
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=60_000)
+    dash = subprocess.Popen(
+        [SHOAL, "dash", training.name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        page = open_page(dash.stdout.readline().strip(), before=lambda page: page.clock.install())
+        expect(page.locator("canvas").first).to_be_visible()
+        alert = page.get_by_role("alert")
+        expect(alert).to_have_count(0)
+        dash.send_signal(signal.SIGSTOP)
+        page.clock.fast_forward(21_000)
+        expect(alert).to_contain_text("does not answer")
+        dash.send_signal(signal.SIGCONT)
+        expect(alert).to_have_count(0)
+        moves(page, expect)
+        page.close()
+    finally:
+        dash.send_signal(signal.SIGCONT)
+        dash.send_signal(signal.SIGINT)
+        dash.stdout.close()
+        assert dash.wait(HANG) == 130
+
+
 def goes_by_keys(page, expect):
     """Without a mouse: a chart says its newest point and the one before, the theme changes, and a
     part of the page is jumped to.

@@ -31,6 +31,11 @@ async function login(): Promise<boolean> {
   return reply.ok;
 }
 
+// mostSilence is for how many milliseconds nothing may come, where something comes each second,
+// until the link is taken for lost: of a network that is gone, or a server that stands still, the
+// browser says nothing.
+const mostSilence = 20_000;
+
 // follow gives show what the server sends, and say how the link to it is. The function that it
 // returns ends that.
 function follow(
@@ -40,17 +45,31 @@ function follow(
   let source: EventSource | undefined;
   let stopped = false;
   let timer = 0;
+  let silence = 0;
+  // wait has the link opened anew if nothing comes for too long from now on.
+  const wait = () => {
+    clearTimeout(silence);
+    silence = window.setTimeout(() => {
+      say("lost");
+      open();
+    }, mostSilence);
+  };
+  const heard = () => {
+    say("open");
+    wait();
+  };
   const open = () => {
     if (stopped) return;
     source?.close();
+    wait();
     source = new EventSource("events");
     source.addEventListener("view", (e) => {
-      say("open");
+      heard();
       const view = JSON.parse((e as MessageEvent<string>).data) as View;
       show(() => view);
     });
     source.addEventListener("update", (e) => {
-      say("open");
+      heard();
       const update = JSON.parse((e as MessageEvent<string>).data) as Common;
       show((view) => {
         if (!view) return view;
@@ -64,6 +83,7 @@ function follow(
       say("lost");
       if (source?.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
       source.close();
+      clearTimeout(silence);
       const reply = await fetch("state", { credentials: "same-origin" }).catch(() => undefined);
       if (reply?.status === 401) say("refused");
       else if (!stopped) timer = window.setTimeout(open, 2000);
@@ -83,6 +103,7 @@ function follow(
   return () => {
     stopped = true;
     clearTimeout(timer);
+    clearTimeout(silence);
     source?.close();
   };
 }
