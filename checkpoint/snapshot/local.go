@@ -60,7 +60,8 @@ func (l localStore) List(context.Context) (sealed, unsealed []Attempt, err error
 			step, err := strconv.ParseUint(m[1], 10, 64)
 			// One that cannot be looked at counts: it is no reason to go on from an older one.
 			_, missing := os.Stat(filepath.Join(l.sealedPath(step), manifest.Name))
-			if err == nil && !isGone(missing) && !errors.Is(missing, syscall.ENOTDIR) {
+			if err == nil && name == filepath.Base(l.sealedPath(step)) && // not a copy step-5
+				!isGone(missing) && !errors.Is(missing, syscall.ENOTDIR) {
 				sealed = append(sealed, Attempt{Step: step})
 			}
 		} else if m := stagingName.FindStringSubmatch(name); m != nil {

@@ -186,3 +186,21 @@ func TestFolderCalledLatest(t *testing.T) {
 		t.Errorf("%q, %v; want %q; %s", names, err, want, &l)
 	}
 }
+
+// TestCopyOfACheckpoint has somebody keep a copy of a checkpoint, with its step in fewer digits: it
+// is none of the checkpoints of the job, of which as many stay as are to.
+func TestCopyOfACheckpoint(t *testing.T) {
+	var l snapshottest.Lines
+	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
+	s, memory := snapshottest.SmallState(5, 1)
+	writeParts(t, f, s, memory, 0)
+	if err := os.CopyFS(filepath.Join(f.Root, "step-5"), os.DirFS(f.Path(5))); err != nil {
+		t.Fatal(err)
+	}
+	s, memory = snapshottest.SmallState(7, 1)
+	writeParts(t, f, s, memory, 0)
+	if steps, err := f.Sealed(); err != nil || !slices.Equal(steps,
+		[]snapshot.Attempt{{Step: 7}, {Step: 5}}) {
+		t.Errorf("sealed are %v, %v: %s", steps, err, &l)
+	}
+}

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 
 import pytest
 
@@ -117,6 +118,14 @@ def test_wrong_bytes_are_damage(tmp_path, name, how):
     path.write_bytes(text)
     go_on(tmp_path, 4)
     assert list(tmp_path.glob("damaged-step-000000000002-*")) and steps(tmp_path)[-1] == 1
+
+
+def test_a_copy_is_none_of_the_checkpoints(tmp_path):
+    """Who keeps a copy, with its step in fewer digits, has as many checkpoints beside it."""
+    go_on(tmp_path, 2)
+    shutil.copytree(tmp_path / "step-000000000002", tmp_path / "step-2")
+    go_on(tmp_path, 3)
+    assert steps(tmp_path) == [3, 2, 1]
 
 
 def test_a_missing_file_is_damage(tmp_path):

@@ -254,8 +254,8 @@ class Sealed(NamedTuple):
 
 def sealed_checkpoints(root: str) -> List[Sealed]:
     """The sealed checkpoints in a folder, the newest first."""
-    found = (_SEALED.match(name) for name in _list_names(root))
-    listed = [Sealed(root, int(m[1])) for m in found if m]
+    found = filter(None, map(_SEALED.match, _list_names(root)))
+    listed = {Sealed(root, int(m[1])) for m in found}  # a copy can have the step in fewer digits
     return sorted((s for s in listed if _has_manifest(s)), reverse=True)
 
 
