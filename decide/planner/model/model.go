@@ -19,7 +19,8 @@ const (
 	// MaxBytes bounds what Parse reads.
 	MaxBytes = 64 << 20
 	// maxLayers bounds the layers, maxPoints the points, maxDegree the ranks that share a layer,
-	// and maxNumber seconds, bytes and samples, so that sums and products of them are exact enough.
+	// and maxNumber seconds, samples, and bytes of all layers together, so that sums and products
+	// of them are exact enough.
 	maxLayers, maxPoints, maxDegree, maxNumber = 1 << 16, 1 << 12, 1 << 10, 1 << 50
 )
 
@@ -107,7 +108,7 @@ func (m *Model) validate() error {
 	case len(m.Points) == 0:
 		return fmt.Errorf("it has no points: nothing was measured")
 	}
-	index := map[string]int{}
+	index, sums := map[string]int{}, [3]int64{}
 	for i, l := range m.Layers {
 		if j, twice := index[l.ID]; twice {
 			return fmt.Errorf("layers %d and %d are both called %q", j, i, l.ID)
@@ -119,10 +120,13 @@ func (m *Model) validate() error {
 			return fmt.Errorf("layer %d: its id %q has letters that cannot be shown", i, l.ID)
 		}
 		index[l.ID] = i
-		for what, n := range map[string]int64{"params": l.Params, "state": l.State, "out": l.Out} {
-			if n < 0 || n > maxNumber {
-				return fmt.Errorf("layer %s: %s is %d bytes; it is from 0 to 2^50", l.ID, what, n)
+		for k, what := range []string{"params", "state", "out"} {
+			n := []int64{l.Params, l.State, l.Out}[k]
+			if n < 0 || n > maxNumber-sums[k] {
+				return fmt.Errorf("layer %s: %s is %d bytes; it is from 0 to 2^50, also with that "+
+					"of the layers before", l.ID, what, n)
 			}
+			sums[k] += n
 		}
 		if err := l.validateSplit(); err != nil {
 			return fmt.Errorf("layer %s: %w", l.ID, err)
@@ -201,6 +205,7 @@ func (p *Point) validate(m *Model, index map[string]int) error {
 			return fmt.Errorf("the model has no layer %q%s", id, spelling.Meant(id, ids))
 		}
 	}
+	kept := int64(0)
 	for _, l := range m.Layers {
 		c, is := p.Layers[l.ID]
 		if !is {
@@ -220,9 +225,11 @@ func (p *Point) validate(m *Model, index map[string]int) error {
 			return fmt.Errorf("layer %s: by_weights is %v of the %v seconds of backward", l.ID, *w,
 				c.Backward)
 		}
-		if c.Kept < 0 || c.Kept > maxNumber {
-			return fmt.Errorf("layer %s keeps %d bytes", l.ID, c.Kept)
+		if c.Kept < 0 || c.Kept > maxNumber-kept {
+			return fmt.Errorf("layer %s keeps %d bytes; it is from 0 to 2^50, also with what the "+
+				"layers before it keep", l.ID, c.Kept)
 		}
+		kept += c.Kept
 	}
 	return nil
 }

@@ -43,6 +43,8 @@ func TestParse(t *testing.T) {
 		{`"by_weights": 1`, `"by_weights": -1`, "layer b: by_weights is -1 of the 4 seconds"},
 		{`"forward": 3`, `"forward": 1e400`, "1e400"},
 		{`"kept": 8`, `"kept": -8`, "keeps -8 bytes"},
+		{`"kept": 8`, `"kept": 1125899906842624`, "layer b keeps 8 bytes; it is from 0 to 2^50"},
+		{`"state": 16`, `"state": 1125899906842624`, "layer b: state is 16 bytes; it is from 0"},
 		{`"micro": 2`, `"micro": 0`, "from 1 to 2^30 samples"},
 		{`"micro": 2`, `"micro": 2, "spread": -1`, "a spread of -1"},
 		{`"device": "cpu"`, `"device": ""`, "of which device"},
