@@ -19,6 +19,8 @@ var (
 	stagingName = pattern.New(`^\.staging-(\d{1,19})-([0-9a-f]{16})$`)
 	// sealedName matches the folder of a sealed attempt: its step, in digits.
 	sealedName = pattern.New(`^step-(\d{1,19})$`)
+	// removedName matches the folder of an attempt that is being removed, in Go or in Python.
+	removedName = pattern.New(`^\.old-(?:step|\.?staging)-\d`)
 )
 
 // A Folder is where a job keeps its checkpoints. All workers on all hosts have the same. Its

@@ -70,7 +70,7 @@ func (l localStore) List(context.Context) (sealed, unsealed []Attempt, err error
 			if errors.Join(err, err2) == nil { // no writer makes other names
 				unsealed = append(unsealed, Attempt{step, seed})
 			}
-		} else if strings.HasPrefix(name, ".old-") {
+		} else if removedName.MatchString(name) {
 			_ = os.RemoveAll(filepath.Join(string(l), name)) // the next one tries again
 		}
 	}

@@ -204,3 +204,23 @@ func TestCopyOfACheckpoint(t *testing.T) {
 		t.Errorf("sealed are %v, %v: %s", steps, err, &l)
 	}
 }
+
+// TestRemovedIsWhatWasRenamed has folders beside checkpoints that begin like those that are being
+// removed: only the latter go, whoever has renamed them.
+func TestRemovedIsWhatWasRenamed(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{".old-notes", ".old-step-000000000005-17",
+		".old-staging-000000000005-00000000000000ab-17",
+		".old-.staging-000000000005-00000000000000ab-17"} {
+		if err := os.Mkdir(filepath.Join(root, name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := (snapshot.Folder{Root: root}).Sealed(); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(root)
+	if err != nil || len(left) != 1 || left[0].Name() != ".old-notes" {
+		t.Errorf("left are %v, %v", left, err)
+	}
+}

@@ -48,6 +48,15 @@ def test_what_cannot_be_cleaned_up_is_no_hindrance(tmp_path, capfd):
     assert "stays there" in capfd.readouterr().err
 
 
+def test_what_is_removed_is_what_was_renamed(tmp_path):
+    """A folder of somebody stays, though its name begins like those that are being removed."""
+    attempt = "staging-000000000005-00000000000000ab-17"
+    for name in ("notes", "step-000000000005-17", attempt, f".{attempt}"):
+        (tmp_path / f".old-{name}").mkdir()
+    recover(str(tmp_path), 2)
+    assert os.listdir(tmp_path) == [".old-notes"]
+
+
 def test_an_arena_without_room_for_the_texts_costs_a_checkpoint_alone(capfd):
     """What is written beside the arrays needs memory of the agent too."""
 

@@ -35,6 +35,7 @@ MANIFEST = "shoal-manifest.json"
 LATEST = "latest"
 _STAGING = re.compile(r"\.staging-(\d+)-([0-9a-f]{16})$")
 _SEALED = re.compile(r"step-(\d+)$")
+_REMOVED = re.compile(r"\.old-(step|\.?staging)-\d")  # in Python, or by an agent
 _RECEIPT = re.compile(r"\.part-\d+-of-(\d+)\.json$")
 
 
@@ -312,7 +313,7 @@ def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
                 " was written; the ones before it stay"
             )
     for name in _list_names(root):
-        if name.startswith(".old-"):
+        if _REMOVED.match(name):
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 
 
