@@ -3,6 +3,7 @@ never the end of the process. `_train` runs on each rank of a job, in its own pr
 """
 
 import sys
+import threading
 import types
 
 import pytest
@@ -91,6 +92,35 @@ def test_a_failed_future_raises_its_error():
         future.wait()
     with pytest.raises(Exception, match="what was wrong"):
         future.then(lambda f: f.value()).wait()
+
+
+def test_several_threads_make_works():
+    """Works for which nobody has waited are held, up to a number, whichever threads make them."""
+    from shoal.torch import executor
+
+    holder, failed, before = executor.Executor(), [], sys.getswitchinterval()
+
+    def make():
+        """Hold many works, and release some of them."""
+        try:
+            works = [object() for _ in range(30000)]
+            for work in works:
+                holder.hold(work)
+            for work in works[::3]:
+                holder.release(work)
+        except RuntimeError as error:
+            failed.append(error)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not failed and len(holder._held) <= executor._HELD
 
 
 if __name__ == "__main__":

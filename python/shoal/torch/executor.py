@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from typing import Any, Callable, Dict, Optional
+from collections import OrderedDict
+from typing import Any, Callable, Optional
 
 from . import threads
 
@@ -30,7 +31,7 @@ class Executor:
         self._thread: Optional[threads.Thread] = None
         self._starting = threading.Lock()
         # The works of `hold`, by id. Changed without a lock, by atomic operations.
-        self._held: Dict[int, Any] = {}
+        self._held: "OrderedDict[int, Any]" = OrderedDict()
         weakref.finalize(self, self._queue.put, None)
 
     def run(self, task: Callable[[], object]) -> None:
@@ -55,7 +56,7 @@ class Executor:
         """
         self._held[id(work)] = work
         if len(self._held) > _HELD:
-            self._held.pop(next(iter(self._held)), None)
+            self._held.popitem(last=False)
 
     def release(self, work: Any) -> None:
         """Stop keeping `work` alive; nothing where it was not held."""
