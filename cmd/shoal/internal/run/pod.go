@@ -153,19 +153,30 @@ func (p *pod) writeEnd(result *runs.Result, goesOn, interrupted bool, err error)
 	if err != nil {
 		why = err.Error()
 	}
-	const most = 2000 // a termination message of Kubernetes has at most 4096 bytes
-	if len(why) > most {
-		why = strings.ToValidUTF8(why[:most], "") // whole characters
-	}
-	text, err := json.Marshal(map[string]string{"state": state, "why": why})
+	text, err := endText(state, why)
 	if err != nil {
 		return err
 	}
 	// not renamed into place: the file may be mounted
-	if err := os.WriteFile(p.end, append(text, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(p.end, text, 0o644); err != nil {
 		return fmt.Errorf("--end-file: %w", err)
 	}
 	return nil
+}
+
+// endText returns what the file of --end-file has, in at most so many bytes as a termination
+// message of Kubernetes has: JSON that was cut would say nothing at all.
+func endText(state, why string) ([]byte, error) {
+	const most = 4096
+	for n := 2000; ; n /= 2 { // a character can be six in JSON
+		if len(why) > n {
+			why = strings.ToValidUTF8(why[:n], "") // whole characters
+		}
+		text, err := json.Marshal(map[string]string{"state": state, "why": why})
+		if err != nil || len(text) < most {
+			return append(text, '\n'), err
+		}
+	}
 }
 
 // readAuthority returns the authority in the file of --authority-file, as the operator writes it;

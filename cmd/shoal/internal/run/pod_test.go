@@ -87,3 +87,17 @@ func TestListenInBrackets(t *testing.T) {
 		}
 	}
 }
+
+// A reason with characters that JSON writes as six makes no file that is longer than what
+// Kubernetes takes of it, since the rest of one is none that can be read.
+func TestEndOfOddCharacters(t *testing.T) {
+	p := &pod{end: filepath.Join(t.TempDir(), "end")}
+	why := errors.New(strings.Repeat("<a&b>", 400))
+	if err := p.writeEnd(&runs.Result{}, false, false, why); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(p.end)
+	if err != nil || len(text) > 4096 || !strings.Contains(string(text), `"state":"failed"`) {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+}
