@@ -221,7 +221,7 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	case m.groups != "" && !checkpoint.NeedsGroups(m.format):
 		return cli.Usagef("--groups says which parameters of the optimizer are in which group, "+
 			"and %s goes by names alone; leave it out", m.format)
-	case m.layout.file == "" && m.layout.preset == "":
+	case m.layout.file == "" && (m.layout.preset == "" || strings.HasPrefix(m.format, "zero")):
 		m.layout.preset = preset
 		if strings.HasPrefix(m.format, "zero") {
 			var err error
