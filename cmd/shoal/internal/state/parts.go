@@ -56,7 +56,7 @@ or shards of different sizes: pp=spread(1,30) becomes pp=spread(1,30,cuts=6/14/2
 			if err := cli.RefuseFlags(cmd.Flags(),
 				"the layout of a checkpoint, which --preset makes",
 				"only", "strip", "rename", "names", "config", "kv-heads",
-				"vocab-size"); err != nil {
+				"vocab-size", "virtual-stages"); err != nil {
 				return err
 			}
 			text, err := readLayout(cmd.InOrStdin(), args[0])
