@@ -203,10 +203,14 @@ func (l localStore) Quarantine(_ context.Context, a Attempt) error {
 }
 
 // updateLatest points the link `latest` at the newest checkpoint. On file systems without links
-// there is none, and the numbers say which is the newest.
+// there is none, and the numbers say which is the newest. A file or folder of that name stays.
 func (l localStore) updateLatest() {
 	steps, err := (Folder{Root: string(l)}).Sealed()
 	if err != nil || len(steps) == 0 {
+		return
+	}
+	at := filepath.Join(string(l), latest)
+	if info, err := os.Lstat(at); err == nil && info.Mode()&fs.ModeSymlink == 0 {
 		return
 	}
 	link := filepath.Join(string(l), fmt.Sprintf(".%s-%d", latest, os.Getpid()))
@@ -214,7 +218,7 @@ func (l localStore) updateLatest() {
 	if os.Symlink(filepath.Base(l.sealedPath(steps[0].Step)), link) != nil {
 		return
 	}
-	if os.Rename(link, filepath.Join(string(l), latest)) != nil { // a folder has the name
+	if os.Rename(link, at) != nil {
 		_ = os.Remove(link)
 		return
 	}

@@ -2,6 +2,7 @@ package snapshot_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -167,23 +168,34 @@ func TestWrongReceipts(t *testing.T) {
 	}
 }
 
-// TestFolderCalledLatest has a folder where the link to the newest checkpoint belongs: checkpoints
-// are sealed all the same, and nothing is left beside them.
+// TestFolderCalledLatest has a folder or a file where the link to the newest checkpoint belongs:
+// checkpoints are sealed all the same, and nothing is left beside them.
 func TestFolderCalledLatest(t *testing.T) {
-	var l snapshottest.Lines
-	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
-	if err := os.MkdirAll(filepath.Join(f.Root, "latest", "mine"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	s, memory := snapshottest.SmallState(5, 1)
-	snapshottest.Write(t, f, s, memory, 55, 0)
-	var names []string
-	list, err := os.ReadDir(f.Root)
-	for _, e := range list {
-		names = append(names, e.Name())
-	}
-	if want := []string{"latest", "step-000000000005"}; err != nil || !slices.Equal(names, want) {
-		t.Errorf("%q, %v; want %q; %s", names, err, want, &l)
+	for _, folder := range []bool{true, false} {
+		var l snapshottest.Lines
+		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
+		at := filepath.Join(f.Root, "latest")
+		err := os.WriteFile(at, []byte("global_step100"), 0o666) // as DeepSpeed has it
+		if folder {
+			err = errors.Join(os.Remove(at), os.MkdirAll(filepath.Join(at, "mine"), 0o777))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, memory := snapshottest.SmallState(5, 1)
+		snapshottest.Write(t, f, s, memory, 55, 0)
+		var names []string
+		list, err := os.ReadDir(f.Root)
+		for _, e := range list {
+			names = append(names, e.Name())
+		}
+		if want := []string{"latest", "step-000000000005"}; err != nil ||
+			!slices.Equal(names, want) {
+			t.Errorf("%q, %v; want %q; %s", names, err, want, &l)
+		}
+		if text, _ := os.ReadFile(at); !folder && string(text) != "global_step100" {
+			t.Errorf("the file was replaced: %q", text)
+		}
 	}
 }
 

@@ -403,14 +403,19 @@ def test_a_place_that_takes_no_checkpoints_ends_the_job_before_its_first_step(tr
             next(job.steps(4, batch=1))
 
 
-def test_a_folder_called_latest_stays(tmp_path):
-    """The link to the newest checkpoint never replaces a folder of that name."""
-    sealed = tmp_path / "step-000000000005"
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_folder_called_latest_stays(tmp_path, folder):
+    """The link to the newest checkpoint never replaces a folder or a file of that name."""
+    sealed, mine = tmp_path / "step-000000000005", tmp_path / "latest"
     sealed.mkdir()
     (sealed / commit.MANIFEST).write_text("{}")
-    (tmp_path / "latest" / "mine").mkdir(parents=True)
+    if folder:
+        (mine / "mine").mkdir(parents=True)
+    else:
+        mine.write_text("global_step100")  # as DeepSpeed has it
     commit.update_latest(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == ["latest", "step-000000000005"]
+    assert mine.is_dir() if folder else mine.read_text() == "global_step100"
 
 
 def test_the_fingerprint_has_the_values_of_the_format():

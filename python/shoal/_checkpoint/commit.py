@@ -333,18 +333,18 @@ def try_write(root: str) -> None:
 
 
 def update_latest(root: str) -> None:
-    """Make the link `latest` lead to the newest checkpoint."""
-    newest = sealed_checkpoints(root)
-    if newest:
+    """Make the link `latest` lead to the newest checkpoint. A file or folder of that name stays."""
+    newest, at = sealed_checkpoints(root), os.path.join(root, LATEST)
+    if newest and (os.path.islink(at) or not os.path.lexists(at)):
         # Where the file system has no links, the numbers in the names say which is the newest.
         link = os.path.join(root, f".{LATEST}-{os.getpid()}")
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(link)
             os.symlink(os.path.basename(newest[0].path), link)
-            os.replace(link, os.path.join(root, LATEST))
+            os.replace(link, at)
             sync_folder(root)
-        with contextlib.suppress(OSError):  # a folder may have the name
+        with contextlib.suppress(OSError):  # where it could not be renamed
             os.unlink(link)
 
 
