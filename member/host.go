@@ -111,9 +111,10 @@ func (m *Machine) replenishes() bool {
 // recordHosts proposes a generation that records the hosts that have come since the last one,
 // though nothing changes for members: a host that was not recorded is no witness, and the others
 // may be too few without it when the head is lost. Hosts that come between two ticks share a
-// generation. It also records which hosts a mesh is to leave: until the mesh has left them no other
-// generation may come, and the head that comes next must know. So it must know of the slots that
-// the job is allotted, and whether it grows.
+// generation. It also records which hosts a mesh is to leave, or any job that does not leave them
+// with the end of a step: until it has left them no other generation may come, and the head that
+// comes next must know. So it must know of the slots that the job is allotted, and whether it
+// grows.
 func (m *Machine) recordHosts() {
 	if m.over || m.proposed != nil || m.record.View.Generation == 0 {
 		return
@@ -124,7 +125,7 @@ func (m *Machine) recordHosts() {
 		switch {
 		case i < 0:
 			came = append(came, h.Name)
-		case m.whole && h.Draining && !m.record.Hosts[i].Draining:
+		case (m.whole || m.outlasted) && h.Draining && !m.record.Hosts[i].Draining:
 			news = append(news, h.Name+" is being drained")
 		case m.whole && !h.Draining && m.record.Hosts[i].Draining:
 			news = append(news, h.Name+" is kept")

@@ -94,32 +94,38 @@ func (Finish) action()   {}
 // Machine is the membership of one job. Create it with New, or with Restore where another head had
 // it before. One goroutine uses it at a time, and its methods do no I/O.
 type Machine struct {
-	cfg        Config
-	record     Record                 // the active generation
-	head       string                 // the host that is to lead
-	proposed   *proposal              // the generation that is to be decided; nil = none
-	workers    roster                 // the living workers
-	hosts      []*Host                // the hosts, in the order in which they came
-	ordered    orders                 // workers that were ordered and are not started yet
-	unplaced   int                    // workers that are wanted and that no host has room for
-	next       topo.WorkerID          // the number of the next worker
-	takeover                          // what is not known yet of hosts, and what waits for that
-	because    Because                // why the size was last changed
-	news       []string               // why members are gone, since the last proposal
-	boundary   bool                   // whether the data plane stands between two steps
-	paused     bool                   // whether the members wait for more
-	sparing    bool                   // whether members are released one at a time
-	retries                           // of workers that fail before they are let in
-	departures int                    // members that are gone since the last step ended
-	lost       int                    // members that are lost since this head has them
-	done       map[topo.WorkerID]bool // members that ended well
-	before     int                    // members that ended well under other heads
-	whole      bool                   // whether workers join all at once or not at all
-	ranks      int                    // ranks of the mesh, where workers join all at once
+	cfg      Config
+	record   Record                 // the active generation
+	head     string                 // the host that is to lead
+	proposed *proposal              // the generation that is to be decided; nil = none
+	workers  roster                 // the living workers
+	hosts    []*Host                // the hosts, in the order in which they came
+	ordered  orders                 // workers that were ordered and are not started yet
+	unplaced int                    // workers that are wanted and that no host has room for
+	next     topo.WorkerID          // the number of the next worker
+	takeover                        // what is not known yet of hosts, and what waits for that
+	because  Because                // why the size was last changed
+	news     []string               // why members are gone, since the last proposal
+	paused   bool                   // whether the members wait for more
+	sparing  bool                   // whether members are released one at a time
+	steps                           // where the job stands in its steps
+	retries                         // of workers that fail before they are let in
+	lost     int                    // members that are lost since this head has them
+	done     map[topo.WorkerID]bool // members that ended well
+	before   int                    // members that ended well under other heads
+	whole    bool                   // whether workers join all at once or not at all
+	ranks    int                    // ranks of the mesh, where workers join all at once
 	// arranged are the members to come, in the order of their ranks; nil = as many as are wanted.
 	arranged []topo.WorkerID
 	over     bool     // whether the job is over: nothing is decided any more
 	out      []Action // orders since the last Ready
+}
+
+// steps says where the job stands in its steps.
+type steps struct {
+	boundary   bool // whether the data plane stands between two steps
+	departures int  // members that are gone since the last step ended
+	outlasted  bool // whether a host that is drained had members still when the last step ended
 }
 
 // retries says how workers are started again that are lost before they were let in.

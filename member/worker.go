@@ -197,7 +197,12 @@ func (m *Machine) ReachBoundary(took ...topo.WorkerID) {
 
 // BeginStep tells that the data plane goes on to the next step: until the next boundary no member
 // joins or is released.
-func (m *Machine) BeginStep() { m.boundary, m.arranged, m.departures = false, nil, 0 }
+func (m *Machine) BeginStep() {
+	m.boundary, m.arranged, m.departures = false, nil, 0
+	m.outlasted = slices.ContainsFunc(m.hosts, func(h *Host) bool {
+		return h.Draining && len(m.workersOn(h.Name, active)) > 0
+	})
+}
 
 // SetSparing makes the job release one member a step from now on, and none with a step in which one
 // was lost. A job is sparing whose members have state that only two of them hold: they need the
