@@ -71,7 +71,7 @@ With --all also jobs that are over are shown: ended, failed and stopped.`,
 type queueView struct {
 	pool, path string // the pool, "" = the only one; what its keeper is asked
 	json       bool
-	last       []byte // what was printed last; nil = nothing
+	last       []byte // what was printed last, as an object without its time; nil = nothing
 }
 
 // wait waits a moment; the error is the cause of the end of ctx.
@@ -102,14 +102,19 @@ func (q *queueView) show(ctx context.Context, out io.Writer) error {
 	} else {
 		err = cli.Table(&b, queueRows(s))
 	}
-	if err != nil || bytes.Equal(q.last, b.Bytes()) {
+	seen := b.Bytes()
+	if err == nil && q.json { // that it is later is no change
+		s.Now = 0
+		seen, err = json.Marshal(s)
+	}
+	if err != nil || bytes.Equal(q.last, seen) {
 		return err
 	}
 	if q.last != nil && !q.json {
 		fmt.Fprintln(out)
 	}
-	q.last = b.Bytes()
-	_, err = out.Write(q.last)
+	q.last = seen
+	_, err = out.Write(b.Bytes())
 	return err
 }
 
