@@ -123,7 +123,8 @@ func Run(ctx context.Context, cfg RunConfig) (*runs.Result, error) {
 	err = l.run(ctx, cfg.Leave)
 	l.closeRecord()
 	dir := l.reporter.directory()
-	if !l.registry.anyEnded() && l.registry.stoppedBy() == "" && l.registry.leads() {
+	began := l.registry.anyEnded() || l.registry.stoppedBy() != "" || !l.registry.leads()
+	if !began && ctx.Err() != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
 	result := l.runResult(err)
@@ -131,6 +132,9 @@ func Run(ctx context.Context, cfg RunConfig) (*runs.Result, error) {
 	// a full disk makes no good job a bad one
 	if wrote := errors.Join(dir.WriteResult(result), dir.Close()); wrote != nil {
 		l.console.Note("the files of this run are incomplete: " + wrote.Error())
+	}
+	if !began {
+		result = nil
 	}
 	return result, err
 }

@@ -296,9 +296,15 @@ func TestRunRefuses(t *testing.T) {
 	if err := os.WriteFile(garbage, []byte("\x00"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	parent := t.TempDir()
 	if result, _, err := runWorkers(t, t.Context(), 2, "meet", func(cfg *launcher.RunConfig) {
-		cfg.Spec.Command = []string{garbage}
+		cfg.Spec.Command, cfg.Dir = []string{garbage}, parent
 	}); !errors.As(err, &command) || result != nil {
 		t.Errorf("%v", err)
+	}
+	// who looks at the run later hears the same, and not that its launcher was killed
+	if kept, err := runs.ReadResult(filepath.Join(parent, "test")); err != nil || kept.OK ||
+		kept.Error != command.Error() {
+		t.Errorf("its result is %+v, %v", kept, err)
 	}
 }
