@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from ._runtime.arguments import as_integer, wrong_type
@@ -91,9 +92,11 @@ class World(Group):
 
         A `wait` inside the block submits what was collected so far.
         """
-        self._backend.hold_calls()
+        block = threading.Lock()
         try:
-            yield
+            with block:
+                self._backend.hold_calls(block)
+                yield
         finally:
             self._backend.release_calls()
 

@@ -216,6 +216,48 @@ def test_ctrl_c_at_any_place_of_a_request_does_not_mix_up_the_answers(agent, kin
     assert job.allreduce(job.zeros(3)).sum() == 0
 
 
+class InterruptedLock:
+    """A lock that raises KeyboardInterrupt where it is taken for the n-th time, as one that a
+    thread waits for does, or, with `done`, behind that.
+    """
+
+    def __init__(self, true, number, done):
+        """Interrupt the n-th use of the lock `true`."""
+        self.true, self.left, self.done = true, number, done
+
+    def __enter__(self):
+        """Take the lock."""
+        self.left -= 1
+        if not self.left and not self.done:
+            raise KeyboardInterrupt
+        self.true.acquire()
+
+    def __exit__(self, *_):
+        """Let go of it."""
+        self.true.release()
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("done", [False, True])
+def test_ctrl_c_where_a_group_begins_or_ends(agent, number, done):
+    """A group of calls that was interrupted anywhere is over: the calls behind it are submitted."""
+    job = agent.join()
+    calls = job._backend.calls
+    true = calls._lock
+    calls._lock = InterruptedLock(true, number, done)
+    with pytest.raises(KeyboardInterrupt), job.grouped():
+        pass
+    calls._lock = true
+    handle = job.barrier_async()
+    assert calls._published == handle.ticket
+    with job.grouped():
+        handle = job.barrier_async()
+        assert calls._published < handle.ticket
+    assert calls._published == handle.ticket
+
+
 COMPUTE = "x = 0\nwhile True: x += 1"
 WAIT = "job.recv(job.zeros(1), source=1)"
 CATCH = f"""

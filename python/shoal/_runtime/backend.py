@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import (
     Any,
     Callable,
@@ -198,11 +199,13 @@ class Backend(Protocol):
     def close_group(self, number: int) -> None:
         """Say that this rank makes no more calls of a group; nobody answers."""
 
-    def hold_calls(self) -> None:
-        """Collect the calls that follow, until as many `release_calls`."""
+    def hold_calls(self, block: threading.Lock) -> None:
+        """Collect the calls that follow, as long as `block` is taken; `release_calls` comes
+        then.
+        """
 
     def release_calls(self) -> None:
-        """Submit the collected calls as one, if no other `hold_calls` is open."""
+        """Submit the collected calls as one, if no block of `hold_calls` is taken."""
 
     def tell_memory(self, peak_bytes: int, limit_bytes: int) -> None:
         """Tell the agent how many bytes of its GPU this worker has had at most, and can have;

@@ -11,7 +11,7 @@ import select
 import struct
 import threading
 from time import perf_counter_ns
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..errors import ForkError, ShoalError
 from .core import CROWDED_NS, Core
@@ -87,7 +87,9 @@ class Calls:
         self._lock = threading.Lock()
         self._tail = 0  # number of calls described: the ticket of the newest
         self._published = 0  # number of calls that the agent was told of; at most `_tail`
-        self._holds = 0  # number of grouped() blocks that are open
+        # A lock for each grouped() block, taken as long as that is open: a Ctrl-C anywhere in it
+        # cannot leave one taken.
+        self._blocks: List[threading.Lock] = []
         # Calls that no thread has seen complete, by ticket. Until then their slots must not be
         # reused, and their arrays not be freed. Put in with the lock held; taken out and looked up
         # without it, by atomic operations.
@@ -126,7 +128,7 @@ class Calls:
                     # In this order, so that a Ctrl-C between two lines can neither lose nor repeat
                     # a ticket.
                     self._tail = ticket
-                    if not self._holds:
+                    if not self._holds():
                         self._publish()
                     return
             if before.given_up and not self.poll(before):
@@ -147,21 +149,28 @@ class Calls:
         if self._words32[AGENT_PARKED_WORD32]:
             os.write(self._agent_bell, _ONE)
 
-    def hold(self) -> None:
-        """Collect the calls of all threads until `release`, or until a thread waits for one of
-        them. Blocks may be nested.
+    def hold(self, block: threading.Lock) -> None:
+        """Collect the calls of all threads as long as `block` is taken, or until a thread waits for
+        one of them. Several may be taken at once.
         """
         self._link.check()
         with self._lock:
-            self._holds += 1
+            self._blocks.append(block)
 
     def release(self) -> None:
-        """End a `hold`. The last one publishes the collected calls, with one store and one bell."""
+        """Publish the collected calls, with one store and one bell, if no block is taken."""
         self._link.check()
         with self._lock:
-            self._holds -= 1
-            if not self._holds and self._published != self._tail:
+            if not self._holds() and self._published != self._tail:
                 self._publish()
+
+    def _holds(self) -> bool:
+        """Whether calls are collected; forgets the blocks that have ended. The slots' lock is
+        held.
+        """
+        if self._blocks:
+            self._blocks = [block for block in self._blocks if block.locked()]
+        return bool(self._blocks)
 
     def poll(self, handle: Handle[Any]) -> bool:
         """Whether the call is complete; settles the handle if so. Never blocks on other ranks or

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import socket
+import threading
 from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, TypeVar
 
 from ..cursor import Cursor
@@ -170,7 +171,7 @@ class Solo:
     def close_group(self, number: int) -> None:
         """Do nothing: no agent knows the group."""
 
-    def hold_calls(self) -> None:
+    def hold_calls(self, block: threading.Lock) -> None:
         """Do nothing: calls are made at once."""
 
     def release_calls(self) -> None:

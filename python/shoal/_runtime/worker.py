@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import math
+import threading
 import weakref
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple, TypeVar, Union
 
@@ -418,12 +419,12 @@ class Worker:
         except Refused as err:
             raise ShoalError(str(err)) from None
 
-    def hold_calls(self) -> None:
-        """Collect the calls that follow, of all threads, until as many `release_calls`."""
-        self.calls.hold()
+    def hold_calls(self, block: threading.Lock) -> None:
+        """Collect the calls that follow, of all threads, as long as `block` is taken."""
+        self.calls.hold(block)
 
     def release_calls(self) -> None:
-        """Submit the collected calls as one, if no other `hold_calls` is open."""
+        """Submit the collected calls as one, if no block is taken."""
         self.calls.release()
 
     def tell_memory(self, peak_bytes: int, limit_bytes: int) -> None:
