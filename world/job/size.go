@@ -49,8 +49,8 @@ func (w *World) Levers() setting.Levers {
 // resize lets members come and go until there are as many as the setting says, as far as the hosts
 // have room. Who comes needs time to start, in which the job goes on.
 func (w *World) resize() {
-	if w.setting.Size == 0 {
-		return
+	if w.setting.Size == 0 || slices.ContainsFunc(w.hosts, func(h host) bool { return h.lost }) {
+		return // who is lost leaves with the next step, and is replaced behind it
 	}
 	n := w.memberCount()
 	want := min(int(w.setting.Size), w.workerRoom())
