@@ -136,9 +136,28 @@ def test_an_optimizer_that_looks_at_whole_parameters_is_refused():
     for rate in (0.0, 1e-5, torch.tensor(0.0)):
         with pytest.raises(TypeError, match="Trust cannot be sharded: a step with a part of a par"):
             state_kinds(Trust([p], lr=rate), 0, p)
+    loaded = Trust([p], lr=0.1)
+    loaded.state[p]["step"] = torch.tensor(7.0)
+    with pytest.raises(TypeError, match="Trust cannot be sharded: a step with a part of a par"):
+        state_kinds(loaded, 0, p)
     if hasattr(torch.optim, "Adafactor"):
         with pytest.raises(TypeError, match="Adafactor cannot be sharded: a step with a part"):
             state_kinds(torch.optim.Adafactor([p]), 0, p)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("shape", [(4, 3), (1,), ()])
+def test_the_state_of_an_optimizer_that_has_made_a_step(name, shape):
+    """It has the kinds that it had before, and stays as it is."""
+    p = torch.nn.Parameter(torch.ones(shape))
+    optimizer = OPTIMIZERS[name]([p])
+    p.grad = torch.ones(shape)
+    optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict())
+    assert [k.dtype is None for k in state_kinds(optimizer, 0, p).values()] == [
+        k == "step" or not shape for k in optimizer.state[p] if optimizer.state[p][k] is not None
+    ]
+    assert str(optimizer.state_dict()) == str(before)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

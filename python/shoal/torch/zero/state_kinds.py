@@ -31,7 +31,31 @@ def state_kinds(
     """
     state, shape = optimizer.state.get(parameter, {}), parameter.shape
     if not state:
-        state, shape = _state_after_trial(optimizer, group, parameter.dtype), torch.Size([2, 3])
+        small = torch.Size([2, 3])
+        return _kinds(optimizer, _state_after_trial(optimizer, group, parameter.dtype), small)
+    kinds = _kinds(optimizer, state, shape)
+
+    def begin(part: Tensor, at: int) -> Dict[str, Any]:
+        """The state for a part of the trial's parameter that begins with this element: where the
+        optimizer has a tensor, elements of that, over and over.
+        """
+        places = torch.arange(at, at + part.numel()) % parameter.numel()
+        return {
+            name: value.detach().reshape(-1)[places].view(part.shape)
+            if name in kinds and kinds[name].dtype
+            else copy.deepcopy(value)
+            for name, value in state.items()
+        }
+
+    if parameter.dim() and parameter.numel():  # else nothing is cut
+        _state_after_trial(optimizer, group, parameter.dtype, begin)
+    return kinds
+
+
+def _kinds(
+    optimizer: torch.optim.Optimizer, state: Dict[str, Any], shape: torch.Size
+) -> Dict[str, StateKind]:
+    """The kinds of an optimizer's state of a parameter of this shape, by name."""
     return {
         name: _state_kind_of(optimizer, name, value, shape)
         for name, value in state.items()
@@ -40,17 +64,21 @@ def state_kinds(
 
 
 def _state_after_trial(
-    optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype
+    optimizer: torch.optim.Optimizer,
+    group: int,
+    dtype: torch.dtype,
+    begin: Callable[[Tensor, int], Dict[str, Any]] = lambda part, at: {},
 ) -> Dict[str, Any]:
     """The state of a copy of an optimizer after one step with a small parameter of this type; the
-    optimizer stays as it is. Raises TypeError where that step fails, and where elements change
-    otherwise when the parameter is cut, as with optimizers that look at norms or at rows.
+    optimizer stays as it is. begin(part, number of its first element) is the state before the step.
+    Raises TypeError where that step fails, and where elements change otherwise when the parameter
+    is cut, as with optimizers that look at norms or at rows.
     """
     before = torch.tensor([[0.5, -1.0, 2.0], [0.25, 4.0, -3.0]], dtype=dtype)
     gradient = torch.tensor([[0.5, 0.25, -2.0], [1.0, -0.125, 3.0]], dtype=dtype)
     whole, parts = before.clone(), [x.clone() for x in before.reshape(-1).split(4)]
-    state = _step_copy(optimizer, group, [whole], [gradient])[whole]
-    _step_copy(optimizer, group, parts, gradient.reshape(-1).split(4))
+    state = _step_copy(optimizer, group, [whole], [gradient], begin)[whole]
+    _step_copy(optimizer, group, parts, gradient.reshape(-1).split(4), begin)
     change, apart = (whole - before).reshape(-1), torch.cat(parts) - before.reshape(-1)
     if not torch.allclose(change.double(), apart.double(), rtol=0.05, atol=1e-6):
         raise _unfit_error(optimizer, "a step with a part of a parameter is another one")
@@ -62,18 +90,21 @@ def _step_copy(
     group: int,
     parameters: Sequence[Tensor],
     gradients: Sequence[Tensor],
+    begin: Callable[[Tensor, int], Dict[str, Any]],
 ) -> Dict[Tensor, Dict[str, Any]]:
-    """Make a step with these parameters, by a copy of an optimizer whose learning rate is not 0 and
-    which has no state yet; returns the copy's state.
+    """Make a step with these parameters, which are the parts of one, by a copy of an optimizer
+    whose learning rate is not 0; returns the copy's state. `begin` gives that of before.
     """
     given = optimizer.param_groups[group]
     rate = given.get("lr", 0.1)
     trial = copy.copy(optimizer)
     trial.param_groups = [{**given, "params": list(parameters)}]
     trial.param_groups[0]["lr"] = torch.full_like(rate, 0.1) if torch.is_tensor(rate) else 0.1
-    trial.state = defaultdict(dict)
+    trial.state, at = defaultdict(dict), 0
     for parameter, gradient in zip(parameters, gradients):
         parameter.grad = gradient
+        trial.state[parameter].update(begin(parameter, at))
+        at += parameter.numel()
     try:
         type(optimizer).step(trial)
     except Exception as err:  # whatever an optimizer of another kind may raise
