@@ -28,7 +28,8 @@ import (
 
 // Bounds of what a tool may send, and of the time that a request may take.
 const (
-	maxControlBody = 4 << 10 // bytes of a request's body, and of its headers
+	maxControlBody = 4 << 10   // bytes of a request's body, and of its headers
+	maxAllotBody   = 128 << 10 // of the body about slots by host: a job has up to 1,024 hosts
 	controlTimeout = 5 * time.Second
 )
 
@@ -302,7 +303,13 @@ func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 // field of that value with the name of the person who asks. Where the body is no request, as with a
 // field that is not known, it sends that as an error, and returns false.
 func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) bool {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
+	return readControlUpTo(maxControlBody, w, r, into, who)
+}
+
+// readControlUpTo is readControl of a body of so many bytes at most.
+func readControlUpTo(most int64, w http.ResponseWriter, r *http.Request, into any,
+	who *string) bool {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	if err == nil {
 		err = strict.JSON(body, into)
 	}

@@ -21,7 +21,7 @@ import (
 // is an HTTP handler, as those in control.go.
 func (l *launcher) answerAllot(w http.ResponseWriter, r *http.Request) {
 	var ask api.Allot
-	if !readControl(w, r, &ask, &ask.Who) {
+	if !readControlUpTo(maxAllotBody, w, r, &ask, &ask.Who) {
 		return
 	}
 	if ask.Slots == nil {

@@ -1,7 +1,9 @@
 package launcher
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -43,6 +45,15 @@ func TestBodiesThatAreNoRequests(t *testing.T) {
 		cfg: RunConfig{Fleet: &Fleet{}}}
 	l.registry.setJob(&jobMessage{})
 	l.limit.bytes.Store(1)
+	// largest is a request about slots on as many hosts as a job can have, with long names.
+	largest := api.Allot{Slots: map[string]int{}, Who: strings.Repeat("x", 100)}
+	for i := range 1024 {
+		largest.Slots[fmt.Sprintf("%064d", i)] = 1
+	}
+	everywhere, err := json.Marshal(largest)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		path, body string
 		code       int
@@ -52,6 +63,8 @@ func TestBodiesThatAreNoRequests(t *testing.T) {
 		{api.PathAllot, `{"slots":null}`, 400, "{} ends that"},
 		{api.PathAllot, `{"slots":{}}`, 409, "cannot do that"},
 		{api.PathAllot, `{"slots":{"a":1}}`, 409, "cannot do that"},
+		{api.PathAllot, string(everywhere), 409, "cannot do that"},
+		{api.PathAllot, string(everywhere) + strings.Repeat(" ", 64<<10), 400, "131072 bytes"},
 		{api.PathAllot, `{"slots":{"a":1000,"b":25}}`, 400, "1025 in all, and a job has at most 1024"},
 		{api.PathLimit, `{"who":"ada"}`, 400, "bytes: none are given"},
 		{api.PathLimit, `{"bytes":null}`, 400, "or 0 for no limit"},
