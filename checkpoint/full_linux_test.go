@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/state/move"
 )
 
@@ -201,6 +202,38 @@ func TestSealThroughLink(t *testing.T) {
 		t.Errorf("sealed are %q, want %q", names, want)
 	}
 	if damage, _, err := Verify(t.Context(), dir, 2); err != nil || len(damage) > 0 {
+		t.Error(damage, err)
+	}
+}
+
+// TestSealOfARenamedFile gives a sealed file and its seal another name, under the old one of which
+// there is another file: the seal is of the one beside which it lies.
+func TestSealOfARenamedFile(t *testing.T) {
+	dir := t.TempDir()
+	old, renamed := filepath.Join(dir, "old.safetensors"), filepath.Join(dir, "new.safetensors")
+	writeModel(t, old, rand.New(rand.NewPCG(1, 2)), 3, 16)
+	if _, err := Seal(t.Context(), openCheckpoint(t, old), 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, end := range []string{"", "." + manifest.Name} {
+		if err := os.Rename(old+end, renamed+end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if damage, _, err := Verify(t.Context(), renamed, 1); err != nil || len(damage) > 0 {
+		t.Error(damage, err)
+	}
+	writeModel(t, old, rand.New(rand.NewPCG(3, 4)), 3, 16)
+	if damage, _, err := Verify(t.Context(), renamed, 1); err != nil || len(damage) > 0 {
+		t.Error(damage, err)
+	}
+	changeFile(t, renamed, func(b []byte) []byte {
+		b[len(b)-1] ^= 1
+		return b
+	})
+	damage, _, err := Verify(t.Context(), renamed, 1)
+	if err != nil || len(damage) != 2 || damage[0].File != "new.safetensors" ||
+		len(damage[0].Tensors) == 0 {
 		t.Error(damage, err)
 	}
 }

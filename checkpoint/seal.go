@@ -56,6 +56,9 @@ func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 		return nil, fmt.Errorf("%s: %w; restore it from another copy, or remove it, and seal "+
 			"anew what shoal state check --read finds whole", c.manifestPath(), err)
 	}
+	if c.file != "" && len(m.Files) == 1 {
+		m.Files[0].Name = c.file // both were renamed, or copied, since it was sealed
+	}
 	return m, nil
 }
 
