@@ -154,10 +154,11 @@ func (l *launcher) setJob(j jobMessage, program, at string) (err error) {
 	if err != nil {
 		return err
 	}
+	asked := ""
 	if at == "" {
-		j.Spec.Name = name
+		asked, j.Spec.Name = j.Spec.Name, name
 	}
-	if err := dir.WriteJob(j.Spec, l.place.Run, l.started); err != nil {
+	if err := dir.WriteJob(j.Spec, l.place.Run, asked, l.started); err != nil {
 		return errors.Join(err, dir.Close())
 	}
 	l.reporter.setRun(j.Spec.Name, dir)

@@ -114,9 +114,10 @@ func (d *Dir) LogPath(worker int) string {
 	return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", worker))
 }
 
-// WriteJob writes job.json; run is the random id of the run.
-func (d *Dir) WriteJob(spec job.Spec, run string, started time.Time) error {
-	return d.writeJSON("job.json", Record{spec, run, started, version.Version})
+// WriteJob writes job.json; run is the random id of the run, and asked the name that the job was
+// started with, "" = that is not known.
+func (d *Dir) WriteJob(spec job.Spec, run, asked string, started time.Time) error {
+	return d.writeJSON("job.json", Record{spec, run, started, version.Version, asked})
 }
 
 // WriteResult writes result.json.

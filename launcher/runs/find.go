@@ -61,8 +61,8 @@ func newestRun(parent, name string) string {
 		}
 		dir := filepath.Join(parent, folder)
 		record, err := ReadRecord(dir)
-		if err != nil {
-			continue
+		if err != nil || rest != "" && record.Asked != "" && record.Asked != name {
+			continue // the number may be a part of the name that was asked for
 		}
 		r := readOwnRun(dir, record)
 		if !r.isBefore(newest) {

@@ -42,7 +42,7 @@ func TestRunsOfOneJob(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = d.Close() }) // it may be closed
 			began := begin.Add(after * time.Second)
-			if err := d.WriteJob(job.Spec{Name: "x"}, "run", began); err != nil {
+			if err := d.WriteJob(job.Spec{Name: "x"}, "run", "", began); err != nil {
 				t.Fatal(err)
 			}
 			if end != nil {
@@ -69,6 +69,40 @@ func TestRunsOfOneJob(t *testing.T) {
 		}
 		if !slices.Equal(beside, c.beside) {
 			t.Errorf("%s: beside %s are %v, want %v", name, c.newest, beside, c.beside)
+		}
+	}
+}
+
+// TestNumbersOfNames: the run of a job that was started as x-3 is none of the job x, though it
+// lives and is newer; where it is not known how a job was started, as in runs of earlier versions,
+// the number may be that of a run.
+func TestNumbersOfNames(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	parent, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, run := range []struct{ asked, folder string }{
+		{"x", "x"}, {"x", "x-2"}, {"x-3", "x-3"}, {"x-3", "x-3-2"}, {"", "y-2"}} {
+		d, _, err := New(parent, run.folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = d.Close() }) // it may be closed
+		if err := d.WriteJob(job.Spec{Name: run.folder}, "run", run.asked,
+			time.Unix(int64(1000+i), 0)); err != nil {
+			t.Fatal(err)
+		}
+		if i < 2 {
+			if err := d.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, want := range map[string]string{"x": "x-2", "x-2": "x-2", "x-3": "x-3-2",
+		"y": "y-2"} {
+		if dir, err := Newest(name); err != nil || filepath.Base(dir) != want {
+			t.Errorf("%s is %s (%v), want %s", name, dir, err, want)
 		}
 	}
 }

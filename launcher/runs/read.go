@@ -23,6 +23,9 @@ type Record struct {
 	Run     string    `json:"run"` // random id
 	Started time.Time `json:"started"`
 	Version string    `json:"version"` // of shoal
+	// Asked is the name that the job was started with, which may have got a number in Spec; "" = it
+	// is not known, as on a host that has joined it.
+	Asked string `json:"asked,omitempty"`
 }
 
 // Result says how a run went. It is what result.json holds.
