@@ -77,7 +77,8 @@ type entry struct {
 	speedAt int64  // when its speeds were last given to the core
 	refused uint64 // number of the last order whose refusal was taken
 	// stored are the last write that the store has confirmed and those after it. The store may
-	// have any of these, and another head would go on from it.
+	// have any of these, and another head would go on from it. Of several in a row by which the job
+	// holds the same it is the last one.
 	stored []Write
 }
 
@@ -89,6 +90,16 @@ func (e *entry) mayHold(host string) int {
 		n = max(n, w.held[host])
 	}
 	return n
+}
+
+// mayStore notes that the store may come to have a value of the job. It takes the place of the one
+// before where the job holds the same by both: else each try to write would add one, and there are
+// any number of them while the store is away.
+func (e *entry) mayStore(w Write) {
+	if n := len(e.stored); n > 0 && e.stored[n-1].held.equal(w.held) {
+		e.stored = e.stored[:n-1]
+	}
+	e.stored = append(e.stored, Write{Version: w.Version, held: w.held})
 }
 
 // stream says what orders are about. Of each stream a host needs only the last one.
@@ -367,7 +378,7 @@ func (m *Machine) TakeWrites() (list []Write) {
 				e.History = h
 			}
 			w.Value, w.Version, w.held = encodeJob(m.cfg.Name, &e.Job), e.version, e.Held.clone()
-			e.stored = append(e.stored, Write{Version: w.Version, held: w.held})
+			e.mayStore(w)
 		case w.Value == nil:
 			continue
 		}

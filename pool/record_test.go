@@ -283,3 +283,33 @@ func TestLostPartIsRemembered(t *testing.T) {
 		t.Errorf("%+v", next.jobs["one"].Gang)
 	}
 }
+
+// TestStoreThatIsAway: what a head remembers of a job does not grow with the tries to write it, and
+// still has all slots that another head might read, until the store has a newer value.
+func TestStoreThatIsAway(t *testing.T) {
+	m, err := Restore(Config{Name: "lab"}, 1795798920000, stored())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := m.jobs["big"]
+	var last Write
+	for i := range 1000 {
+		if e.Steps++; i == 500 {
+			e.Held = Slots{"node1": 1}
+		}
+		m.touch(e)
+		for _, w := range m.TakeWrites() {
+			m.Rewrite(w)
+			if w.Job == "big" {
+				last = w
+			}
+		}
+	}
+	if n := len(e.stored); n != 2 || e.mayHold("node1") != 2 {
+		t.Errorf("of a job with two states %d are kept, with %d slots", n, e.mayHold("node1"))
+	}
+	m.Written(m.now, last)
+	if n := len(e.stored); n != 1 || e.mayHold("node1") != 1 {
+		t.Errorf("once the store has the last %d are kept, with %d slots", n, e.mayHold("node1"))
+	}
+}
