@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import sys
 
 import numpy
 import pytest
@@ -310,3 +311,18 @@ def test_arrays_stay_readable_after_leaving(agent):
     assert (y == 3).all() and (x == 0).all()
     del y
     gc.collect()
+
+
+def test_a_ctrl_c_where_an_array_dies_is_heard(agent):
+    """No line of Python runs where an array dies, in which a Ctrl-C would be lost with the memory
+    of the array.
+    """
+    job = agent.join()
+    small, big = job.zeros(10), job.zeros(POOL_BYTES, "uint8")
+    seen = []
+    sys.setprofile(lambda frame, event, _: seen.append(frame.f_code) if event == "call" else None)
+    del big
+    sys.setprofile(None)
+    assert not seen
+    more = job.zeros(10)
+    assert agent.sessions[0].freed == [2] and small.ctypes.data != more.ctypes.data

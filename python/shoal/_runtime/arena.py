@@ -69,11 +69,27 @@ class Staging:
         self.size = size
 
 
+class Drop(weakref.ref[Any]):
+    """A reference to an object over memory that is free once the object is gone, when it appends
+    itself to a deque. Who made it keeps it until then.
+
+    A finalizer of Python's own would run Python code: a Ctrl-C there is printed and lost, and so is
+    the memory.
+    """
+
+    # Which memory it is, as who made it says; None where that was interrupted before.
+    memory: Any = None
+
+    def __new__(cls, block: Any, dropped: Deque[Drop]) -> Drop:
+        """A reference to `block` that goes into `dropped`."""
+        return super().__new__(cls, block, dropped.append)  # type: ignore[arg-type]
+
+
 class Arena:
     """All segments of one worker. Methods may be called from any thread.
 
-    Lock order: the arena's lock, then the link's turn. Finalizers take none: they may run inside
-    either.
+    Lock order: the arena's lock, then the link's turn. Where an array dies none is taken: that
+    may be inside either.
     """
 
     def __init__(self, link: Link, settle: Callable[[], None]) -> None:
@@ -87,9 +103,11 @@ class Arena:
         # Base addresses, ascending, and their segments. Replaced, never changed: `locate` reads it
         # without the lock.
         self._table: Tuple[List[int], List[Segment]] = ([], [])
-        # Memory to be freed: segment, offset and bytes. Finalizers write this, which may interrupt
-        # any line of any thread, so they append and do nothing more.
-        self._dropped: Deque[Tuple[Segment, int, int]] = deque()
+        # Memory that is in use, as segment, offset and bytes, by the id() of what refers to it.
+        self._used: Dict[int, Drop] = {}
+        # Of these, what is to be freed. Written where the last array dies, at any line of any
+        # thread.
+        self._dropped: Deque[Drop] = deque()
         # Staging that no call uses, by size in bytes. Used without the lock, by atomic operations.
         self._spare: Dict[int, List[Staging]] = {}
 
@@ -121,7 +139,9 @@ class Arena:
             block = (ctypes.c_ubyte * nbytes).from_buffer(
                 segment.memory, segment.mapping.first + offset
             )
-            weakref.finalize(block, self._dropped.append, (segment, offset, nbytes)).atexit = False
+            drop = Drop(block, self._dropped)
+            drop.memory = segment, offset, nbytes
+            self._used[id(drop)] = drop
         return block
 
     def copy_in(self, text: bytes) -> memoryview:
@@ -212,14 +232,15 @@ class Arena:
         return None
 
     def _free_dropped(self) -> None:
-        """Free the memory that finalizers have put in `_dropped`. The lock is held, and the agent
-        may be told.
-        """
+        """Free the memory that is in `_dropped`. The lock is held, and the agent may be told."""
         while self._dropped:
-            segment, offset, nbytes = self._dropped.popleft()
-            segment.free_list.free(offset, nbytes)
-            if not segment.pooled:
-                self._remove_segment(segment)
+            drop = self._dropped.popleft()
+            self._used.pop(id(drop), None)
+            if drop.memory is not None:
+                segment, offset, nbytes = drop.memory
+                segment.free_list.free(offset, nbytes)
+                if not segment.pooled:
+                    self._remove_segment(segment)
 
     def _add_segment(self, nbytes: int, lazy: bool) -> Segment:
         """Ask the agent for another segment, wait for the answer, and put it in the table. The lock

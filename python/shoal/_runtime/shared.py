@@ -6,12 +6,11 @@ import ctypes
 import mmap
 import os
 import threading
-import weakref
 from collections import deque
 from typing import Any, Callable, Deque, List, Optional, Tuple
 
 from ..errors import ArenaError, ShoalError
-from .arena import Place
+from .arena import Drop, Place
 from .arguments import wrong_type
 from .fork import Mapping
 from .link import Link, Refused, TooManyFiles
@@ -67,9 +66,9 @@ class SharedResults:
         self._lock = threading.Lock()
         # Replaced, never changed: `locate` reads it without the lock.
         self.all: List[SharedResult] = []
-        # Results that nothing refers to any more. Written without the lock by finalizers, which may
-        # interrupt any line of any thread.
-        self._dropped: Deque[SharedResult] = deque()
+        # The `block` of results that nothing refers to any more. Written without the lock where the
+        # last array dies, at any line of any thread.
+        self._dropped: Deque[Drop] = deque()
 
     def find_or_make(self, group: int, name: str, nbytes: int) -> Tuple[SharedResult, memoryview]:
         """The result of a name, and its memory to read, kept as long as something refers to that. A
@@ -94,8 +93,8 @@ class SharedResults:
                         return result, memoryview(block).toreadonly()
             result = SharedResult(group, name, nbytes)
             block = (ctypes.c_ubyte * nbytes).from_buffer(result.memory)
-            result.block = weakref.ref(block)
-            weakref.finalize(block, self._dropped.append, result).atexit = False
+            result.block = drop = Drop(block, self._dropped)
+            drop.memory = result
             self.all = [*self.all, result]
             return result, memoryview(block).toreadonly()
 
@@ -157,7 +156,10 @@ class SharedResults:
         lock is held.
         """
         while self._dropped:
-            result = self._dropped.popleft()
+            drop = self._dropped.popleft()
+            result, drop.memory = drop.memory, None  # for the result has the drop
+            if result is None:
+                continue
             self.all = [r for r in self.all if r is not result]
             result.mapping.close_fd()
             # A new result of the same name may have the same number.
