@@ -39,22 +39,18 @@ type appointments struct {
 	list     []candidate // jobs by their latest start
 	admitted []bool      // whether a job was told that it will end in time
 	plans    []plan
-	slots    int // those that can be planned
 	table    *timetable
 }
 
 // Decide implements Share.
 func (deadlineShare) Decide(v *View, mem []byte) (d Decision, memory []byte) {
-	a := &appointments{view: v, slots: v.Slots, list: sortedBy(v, latestStart)}
+	a := &appointments{view: v, list: sortedBy(v, latestStart)}
 	a.admitted, a.plans = readPlans(v, mem)
 	for i, j := range v.Jobs {
 		a.admitted[i] = j.Deadline > 0 && (a.admitted[i] || j.Started != Never)
-		if !a.admitted[i] {
-			a.slots -= j.untakableSlots()
-		}
 	}
 	if !a.check() {
-		a.replan(-1)
+		a.planAll()
 	}
 	for _, c := range sortedBy(v, func(j *Job) float64 { return leastNeed(j, v.Now) }) {
 		if i := c.index; c.job.Deadline > 0 && !a.admitted[i] {
@@ -90,10 +86,22 @@ func leastNeed(j *Job, now int64) float64 {
 	return math.Inf(1)
 }
 
+// slotsToPlan returns how many slots plans can have: all but those that cannot be taken from jobs
+// without a plan.
+func (a *appointments) slotsToPlan() int {
+	slots := a.view.Slots
+	for i, j := range a.view.Jobs {
+		if a.plans[i] == nil {
+			slots -= j.untakableSlots()
+		}
+	}
+	return slots
+}
+
 // check makes the timetable of all plans. It returns whether they fit, and all jobs that have one
-// end in time by it. A job without a plan was not admitted, or is late already.
+// end in time by it. A job without a plan was not admitted, or was late when plans were made.
 func (a *appointments) check() (fine bool) {
-	a.table, fine = newTimetable(a.view, a.slots), true
+	a.table, fine = newTimetable(a.view, a.slotsToPlan()), true
 	for i, j := range a.view.Jobs {
 		if a.plans[i] != nil {
 			_, end := a.table.planPeriods(j, 0, j.Deadline, 0, a.plans[i].at)
@@ -103,27 +111,49 @@ func (a *appointments) check() (fine bool) {
 	return fine
 }
 
-// replan plans all jobs anew, by their latest start. With a job that is to be added it changes
-// nothing unless it and all others fit, and it is worth what that costs; with -1 those that do not
-// fit are late and have no plan any more. It returns whether they are planned anew.
-func (a *appointments) replan(added int) bool {
-	table, plans := newTimetable(a.view, a.slots), make([]plan, len(a.plans))
-	for _, c := range a.list {
-		if i := c.index; i == added || a.admitted[i] && (a.plans[i] != nil || added < 0) {
-			if plans[i] = table.least(c.job, c.job.Deadline); plans[i] != nil {
-				table.add(plans[i])
-			} else if added >= 0 {
-				return false
+// planAll plans all jobs anew that were admitted, by their latest start. Those that do not fit are
+// late and have no plan any more; what they keep all the same is left out for the others.
+func (a *appointments) planAll() {
+	late := make([]bool, len(a.plans))
+	for again := true; again; {
+		again = false
+		for i := range a.plans {
+			a.plans[i] = nil
+			if a.admitted[i] && !late[i] {
+				a.plans[i] = plan{} // its slots can be planned
+			}
+		}
+		a.table = newTimetable(a.view, a.slotsToPlan())
+		for _, c := range a.list {
+			if i := c.index; a.plans[i] != nil {
+				if a.plans[i] = a.table.least(c.job, c.job.Deadline); a.plans[i] != nil {
+					a.table.add(a.plans[i])
+				} else if c.job.untakableSlots() > 0 {
+					late[i], again = true, true
+				}
 			}
 		}
 	}
-	if added >= 0 {
-		j := a.view.Jobs[added]
-		pause := a.view.Costs.change()
-		more := slotSeconds(table.first, plans) - slotSeconds(table.first, a.plans)
-		if float64(float64(more)*pause) > float64(mostUpset*leastNeed(j, a.view.Now)) {
-			return false
+}
+
+// replan plans all jobs that have a plan anew, with one that is to be added, by their latest start.
+// It changes nothing unless it and all others fit, and it is worth what that costs. It returns
+// whether they are planned anew.
+func (a *appointments) replan(added int) bool {
+	table, plans := newTimetable(a.view, a.slotsToPlan()), make([]plan, len(a.plans))
+	for _, c := range a.list {
+		if i := c.index; i == added || a.plans[i] != nil {
+			if plans[i] = table.least(c.job, c.job.Deadline); plans[i] == nil {
+				return false
+			}
+			table.add(plans[i])
 		}
+	}
+	j := a.view.Jobs[added]
+	pause := a.view.Costs.change()
+	more := slotSeconds(table.first, plans) - slotSeconds(table.first, a.plans)
+	if float64(float64(more)*pause) > float64(mostUpset*leastNeed(j, a.view.Now)) {
+		return false
 	}
 	a.table, a.plans = table, plans
 	return true

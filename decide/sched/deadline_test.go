@@ -113,6 +113,27 @@ func TestGivesAtOnce(t *testing.T) {
 	}
 }
 
+// TestLateKeepsSlots has a job that is late and cannot be parked keep two of four slots: one that
+// needs all four is not told that it ends in time.
+func TestLateKeepsSlots(t *testing.T) {
+	for _, park := range []sched.ParkKind{sched.ParkNever, sched.ParkShrink} {
+		m := newMachine(t, "deadline", 4)
+		late, all := rigid("late", 0, 2, 3000), rigid("all", 0, 4, 3000)
+		late.Deadline, all.Deadline = 3600*sched.Second, 10_000*sched.Second
+		late.Park = park
+		submit(t, m, late)
+		m.Ready()
+		m.Tick(3000 * sched.Second)
+		if err := m.Progress("late", sched.Estimate{Mean: 100_000}, nil); err != nil {
+			t.Fatal(err)
+		}
+		submit(t, m, all)
+		if grants := m.Ready(); len(grants) != 1 || grants[0].Verb != sched.Refuse {
+			t.Errorf("park %d: %v, want that all is refused", park, grants)
+		}
+	}
+}
+
 // FuzzMemory has a machine with a deadline policy go on from any bytes.
 func FuzzMemory(f *testing.F) {
 	for _, text := range []string{"", "\x01a\x01\x04\x05", "\x01a\xff\xff\xff\x7f", "\xff\xff",
