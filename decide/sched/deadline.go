@@ -52,6 +52,7 @@ func (deadlineShare) Decide(v *View, mem []byte) (d Decision, memory []byte) {
 	if !a.check() {
 		a.planAll()
 	}
+	a.planLate()
 	for _, c := range sortedBy(v, func(j *Job) float64 { return leastNeed(j, v.Now) }) {
 		if i := c.index; c.job.Deadline > 0 && !a.admitted[i] {
 			d.Reject = a.admit(d.Reject, i)
@@ -131,6 +132,22 @@ func (a *appointments) planAll() {
 				} else if c.job.untakableSlots() > 0 {
 					late[i], again = true, true
 				}
+			}
+		}
+	}
+}
+
+// planLate plans jobs that were admitted and have no plan, as far as they can end in time by what
+// others leave: hosts have come back, or another policy decided before.
+func (a *appointments) planLate() {
+	for _, c := range a.list {
+		if i := c.index; a.admitted[i] && a.plans[i] == nil {
+			keeps := c.job.untakableSlots()
+			a.table.addSlots(keeps)
+			if a.plans[i] = a.table.least(c.job, c.job.Deadline); a.plans[i] != nil {
+				a.table.add(a.plans[i])
+			} else {
+				a.table.addSlots(-keeps)
 			}
 		}
 	}

@@ -134,6 +134,34 @@ func TestLateKeepsSlots(t *testing.T) {
 	}
 }
 
+// TestPlannedAgain has a job that has no plan, since its host was away or another policy decided
+// before, end in time all the same: another one that needs its slots is refused.
+func TestPlannedAgain(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		m := newMachine(t, "deadline", 4)
+		a, b := rigid("a", 0, 4, 3000), rigid("b", 0, 4, 3000)
+		a.Deadline, b.Deadline = 3600*sched.Second, 3601*sched.Second
+		if !away {
+			a.Has = []sched.Place{{Host: "h", Slots: 4}}
+		}
+		submit(t, m, a)
+		m.Ready()
+		if away {
+			m.HostLost("h")
+			m.Ready()
+			m.Tick(100 * sched.Second)
+			if err := m.Host(sched.Host{Name: "h", Slots: 4}); err != nil {
+				t.Fatal(err)
+			}
+			m.Ready()
+		}
+		submit(t, m, b)
+		if m.Ready(); slotsOf(m) != "a4" {
+			t.Errorf("away %v: %s, want a4 and that b is refused", away, slotsOf(m))
+		}
+	}
+}
+
 // FuzzMemory has a machine with a deadline policy go on from any bytes.
 func FuzzMemory(f *testing.F) {
 	for _, text := range []string{"", "\x01a\x01\x04\x05", "\x01a\xff\xff\xff\x7f", "\xff\xff",

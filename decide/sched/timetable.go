@@ -44,6 +44,14 @@ func (t *timetable) add(p plan) (fits bool) {
 	return fits
 }
 
+// addSlots has so many more slots in every period, or fewer where that is below 0.
+func (t *timetable) addSlots(n int) {
+	t.slots += n
+	for i := range t.free {
+		t.free[i] += n
+	}
+}
+
 // planPeriods plans a job j from now on, period by period, with as many slots as size says. It
 // returns the plan, and when, in milliseconds, j has done its work and `more` units of work beyond;
 // Never if that is not until a time. The plan has reserve more milliseconds than the work takes.
