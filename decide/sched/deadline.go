@@ -197,7 +197,8 @@ func (a *appointments) admit(refused []Rejection, i int) []Rejection {
 }
 
 // allot gives jobs what is planned for now, which they must have, and then what is left: smallest
-// sizes to those who have none, by their latest start, and more slots to those who use them best.
+// sizes to those who have none, by their latest start, and more slots to those who use them best. A
+// job gets none that it would keep when others are planned to have them.
 func (a *appointments) allot(d *Decision) {
 	v, free := a.view, a.view.Slots
 	need := make([]int, len(v.Jobs))
@@ -212,12 +213,28 @@ func (a *appointments) allot(d *Decision) {
 	}
 	free = takeBackFromLast(a.list, need, free) // late jobs keep what plans do not know
 	want := slices.Clone(need)
-	others := slices.DeleteFunc(slices.Clone(a.list), func(c candidate) bool {
+	var others []candidate
+	for _, c := range a.list {
 		refused := slices.ContainsFunc(d.Reject, func(r Rejection) bool { return r.Job == c.index })
-		return refused || !a.table.hasSlack(c.job, a.plans[c.index])
-	})
+		if !refused && a.table.hasSlack(c.job, a.plans[c.index]) && (want[c.index] > 0 ||
+			c.job.Park == ParkWhole ||
+			a.table.keep(c.job.Smallest(), 0, a.plans[c.index])) {
+			others = append(others, c)
+		}
+	}
+	planOf := map[*Job]plan{}
+	for i, j := range v.Jobs {
+		planOf[j] = a.plans[i]
+	}
 	free = startSmallest(v, others, want, free)
-	growBest(others, want, free, partSaved)
+	growBest(others, want, free, func(j *Job, n, next int) float64 {
+		saved := partSaved(j, n, next)
+		if saved > 0 && j.Park != ParkWhole && j.Park != ParkShrink &&
+			!a.table.keep(next, n, planOf[j]) {
+			return 0
+		}
+		return saved
+	})
 	d.Want, d.Need, d.Whole = want, need, true
 	d.Because = func(i int) string {
 		if want[i] == need[i] && a.plans[i] != nil {

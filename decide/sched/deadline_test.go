@@ -162,6 +162,42 @@ func TestPlannedAgain(t *testing.T) {
 	}
 }
 
+// TestPlannedSlotsAreKeptFree has a job without a deadline that cannot be parked wait, though slots
+// are free, where it would keep those of a job that is to start later; and not grow to such.
+func TestPlannedSlotsAreKeptFree(t *testing.T) {
+	for _, c := range []struct {
+		park        sched.ParkKind
+		sizes       []int
+		later       int // slots of the job that is to start later
+		first, then string
+	}{
+		{sched.ParkWhole, []int{2}, 4, "now2 later0 any2", "later4 any0"},
+		{sched.ParkShrink, []int{2}, 4, "now2 later0 any0", "later4 any0"},
+		{sched.ParkNever, []int{2}, 4, "now2 later0 any0", "later4 any0"},
+		{sched.ParkShrink, []int{1, 2}, 3, "now2 later0 any2", "later3 any1"},
+		{sched.ParkNever, []int{1, 2}, 3, "now2 later0 any1", "later3 any1"},
+		{sched.ParkNever, []int{1, 2}, 2, "now2 later2 any0", "later2 any2"},
+	} {
+		m := newMachine(t, "deadline", 4)
+		now, later := rigid("now", 0, 2, 3000), rigid("later", 0, c.later, 3000)
+		now.Deadline, later.Deadline = 3600*sched.Second, 8000*sched.Second
+		anyTime := elasticJob("any", 100_000)
+		anyTime.Sizes, anyTime.Min, anyTime.Max = c.sizes, c.sizes[0], 2
+		anyTime.Asked, anyTime.Park = 2, c.park
+		submit(t, m, now, later, anyTime)
+		if m.Ready(); slotsOf(m) != c.first {
+			t.Errorf("%v: at first %s", c, slotsOf(m))
+		}
+		m.Tick(3000 * sched.Second)
+		if err := m.Ended("now"); err != nil {
+			t.Fatal(err)
+		}
+		if m.Ready(); slotsOf(m) != c.then {
+			t.Errorf("%v: then %s", c, slotsOf(m))
+		}
+	}
+}
+
 // FuzzMemory has a machine with a deadline policy go on from any bytes.
 func FuzzMemory(f *testing.F) {
 	for _, text := range []string{"", "\x01a\x01\x04\x05", "\x01a\xff\xff\xff\x7f", "\xff\xff",

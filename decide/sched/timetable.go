@@ -52,6 +52,32 @@ func (t *timetable) addSlots(n int) {
 	}
 }
 
+// keep takes n slots of a job that it does not give back, beyond its plan and beyond `had`, which
+// are taken already: until its plan ends, and in all periods where it has none. It returns false,
+// and takes nothing, where they are not free.
+func (t *timetable) keep(n, had int, p plan) bool {
+	periods := len(t.free)
+	if p != nil {
+		periods = min(periods, p.end()-t.first)
+	} else if n-had > t.slots {
+		return false
+	}
+	for _, take := range []bool{false, true} {
+		for i := range periods {
+			more := max(n-max(had, p.at(t.first+i)), 0)
+			if more > t.free[i] {
+				return false
+			} else if take {
+				t.free[i] -= more
+			}
+		}
+	}
+	if p == nil {
+		t.slots -= n - had
+	}
+	return true
+}
+
 // planPeriods plans a job j from now on, period by period, with as many slots as size says. It
 // returns the plan, and when, in milliseconds, j has done its work and `more` units of work beyond;
 // Never if that is not until a time. The plan has reserve more milliseconds than the work takes.
