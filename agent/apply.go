@@ -33,7 +33,7 @@ func (d *driver) applyBatch(a *head.Apply) {
 	released := d.workersHere(a.Released)
 	var gone []*worker // workers that are to be alone at once
 	for _, m := range released {
-		v := arena.View{Size: 1, Released: true}
+		v := arena.View{Rank: int(m.id), Size: 1, Released: true} // as turnAway says
 		if rank, member := a.View.Rank(m.id); member && m.entered && a.AllReleased != "" {
 			// They end the step together, and write a last checkpoint.
 			v.Rank, v.Size, v.Stopped = int(rank), a.View.Size(), true

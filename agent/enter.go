@@ -67,9 +67,10 @@ func (d *driver) answerAdmitted(m *worker) {
 	d.answerEnter(m)
 }
 
-// turnAway answers a worker whose request to take part is rejected: it goes on as a job of one.
+// turnAway answers a worker whose request to take part is rejected: it goes on as a job of one. Its
+// rank is its number, so that it does not pass for rank 0, which writes the results.
 func (d *driver) turnAway(m *worker) {
-	d.writeView(m, arena.View{Size: 1, Released: true}, d.head.State())
+	d.writeView(m, arena.View{Rank: int(m.id), Size: 1, Released: true}, d.head.State())
 	d.engine.completeCall(m.id, m.enter, -1, arena.Changed, "")
 	m.enter = 0
 }

@@ -79,6 +79,9 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	if f.steps[0] != 4 {
 		t.Errorf("worker 0 ends at step %d", f.steps[0])
 	}
+	if slices.Sort(f.released); !slices.Equal(f.released, []int{0, 1}) {
+		t.Errorf("the workers go on as ranks %d behind their loops", f.released)
+	}
 }
 
 // A job without steps cannot release its workers, and says so.

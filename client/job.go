@@ -298,8 +298,9 @@ func (j *Job) adoptView() (arena.View, error) {
 		return v, err
 	}
 	j.generation.Store(uint64(v.Generation))
-	j.aside.Store(v.Released)
-	if !v.Released { // a released worker keeps its rank: it must not pass for rank 0
+	// A released worker must not pass for rank 0: a member keeps its rank, and one that has not
+	// been a member gets its number.
+	if outside := j.aside.Swap(v.Released); outside || !v.Released {
 		j.rank = v.Rank
 	}
 	j.size, j.ranks = v.Size, j.ranks[:0]

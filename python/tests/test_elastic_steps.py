@@ -74,6 +74,22 @@ def test_workers_join_and_are_released(running, n, to):
     assert len(ended) == to and len(re.findall("RELEASED", output)) == to - n, output
 
 
+def test_a_worker_that_is_turned_away_is_not_rank_0(running):
+    """A worker that was ordered, and is not wanted any more before it is let in, goes on behind its
+    loop with a rank that no member has: rank 0 writes the results there.
+    """
+    with running(2, 700, 32, 2, 3, 0) as job:
+        pid = job.workers()[1]
+        running_job.freeze(pid)  # no step ends meanwhile
+        job.resize(3, "--no-wait")
+        job.read_until("PID")
+        job.resize(2, "--no-wait")
+        os.kill(pid, signal.SIGCONT)
+        job.wait_for_new_step()
+        output = job.finish()
+    assert len(check_results(output)) == 2 and re.findall(r"RELEASED (\d+)", output) == ["2"]
+
+
 def test_shared_results_while_workers_join_and_are_released(running):
     """Results in job.shared are right on the workers of each generation."""
     with running(2, 700, 32, 2, 3, 0, "shared") as job:

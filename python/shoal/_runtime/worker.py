@@ -228,11 +228,11 @@ class Worker:
         the lock of the slots held.
         """
         self.view = view = self.calls.read_view()
-        self.generation, self.late = view.generation, False
-        self._alone = view.gone
+        self.generation, self._alone = view.generation, view.gone
+        outside, self.late = self.late, False
         self._free_incumbent_group()
         if self._alone:
-            self.size = 1  # the rank stays: rank 0, which writes the results, is a member
+            self.rank, self.size = view.rank if outside else self.rank, 1  # rank 0 is a member
         else:
             # Those who were members before are among themselves until the newcomers have the state.
             self.rank, self.size = view.rank, view.size if view.new else view.size - view.joined
