@@ -159,7 +159,7 @@ func (l *launcher) setJob(j jobMessage, program, at string) (err error) {
 		asked, j.Spec.Name = j.Spec.Name, name
 	}
 	if err := dir.WriteJob(j.Spec, l.place.Run, asked, l.started); err != nil {
-		return errors.Join(err, dir.Close())
+		return errors.Join(err, dir.Discard())
 	}
 	l.reporter.setRun(j.Spec.Name, dir)
 	l.supervisor.setProgram(program, l.workerEnvironment(j))

@@ -308,3 +308,30 @@ func TestRunRefuses(t *testing.T) {
 		t.Errorf("its result is %+v, %v", kept, err)
 	}
 }
+
+// A run that has no room for its files leaves nothing on the disk, not even its name, and says what
+// can be done.
+func TestRunWithoutRoom(t *testing.T) {
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("mounting takes root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(disk, "ballast"), make([]byte, 1<<20),
+		0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk takes it all: %v", err)
+	}
+	_, _, err := runWorkers(t, t.Context(), 1, "meet", func(cfg *launcher.RunConfig) {
+		cfg.Dir = disk
+	})
+	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "; set XDG_STATE_HOME") {
+		t.Errorf("the error is %v", err)
+	}
+	if left, err := os.ReadDir(disk); err != nil || len(left) != 1 {
+		t.Errorf("%v is left (%v)", left, err)
+	}
+}

@@ -96,7 +96,7 @@ func New(parent, want string) (d *Dir, name string, err error) {
 		"events.jsonl": &d.events} {
 		if *f, err = os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY,
 			0o600); err != nil {
-			return nil, "", err
+			return nil, "", errors.Join(fileError(err), d.Discard())
 		}
 	}
 	// see endChangesOfKilledRun, which may hold this lock for a moment; a disk without locks is no
@@ -117,7 +117,27 @@ func (d *Dir) LogPath(worker int) string {
 // WriteJob writes job.json; run is the random id of the run, and asked the name that the job was
 // started with, "" = that is not known.
 func (d *Dir) WriteJob(spec job.Spec, run, asked string, started time.Time) error {
-	return d.writeJSON("job.json", Record{spec, run, started, version.Version, asked})
+	err := d.writeJSON("job.json", Record{spec, run, started, version.Version, asked})
+	if err != nil {
+		err = fileError(err)
+	}
+	return err
+}
+
+// fileError returns the error of a file without which no run begins, with what people can do.
+func fileError(err error) error { return fmt.Errorf("the files of the run: %w; "+advice, err) }
+
+// Discard removes the directory of a run that has not begun, since it could not be made whole, and
+// closes its files. It is called in place of Close.
+func (d *Dir) Discard() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range []*os.File{d.metrics, d.events} {
+		if f != nil {
+			_ = f.Close() // nothing was written
+		}
+	}
+	return os.RemoveAll(d.path)
 }
 
 // WriteResult writes result.json.
