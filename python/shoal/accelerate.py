@@ -150,6 +150,7 @@ class Accelerator(accelerate.Accelerator):
         if train.last:
             self.gradient_state._set_sync_gradients(True)
         super().backward(loss * train.share, **options)
+        train.partial = not train.last
         if train.last:
             self._update.commit_alone()
             left = sum(stop - start for start, stop in train.loader.place.left)
@@ -358,7 +359,7 @@ class _TrainLoader(_Loader):
         # loss by the number that it accumulates. None = outside of the loop.
         self.share: Optional[float] = None
         self.samples = 0  # of this worker in the batch under way, those that count
-        self.last = False  # the last batch of the step
+        self.last = self.partial = False  # the last batch of the step; only some have gradients
         self.placed = False  # the loop begins at the place of a checkpoint
 
     def begin_at(self, place: Cursor) -> None:
@@ -407,7 +408,7 @@ class _TrainLoader(_Loader):
     def _batches(self, samples: List[Any]) -> Iterator[Any]:
         """The batches of the step under way, of which this worker has these samples."""
         step, update = self.loader.step, self.accelerator._update
-        update.begin_rest(self.accelerator._models)
+        update.begin_rest(self.accelerator._models, self.partial)
         count = -(-step.count // self.batch_size)
         # Accelerate divides by the number of batches that it accumulates.
         whole = -(-(step.count + update.weight) // self.batch_size)

@@ -1,5 +1,5 @@
 """The gradients that the trainers of other people show to the code of a user, of a model with a
-branch that some steps leave out, while workers join and are lost.
+branch that some steps leave out, while workers join and are lost; and those of a step that is left.
 """
 
 import json
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import running_job
 import trainers_branched as branched
 import trainers_common as common
-from torch_world import TRAINERS
+from torch_world import TRAINERS, main, world
 
 WORKER = pathlib.Path(branched.__file__)
 # The seeds of the order of samples.
@@ -93,3 +93,36 @@ def test_workers_are_lost_in_a_step(training):
         output = job.finish()
     assert "Traceback" not in output and "generation 3" in output, output
     training.check()
+
+
+def _break_within_a_step(breaks):
+    """Leave a loop, if it `breaks`, behind the first of two batches of a step, and make that step
+    in the next loop; return the parameters behind it. Given to `world`.
+    """
+    from shoal.accelerate import Accelerator
+
+    torch.manual_seed(common.SEED)
+    accelerator, model = Accelerator(cpu=True, gradient_accumulation_steps=2), torch.nn.Linear(2, 1)
+    data = torch.utils.data.DataLoader(torch.randn(32, 2), batch_size=8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, data)
+    for ends in ([1] if breaks else []) + [2]:
+        for i, x in enumerate(loader, 1):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(x).square().mean())
+                optimizer.step()
+                optimizer.zero_grad()
+            if i == ends:
+                break
+    return [p.tolist() for p in model.parameters()]
+
+
+def test_a_loop_that_is_left_within_a_step():
+    """The samples of the step come again, and count once."""
+    pytest.importorskip("accelerate")
+    broken, whole = (world(2, _break_within_a_step, b, modules=TRAINERS.split(",")) for b in (1, 0))
+    assert broken == whole
+
+
+if __name__ == "__main__":
+    main(globals())

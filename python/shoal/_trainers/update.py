@@ -195,12 +195,14 @@ class Update:
                 p.grad = p.grad if shown else None
         self.before = {"sums": list(self.sums), "gradients": gradients}
 
-    def begin_rest(self, models: List[Any]) -> None:
+    def begin_rest(self, models: List[Any], dropped: bool = False) -> None:
         """Before the passes of a step: where it is not the first one of its update, the parameters
-        of the models have no gradients then, whatever they have shown.
+        of the models have no gradients then, whatever they have shown. Nor have they where a step
+        was `dropped` that had some, whose samples come again.
         """
-        for _, p in (p for model in models for p in trained(model) if self.before is not None):
-            p.grad = None
+        if self.before is not None or dropped:
+            for _, p in (p for model in models for p in trained(model)):
+                p.grad = None
 
     def add_step(self, weight: float, whole: bool, models: List[Any]) -> None:
         """End a step that is committed, over samples of this weight, where no loss is wanted: the
