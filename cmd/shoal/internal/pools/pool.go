@@ -338,9 +338,9 @@ func inSession(about *cobra.Command, name, input string, args []string) (s keepe
 		text, _ := os.ReadFile(log.Name()) // nothing is shown of what cannot be read
 		switch {
 		case ended == pid && status.ExitStatus() == 2:
-			return false, cli.Usagef("%s", errorFromLog(text[told:]))
+			return false, cli.Usagef("%s", errorFromLog(text, told))
 		case ended == pid:
-			return false, errors.New(errorFromLog(text[told:]))
+			return false, errors.New(errorFromLog(text, told))
 		case keeper.Call(ctx, name, keeper.PathQueue, nil, &s) == nil:
 			return true, nil
 		case time.Since(began) > hurry:
@@ -361,8 +361,17 @@ func inSession(about *cobra.Command, name, input string, args []string) (s keepe
 }
 
 // errorFromLog returns what a keeper that has ended has said in its log, as the text of an error.
-func errorFromLog(log []byte) string {
-	return strings.TrimPrefix(strings.TrimSpace(string(log)), "shoal: ")
+// People have read the first bytes, told in number.
+func errorFromLog(log []byte, told int) string {
+	text := strings.TrimPrefix(strings.TrimSpace(string(log[told:])), "shoal: ")
+	switch {
+	case text != "":
+		return text
+	case told > 0:
+		return "the keeper of the pool has ended; why stands above"
+	}
+	return "the keeper of the pool has ended, and its log is empty, as on a disk without room: " +
+		"without --background it says why"
 }
 
 // newStopCommand returns the command shoal pool stop.

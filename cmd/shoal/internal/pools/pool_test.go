@@ -1,0 +1,23 @@
+package pools
+
+import "testing"
+
+// TestErrorFromLog: that a keeper has ended is said also where its log does not say why, or people
+// have read that before.
+func TestErrorFromLog(t *testing.T) {
+	for _, c := range []struct {
+		log  string
+		told int
+		want string
+	}{
+		{"shoal: no room\n", 0, "no room"},
+		{"shoal: a note\nshoal: no room\n", 14, "no room"},
+		{"shoal: no room\n", 15, "the keeper of the pool has ended; why stands above"},
+		{"", 0, "the keeper of the pool has ended, and its log is empty, as on a disk without " +
+			"room: without --background it says why"},
+	} {
+		if got := errorFromLog([]byte(c.log), c.told); got != c.want {
+			t.Errorf("%q after %d bytes: %q, want %q", c.log, c.told, got, c.want)
+		}
+	}
+}
