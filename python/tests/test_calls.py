@@ -152,7 +152,7 @@ def test_a_wait_takes_any_number_of_seconds(agent):
     ]
     for t in threads:
         t.start()
-    while not errors and len(job._backend.calls._parking._waiters) < 2:
+    while not errors and len(job._backend.calls._sleepers) < 2:
         os.sched_yield()
     agent.going.set()
     for t in threads:

@@ -1,5 +1,6 @@
 """Ctrl-C is heard at once, wherever a thread waits; and no worker outlives its launcher."""
 
+import contextlib
 import os
 import select
 import signal
@@ -136,13 +137,49 @@ def test_ctrl_c_while_another_thread_sleeps_on_the_bell(agent):
     leader.start()
     while not parked(agent):
         os.sched_yield()
-    interrupter = interrupt_when(lambda: job._backend.calls._parking._waiters)
+    interrupter = interrupt_when(lambda: job._backend.calls._sleepers)
     with pytest.raises(KeyboardInterrupt):
         second.wait()
     interrupter.join()
     agent.going.set()
     second.wait()
     leader.join()
+
+
+def test_ctrl_c_where_a_sleeping_thread_is_woken(agent):
+    """A Ctrl-C in any function of Python that a thread enters when the one that sleeps on the bell
+    wakes it ends its wait, and no other error does.
+    """
+    job = agent.join()
+    agent.going.clear()
+    first, second = job.barrier_async(), job.barrier_async()
+    leader = threading.Thread(target=first.wait)
+    leader.start()
+    while not parked(agent):
+        os.sched_yield()
+
+    def set_going():
+        """Have the calls completed once the other thread sleeps."""
+        while not job._backend.calls._sleepers:
+            os.sched_yield()
+        agent.going.set()
+
+    def interrupt(frame, event, _):
+        """Raise KeyboardInterrupt where the module threading goes on from a sleep."""
+        if event == "call" and frame.f_code.co_name == "_acquire_restore":
+            raise KeyboardInterrupt
+
+    setter = threading.Thread(target=set_going)
+    setter.start()
+    sys.setprofile(interrupt)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            second.wait()
+    finally:
+        sys.setprofile(None)
+    setter.join()
+    leader.join()
+    job.barrier()
 
 
 def test_ctrl_c_of_a_request_does_not_mix_up_the_answers(agent):

@@ -51,10 +51,9 @@ _sched_yield = getattr(os, "sched_yield", lambda: None)
 class Calls:
     """The calls of one worker. Any thread may submit and any thread may wait.
 
-    Of the waiting threads one, the leader, polls the bell; the others sleep on a condition that the
-    leader notifies after each ring, and one of them takes over when it returns. Lock order: the
-    arena's, then the slots', then the link's turn; the parking condition is never held together
-    with another.
+    Of the waiting threads one, the leader, polls the bell; the others sleep until it wakes them
+    after each ring, and one of them takes over when it returns. Lock order: the arena's, then the
+    slots', then the link's turn; the parking lock is never held together with another.
     """
 
     def __init__(
@@ -94,12 +93,13 @@ class Calls:
         # reused, and their arrays not be freed. Put in with the lock held; taken out and looked up
         # without it, by atomic operations.
         self._open: Dict[int, Handle[Any]] = {}
-        # On which threads sleep that are not the leader. Entered by its lock, which is atomic: a
-        # Ctrl-C in the middle of Condition.__enter__ would leave it taken.
+        # Guards the next fields. No Condition: a Ctrl-C in the middle of one of its methods can
+        # leave its lock taken, or free where it should be taken.
         self._parking_lock = threading.Lock()
-        self._parking = threading.Condition(self._parking_lock)
-        # Which thread is the leader, as get_ident() has it; 0 = none. Guarded by the parking lock.
-        self._leader = 0
+        # A lock for each thread that sleeps and is not the leader, which is taken; to release it
+        # wakes the thread.
+        self._sleepers: List[threading.Lock] = []
+        self._leader = 0  # which thread is the leader, as get_ident() has it; 0 = none
         self._poll = select.poll()
         self._poll.register(self._worker_bell, select.POLLIN)
         self._poll.register(link.socket, POLLRDHUP)
@@ -306,22 +306,29 @@ class Calls:
         end. No lock is held. What breaks the link is raised.
         """
         leading = 0  # this thread, once it is the leader
+        sleeper = _taken_lock()
         try:
-            with self._parking_lock:
-                while not over():
+            while not leading:
+                with self._parking_lock:
+                    if over():
+                        return
                     self._link.check()
                     if not self._leader:
                         self._leader = leading = threading.get_ident()
-                        break
-                    self._parking.wait(_seconds_to_sleep(deadline))
-            if leading:
-                self._poll_bell(over, deadline)
+                    elif sleeper not in self._sleepers:
+                        self._sleepers.append(sleeper)
+                if not leading:
+                    sleeper.acquire(timeout=_seconds_to_sleep(deadline))
+            self._poll_bell(over, deadline)
         finally:
             if leading:
                 self._words32[WORKER_PARKED_WORD32] = 0
-                with self._parking_lock:
+            with self._parking_lock:
+                if leading:
                     self._leader = 0
-                    self._parking.notify_all()
+                    self._wake_sleepers()
+                elif sleeper in self._sleepers:
+                    self._sleepers.remove(sleeper)
 
     def _poll_bell(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
         """Poll the worker's bell until `over` is true, and wake the other threads after each ring.
@@ -342,16 +349,26 @@ class Calls:
             if hung_up:
                 raise self._link.mark_lost()
             with self._parking_lock:
-                self._parking.notify_all()
+                self._wake_sleepers()
+
+    def _wake_sleepers(self) -> None:
+        """Wake all threads that sleep and are not the leader. The parking lock is held."""
+        while self._sleepers:
+            self._sleepers.pop().release()
 
     def close(self) -> None:
         """Close the bells and the descriptor of the control block. The link must be closed already,
         so that no thread submits and the leader returns; this waits for the leader. Where it is
         this thread, which the handler of a signal has interrupted, the bells stay open.
         """
-        with self._parking_lock:
-            while self._leader not in (0, threading.get_ident()):
-                self._parking.wait()
+        sleeper = _taken_lock()
+        while True:
+            with self._parking_lock:
+                if self._leader in (0, threading.get_ident()):
+                    break
+                if sleeper not in self._sleepers:
+                    self._sleepers.append(sleeper)
+            sleeper.acquire(timeout=LOOK_AGAIN_S)
         self.mapping.close_fd()
         if self._leader:
             os.write(self._worker_bell, _ONE)  # so that it looks, and finds the link closed
@@ -372,6 +389,13 @@ class Calls:
         """
         self.mapping.make_private()
         self._close_bells()
+
+
+def _taken_lock() -> threading.Lock:
+    """A new lock, on which the thread that has made it sleeps until another one releases it."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 def _seconds_to_sleep(deadline: Optional[int]) -> float:
