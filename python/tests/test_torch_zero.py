@@ -148,14 +148,16 @@ def test_an_optimizer_that_looks_at_whole_parameters_is_refused():
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("shape", [(4, 3), (1,), ()])
 def test_the_state_of_an_optimizer_that_has_made_a_step(name, shape):
-    """It has the kinds that it had before, and stays as it is."""
+    """It has the kinds that it had before, also for a parameter without dimensions, and stays as it
+    is.
+    """
     p = torch.nn.Parameter(torch.ones(shape))
     optimizer = OPTIMIZERS[name]([p])
     p.grad = torch.ones(shape)
     optimizer.step()
     before = copy.deepcopy(optimizer.state_dict())
     assert [k.dtype is None for k in state_kinds(optimizer, 0, p).values()] == [
-        k == "step" or not shape for k in optimizer.state[p] if optimizer.state[p][k] is not None
+        k == "step" for k in optimizer.state[p] if optimizer.state[p][k] is not None
     ]
     assert str(optimizer.state_dict()) == str(before)
 

@@ -4,6 +4,7 @@ numbers.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import defaultdict
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
@@ -29,11 +30,16 @@ def state_kinds(
     Raises TypeError for an optimizer whose state is of another kind: it cannot work on a part of a
     parameter.
     """
-    state, shape = optimizer.state.get(parameter, {}), parameter.shape
+    state, small = optimizer.state.get(parameter, {}), torch.Size([2, 3])
     if not state:
-        small = torch.Size([2, 3])
         return _kinds(optimizer, _state_after_trial(optimizer, group, parameter.dtype), small)
-    kinds = _kinds(optimizer, state, shape)
+    kinds = _kinds(optimizer, state, parameter.shape)
+    cut = [name for name, kind in kinds.items() if kind.dtype]
+    if not parameter.dim():  # a shape does not tell then what is of the parameter, and what counts
+        cut = [name for name in kinds if name != "step"]
+        with contextlib.suppress(TypeError):  # Adagrad makes no step without a state
+            trial = _state_after_trial(optimizer, group, parameter.dtype)
+            cut = [name for name, kind in _kinds(optimizer, trial, small).items() if kind.dtype]
 
     def begin(part: Tensor, at: int) -> Dict[str, Any]:
         """The state for a part of the trial's parameter that begins with this element: where the
@@ -42,14 +48,15 @@ def state_kinds(
         places = torch.arange(at, at + part.numel()) % parameter.numel()
         return {
             name: value.detach().reshape(-1)[places].view(part.shape)
-            if name in kinds and kinds[name].dtype
+            if name in cut and torch.is_tensor(value)
             else copy.deepcopy(value)
             for name, value in state.items()
         }
 
-    if parameter.dim() and parameter.numel():  # else nothing is cut
-        _state_after_trial(optimizer, group, parameter.dtype, begin)
-    return kinds
+    if not parameter.numel():  # nothing is cut
+        return kinds
+    trial = _state_after_trial(optimizer, group, parameter.dtype, begin)
+    return kinds if parameter.dim() else _kinds(optimizer, trial, small)
 
 
 def _kinds(
