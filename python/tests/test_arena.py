@@ -319,10 +319,13 @@ def test_a_ctrl_c_where_an_array_dies_is_heard(agent):
     """
     job = agent.join()
     small, big = job.zeros(10), job.zeros(POOL_BYTES, "uint8")
+    view = small[2:]
+    job.allreduce(view)
+    assert id(view) in job._backend._described
     seen = []
     sys.setprofile(lambda frame, event, _: seen.append(frame.f_code) if event == "call" else None)
-    del big
+    del big, view
     sys.setprofile(None)
-    assert not seen
+    assert not seen and not job._backend._described
     more = job.zeros(10)
     assert agent.sessions[0].freed == [2] and small.ctypes.data != more.ctypes.data

@@ -4,6 +4,7 @@ fixture `agent` is an AgentDouble of one rank: while `agent.going` is clear no c
 
 import math
 import os
+import sys
 import threading
 
 import numpy
@@ -12,6 +13,7 @@ import pytest
 import shoal
 from agent_double import AgentDouble
 from shoal._runtime import protocol
+from shoal._runtime.handle import StagedHandle
 from shoal._runtime.worker import _ENTER
 
 DONE_SOON = 30  # seconds; reached only by a hang
@@ -308,3 +310,11 @@ def test_two_ranks():
         handles = [job.allreduce_async(x) for job, x in zip(jobs, arrays)]
         for h in handles:
             assert (h.wait() == 3).all()
+
+
+def test_a_handle_whose_making_was_interrupted_says_nothing(monkeypatch):
+    """Nothing is printed beside the Ctrl-C that came in the middle of it."""
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    StagedHandle.__new__(StagedHandle)
+    assert not said

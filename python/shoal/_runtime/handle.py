@@ -152,8 +152,8 @@ class StagedHandle(Handle[T]):
     def __del__(self) -> None:
         """Give the borrowed memory back where nobody has waited. Takes no lock."""
         # The waiter keeps the handle of a call under way alive, so the agent is done
-        # with the memory, or never had it.
-        if self.status or not self.ticket:
+        # with the memory, or never had it. Without `_once`, `__init__` was interrupted.
+        if hasattr(self, "_once") and (self.status or not self.ticket):
             self._give_back()
 
 

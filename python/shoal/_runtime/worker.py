@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import math
 import threading
 import weakref
@@ -142,14 +143,13 @@ class Worker:
 
     def _remember_description(self, x: Any, tensor: Tensor) -> None:
         """Keep `tensor`, the description of `x`, for the next `describe` of it, and have it let go
-        of the array. It is forgotten when the array is freed, on the thread that frees it. Any
-        thread may call it; it takes no lock.
-
-        `x` is a NumPy view of the arena or of a shared result: nothing can move its data while it
-        lives, as torch's `set_` or a resize can.
+        of the array, until that is freed. Any thread may call it; it takes no lock. `x` is a NumPy
+        view of the arena or of a shared result: nothing can move its data while it lives, as
+        torch's `set_` or a resize can.
         """
-        key, described = id(x), self._described
-        described[key] = weakref.ref(x, lambda _: described.pop(key, None)), x.dtype, tensor
+        # No function of Python forgets it: a Ctrl-C would be lost there.
+        forget = functools.partial(self._described.pop, id(x))
+        self._described[id(x)] = weakref.ref(x, forget), x.dtype, tensor
         tensor.array = None  # the description must not keep the array alive
 
     def new_like(self, x: Any, dtype: DType, shape: Shape) -> Any:
