@@ -238,6 +238,23 @@ def test_a_server_that_stands_still(training, open_page):
         assert dash.wait(HANG) == 130
 
 
+def test_changes_that_are_not_shown(open_page, tmp_path):
+    """Under the list of changes, which has the newest hundred, stands of how many."""
+    change = {"phase": "kept", "policy": "batch", "from": "batch=32", "to": "batch=64"}
+    events = [
+        {"time": f"2026-11-24T16:{i // 60:02}:{i % 60:02}Z", "what": "change", "step": i}
+        | {"change": change | {"number": i + 1, "step": i}}
+        for i in range(150)
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    ledger = open_page(report.as_uri()).locator("#ledger")
+    assert ledger.locator("tbody tr").count() == 100
+    assert "100 of 150 are shown; the ledger has all." in ledger.inner_text()
+
+
 def goes_by_keys(page, expect):
     """Without a mouse: a chart says its newest point and the one before, the theme changes, and a
     part of the page is jumped to.

@@ -283,6 +283,11 @@ export function Ledger({ view }: { view: View }) {
           </table>
         </div>
       )}
+      {all.length > shown.length && (
+        <p class="muted">
+          {shown.length} of {all.length} are shown; the ledger has all.
+        </p>
+      )}
       <WhyNots view={view} />
     </section>
   );
