@@ -55,7 +55,7 @@ func (m *Machine) assign(e *entry, verb Verb, places []Place, because string) {
 			e.direction = -1
 		}
 	}
-	e.runsFrom = addMillis(m.now, cost/1000)
+	e.runsFrom = AddMillis(m.now, cost/1000)
 	m.setRate(e)
 	m.grants = append(m.grants, Grant{Job: e.job.ID, Verb: verb, From: from, Places: places,
 		Workers: e.job.placesOfWorkers(places), Because: because, Expect: m.expect(e)})

@@ -72,7 +72,7 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 		if !is {
 			since = c.job.Arrived
 		}
-		until := addMillis(since, asrptHold*c.job.Seconds(n))
+		until := AddMillis(since, asrptHold*c.job.Seconds(n))
 		places, ok := place.choose(c.job, nil, n)
 		if ok && until > v.Now && place.slower(c.job, places) > asrptSlower {
 			again = earlier(again, until)
@@ -115,7 +115,7 @@ func (s *virtual) playUntilNow(v *View) (again int64) {
 		}
 	}
 	if id, left := s.shortestJob(); id != "" && v.Slots > 0 {
-		return max(addMillis(s.Now, left/float64(v.Slots)), v.Now+1)
+		return max(AddMillis(s.Now, left/float64(v.Slots)), v.Now+1)
 	}
 	return 0
 }
@@ -128,7 +128,7 @@ func (s *virtual) advance(to int64, slots int) {
 			s.Now = to
 			return
 		}
-		end := max(addMillis(s.Now, left/float64(slots)), s.Now)
+		end := max(AddMillis(s.Now, left/float64(slots)), s.Now)
 		if end > to {
 			s.Left[id] = left - float64(float64(to-s.Now)/1000*float64(slots))
 			s.Now = to

@@ -61,7 +61,7 @@ func (m *Machine) expect(e *entry) Expect {
 	x := Expect{Pause: e.runsFrom - m.now, End: Never, Lo: Never, Hi: Never}
 	if e.rate > 0 {
 		at := func(left float64) int64 {
-			return addMillis(e.runsFrom, max(left, 0)/e.rate)
+			return AddMillis(e.runsFrom, max(left, 0)/e.rate)
 		}
 		spread := float64(normal80 * e.job.Left.Spread)
 		x.End = at(e.job.Left.Mean)
@@ -70,8 +70,8 @@ func (m *Machine) expect(e *entry) Expect {
 	return x
 }
 
-// addMillis returns a time some seconds later, Never where that is very far.
-func addMillis(at int64, seconds float64) int64 {
+// AddMillis returns a time some seconds later, Never where that is very far.
+func AddMillis(at int64, seconds float64) int64 {
 	ms := math.Ceil(float64(seconds * 1000))
 	if at == Never || !(ms < float64(Never/4)) {
 		return Never

@@ -24,7 +24,7 @@ func (attainedOrder) Key(j *Job, now int64) (key float64, until int64) {
 		return key + lasQueue, until
 	}
 	if n := j.Slots(); n > 0 {
-		until = max(addMillis(now, (lasThreshold-j.Attained)/float64(n)), now+1)
+		until = max(AddMillis(now, (lasThreshold-j.Attained)/float64(n)), now+1)
 	}
 	return key, until
 }

@@ -93,7 +93,7 @@ func (t *timetable) planPeriods(j *Job, more float64, until, reserve int64,
 		if j.MovedAt == j.Started {
 			pause = costs.Start.Mean + costs.Park.Mean
 		}
-		stall = max(addMillis(j.MovedAt, pause/1000)-t.view.Now, 0)
+		stall = max(AddMillis(j.MovedAt, pause/1000)-t.view.Now, 0)
 	}
 	var p plan
 	at := t.view.Now
@@ -128,7 +128,7 @@ func (t *timetable) planPeriods(j *Job, more float64, until, reserve int64,
 			stall -= still
 			rate := j.Rate(m)
 			can := float64(rate * float64(next-at-still) / 1000)
-			if end := addMillis(at+still, left/rate); end <= min(next, until)-reserve {
+			if end := AddMillis(at+still, left/rate); end <= min(next, until)-reserve {
 				return p, end
 			}
 			left = max(left-can, 0)

@@ -71,9 +71,10 @@ type event struct {
 // mostIdle is how often a machine may ask to be asked again while nothing changes.
 const mostIdle = 100_000
 
-// Play plays the jobs of a trace until all have ended, or no policy starts those that are left. The
-// jobs are in the order of their arrival, and none needs more GPUs than there are. It fails for a
-// configuration that makes no sense, and where the machine breaks what it promises.
+// Play plays the jobs of a trace until all have ended, or nothing more happens: no policy starts
+// those that are left, or they are too slow to end. The jobs are in the order of their arrival, and
+// none needs more GPUs than there are. It fails for a configuration that makes no sense, and where
+// the machine breaks what it promises.
 func Play(jobs []trace.Job, cfg Config) (*Result, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -307,8 +308,9 @@ func (w *world) carryOut(g sched.Grant, taken int64, later []sched.Grant) error 
 	if more {
 		p.base += taken
 	}
-	end := p.base + int64(math.Ceil(float64(p.left/p.rate*1000)))
-	w.queueEvent(event{at: end, what: ends, of: i, version: p.version})
+	if end := sched.AddMillis(p.base, p.left/p.rate); end != sched.Never {
+		w.queueEvent(event{at: end, what: ends, of: i, version: p.version})
+	}
 	return nil
 }
 

@@ -111,6 +111,18 @@ func TestLargeJob(t *testing.T) {
 	}
 }
 
+// TestSlowJobs has jobs on so few GPUs that they would end in a time that cannot be counted: they
+// never do.
+func TestSlowJobs(t *testing.T) {
+	slow := trace.Curve{Model: "m", Batch: 1, Sizes: []int{1, 2}, Speeds: []float64{1e-300, 10}}
+	got, err := cluster.Play(readTrace(t, "a,0,3600,2,\nb,10,3600,2,\n"), cluster.Config{
+		Policy: policyNamed(t, "elastic"), GPUs: 2, Curves: []trace.Curve{slow},
+		Costs: cluster.Live, Round: 60 * sched.Second})
+	if err != nil || got.Unfinished != 2 {
+		t.Error(got, err)
+	}
+}
+
 // TestNumbers computes what is said of a small trace by hand.
 func TestNumbers(t *testing.T) {
 	r, err := cluster.Play(readTrace(t, "a,0,3600,2,7200\nb,0,3600,2,3600\nc,3600,3600,1,\n"),

@@ -58,7 +58,7 @@ type Result struct {
 
 	Done       int     `json:"done"`
 	Refused    int     `json:"refused"`
-	Unfinished int     `json:"unfinished"` // that never ended, because nobody started them
+	Unfinished int     `json:"unfinished"` // that never ended: not started, or too slow
 	Mean       float64 `json:"jct_mean_h"` // from arrival to end, of those that are done
 	Median     float64 `json:"jct_median_h"`
 	P99        float64 `json:"jct_p99_h"`

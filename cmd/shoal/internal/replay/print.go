@@ -124,7 +124,8 @@ func (r *report) remarks() (list []string) {
 		name := fmt.Sprintf("%s on %d GPUs", cli.Visible(x.Policy, false), x.GPUs)
 		if x.Unfinished > 0 {
 			list = append(list, fmt.Sprintf("%s: %s never ended, because the policy does not run "+
-				"them", name, plural.Of(x.Unfinished, "job")))
+				"them, or on GPUs where they take for ever", name,
+				plural.Of(x.Unfinished, "job")))
 		}
 		for _, f := range x.Faults {
 			list = append(list, fmt.Sprintf("%s, %s: %s", name, plural.Of(f.Count, "time"),
