@@ -174,6 +174,22 @@ def test_what_is_not_finite_reaches_all_and_is_not_remembered(name):
         assert all(m.isfinite().all() for m in means)
 
 
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("factor", [1e20, 1e30])
+def test_gradients_that_are_huge_in_a_step_spoil_no_mean(name, factor):
+    """The means are finite in that step and in later ones, though products of such gradients are
+    not.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    team = _make_buckets(name, 2)
+    for number in range(5):
+        gradients = _gradients(generator, 2)
+        if number == 1:
+            gradients = [[factor * g for g in of_worker] for of_worker in gradients]
+        means, _ = _step(team, number, gradients, [0.5, 0.5])
+        assert all(m.isfinite().all() for m in means)
+
+
 def test_missing_gradients_are_none_where_nobody_has_one():
     """A parameter without a gradient on any worker gets None."""
     for name in LOSSY:

@@ -92,6 +92,9 @@ class _LowRank(Feedback):
             for m in self._matrices:
                 m.right.normal_(generator=generator)
         for m in self._matrices:
+            # Its size does not matter to what is orthonormal then. A product that overflows would
+            # make all later factors NaN.
+            m.right.div_(m.right.abs().amax().clamp_(min=torch.finfo(m.right.dtype).tiny))
             torch.mm(m.own, m.right, out=m.left)
         return [BucketCall(self._left, "sum")] if self._matrices else []
 
