@@ -28,12 +28,11 @@ from transformers import trainer as _trainer
 
 import shoal
 import shoal.torch
-from shoal._trainers import process
+from shoal._trainers import checkpoints, process
 from shoal._trainers.arguments import check_arguments
 from shoal._trainers.attributes import replaced
 from shoal._trainers.batches import Part, TrainLoader, wrap_flos, wrap_tokens
 from shoal._trainers.callbacks import show_progress, states_of, take_states
-from shoal._trainers.checkpoints import place_after_updates, share_loaded, write_once, write_place
 from shoal._trainers.rounds import Predictions, is_dealable
 from shoal._trainers.update import Update
 from shoal._trainers.wishes import is_of_user, unite_wishes
@@ -227,7 +226,7 @@ class Elastic:
         if self._resumed is not None and not job.outside:
             with open(os.path.join(self._resumed, _STATE)) as file:
                 done = json.load(file)["global_step"]
-            place = place_after_updates(self._resumed, done, data.loader.place, updates)
+            place = checkpoints.place_after_updates(self._resumed, done, data.loader.place, updates)
         if not data.loader.enter(place):
             raise SystemExit(0)
         self._adopt_rank()
@@ -235,8 +234,10 @@ class Elastic:
             return None
         state = json.loads(self._received["state"])
         # A job that goes on from its checkpoint may have more steps to make than the one before.
-        if state["max_steps"] <= state["global_step"] < max_steps:
-            self._over = False
+        if self._over and state["global_step"] < max_steps:
+            self._over = state["global_step"] < state["max_steps"]
+            if self._over:
+                checkpoints.tell_that_it_is_over(self._job, state["global_step"])
         # The Trainer would forget a folder that is not there.
         best, state["best_model_checkpoint"] = state["best_model_checkpoint"], None
         with open(os.path.join(self._folder, _STATE), "w") as file:
@@ -263,9 +264,7 @@ class Elastic:
             )
 
     def _step(self, model: Any, part: Part, num_items_in_batch: Any = None) -> Any:
-        """What training_step is in the loop: all samples of the update, and its loss over all
-        workers.
-        """
+        """As training_step, with all samples of an update: returns the loss over all workers."""
         update, data, device = self._update, self._data, self.args.device
         assert update is not None and data is not None
         if not part.micros:
@@ -433,11 +432,11 @@ class Elastic:
             """Write the checkpoint; return the folder of the best one so far, None = none."""
             with process.as_rank_zero():
                 os.makedirs(folder, exist_ok=True)
-                write_place(folder, place)
+                checkpoints.write_place(folder, place)
                 save(model, trial)
             return self.state.best_model_checkpoint
 
-        best = write_once(self._job, write)
+        best = checkpoints.write_once(self._job, write)
         self.store_flos()
         self.state.best_model_checkpoint = best
 
@@ -447,7 +446,7 @@ class Elastic:
         if self._job is None:
             return load()
         there = os.path.isdir(self.state.best_model_checkpoint)
-        share_loaded(self._job, self.model, there, load)
+        checkpoints.share_loaded(self._job, self.model, there, load)
         if not there:
             self.state.best_model_checkpoint = None  # the Trainer would look into it at its end
 
