@@ -116,7 +116,7 @@ func TestJobsComeTogether(t *testing.T) {
 	for _, x := range []struct {
 		work float64
 		want int // grants that move a job
-	}{{1000, 1}, {2, 0}} {
+	}{{1000, 1}, {3, 1}, {2, 0}} {
 		m := New(Config{Policy: asrptTuned, Costs: Costs{Resize: Estimate{Mean: 1000}}})
 		for _, name := range []string{"a", "b"} {
 			if err := m.Host(Host{Name: name, Slots: 4}); err != nil {

@@ -35,7 +35,8 @@ func (m *Machine) makeRoom(e *entry, n int) {
 	if slower <= 1 {
 		return
 	}
-	saved := e.job.Left.Mean / e.job.Rate(n) * (1 - 1/slower)
+	takes := float64(e.job.Left.Mean / e.job.Rate(n) * m.place.stretch(&e.job, now))
+	saved := takes - takes/slower
 	cost := m.cfg.Gain * m.cfg.Costs.Resize.Mean / 1000
 	worth := func(moves int) bool { return saved > float64(float64(moves)*cost) }
 	if !worth(1) {
