@@ -105,3 +105,17 @@ def test_a_system_without_threads_costs_no_checkpoint(tmp_path, monkeypatch):
         for step in job.steps(5, batch=1):
             step.allreduce(numpy.zeros(1))
     assert [found.step for found in sealed_checkpoints(str(tmp_path))] == [5, 4, 2]
+
+
+def test_no_tensor_has_the_name_of_the_metadata(tmp_path):
+    """State may have any name: that under which a file has its metadata is one of them."""
+    numpy = pytest.importorskip("numpy")
+    for until in (1, 2):
+        count = numpy.zeros(1)
+        with shoal.join() as job:
+            job.register("__metadata__", lambda: count, lambda value: numpy.copyto(count, value))
+            job.checkpoint(tmp_path, every=1)
+            for step in job.steps(8, batch=1, steps=until):
+                step.allreduce(numpy.zeros(1))
+                count += 1
+    assert count == 2

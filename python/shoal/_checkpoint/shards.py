@@ -22,6 +22,7 @@ HASHED = 4 << 20  # bytes of a file that each hash covers
 _THREADS = min(os.cpu_count() or 1, 4)  # threads that read one file
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 100_000_000
+_METADATA = "__metadata__"  # which is no tensor in a header
 _OFFSETS = "DCP_SHARDING_INFO"
 _ORIGIN = "shoal"
 # What safetensors calls the element types of NumPy and of torch; all others are stored as bytes.
@@ -91,7 +92,7 @@ def catalogue(items: Sequence[Item]) -> List[TensorInfo]:
     of its own.
     """
     tensors: List[TensorInfo] = []
-    taken = set()
+    taken = {_METADATA}
     for item in items:
         array = item.array
         dtype = str(array.dtype).rpartition(".")[2] if is_torch(array) else numpy_name(array.dtype)
@@ -170,7 +171,7 @@ def shard_header(
     }
     return safetensors_head(
         {
-            "__metadata__": {_OFFSETS: _compact_json(offsets), _ORIGIN: _compact_json(origin)},
+            _METADATA: {_OFFSETS: _compact_json(offsets), _ORIGIN: _compact_json(origin)},
             **entries,
         }
     )
@@ -290,7 +291,7 @@ class ShardReader:
         _read_fully(file, text, _LENGTH.size, path)
         try:
             entries = json.loads(bytes(text))
-            metadata = entries.pop("__metadata__")
+            metadata = entries.pop(_METADATA)
             offsets, origin = json.loads(metadata[_OFFSETS]), json.loads(metadata[_ORIGIN])
             self.own[int(origin["rank"])] = origin["own"]
             ranges = []
