@@ -59,6 +59,40 @@ func TestFirstComeFirstServed(t *testing.T) {
 	}
 }
 
+// TestTooLargeForWhatIsLeft has a job come first that needs more slots than there are, as a host is
+// lost: others start, and it does when the host is back.
+func TestTooLargeForWhatIsLeft(t *testing.T) {
+	for _, policy := range []string{"fifo", "spjf", "spwf"} {
+		m := newMachine(t, policy, 4)
+		other := sched.Host{Name: "i", Slots: 4}
+		if err := m.Host(other); err != nil {
+			t.Fatal(err)
+		}
+		submit(t, m, rigid("runs", 0, 4, 100))
+		m.Ready()
+		submit(t, m, rigid("large", 0, 8, 1), rigid("small", 1, 1, 100))
+		if m.Ready(); slotsOf(m) != "runs4 large0 small0" {
+			t.Errorf("%s: at first %s", policy, slotsOf(m))
+		}
+		m.HostLost("i")
+		if err := m.Ended("runs"); err != nil {
+			t.Fatal(err)
+		}
+		if m.Ready(); slotsOf(m) != "large0 small1" {
+			t.Errorf("%s: without a host %s", policy, slotsOf(m))
+		}
+		if err := m.Ended("small"); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Host(other); err != nil {
+			t.Fatal(err)
+		}
+		if m.Ready(); slotsOf(m) != "large8" {
+			t.Errorf("%s: with all hosts %s", policy, slotsOf(m))
+		}
+	}
+}
+
 // elastic says of a job why it gets what it gets, also where nobody else wants its slots.
 func TestElasticSaysWhy(t *testing.T) {
 	m := sched.New(sched.Config{})

@@ -14,7 +14,7 @@ type Policy struct {
 	About string // what it does, in one line
 
 	Order    Order // who comes first, each with the slots that it asks for; nil = Share decides
-	Blocks   bool  // whether who does not fit lets nobody start who comes after it
+	Blocks   bool  // whether who must wait for slots lets nobody start who comes after it
 	Preempts bool  // whether who comes first takes the slots of who comes after it
 	Dated    bool  // whether keys are when jobs must have ended, so that waiting changes none
 

@@ -45,12 +45,13 @@ func (m *Machine) decideByOrder() {
 	m.keyTimer()
 }
 
-// startWhatFits starts jobs that wait, who comes first, in some free slots.
+// startWhatFits starts jobs that wait, who comes first, in some free slots. A job for which all
+// hosts together have too few slots holds up nobody, since it may wait for ever.
 func (m *Machine) startWhatFits(free int) {
 	for m.waiting.n > 0 {
 		limit := free
 		if m.policy.Blocks {
-			limit = math.MaxInt
+			limit = m.place.slots
 		}
 		e := m.waiting.first(limit)
 		if e == nil || e.job.Asked > free || m.passesOverdue(e, free) {
