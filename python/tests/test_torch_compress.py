@@ -190,6 +190,16 @@ def test_gradients_that_are_huge_in_a_step_spoil_no_mean(name, factor):
         assert all(m.isfinite().all() for m in means)
 
 
+@pytest.mark.parametrize("name", LOSSY)
+def test_a_bucket_of_no_elements(name):
+    """It has means without elements: a model may have a parameter that has none."""
+    from shoal.torch.compress import bucket_maker
+
+    team = [bucket_maker(_compression(name))([nn.Parameter(torch.empty(0))]) for _ in range(2)]
+    means, _ = _step(team, 0, [[torch.empty(0)]] * 2, [0.5, 0.5])
+    assert [len(mean) for mean in means] == [0]
+
+
 def test_missing_gradients_are_none_where_nobody_has_one():
     """A parameter without a gradient on any worker gets None."""
     for name in LOSSY:

@@ -55,7 +55,7 @@ class _Sparse(Feedback):
     def __init__(self, parameters: Sequence[Tensor], density: float):
         """Allocate indices and values in the arena."""
         super().__init__(parameters)
-        count = max(1, round(density * self.length))
+        count = min(max(1, round(density * self.length)), self.length)
         # A worker may be lost before it has sent its choice: another worker then sends the choice
         # of the step before, which is still here.
         self._indices = empty(count, torch.int32)
