@@ -308,8 +308,9 @@ def test_what_is_no_compression_is_refused(wrong):
     """Other values of `compress` raise ValueError, which lists those that there are."""
     from shoal.torch.compress import bucket_maker
 
-    with pytest.raises(ValueError, match="use one of 'bf16'"):
-        bucket_maker(wrong)
+    for value in (wrong, type(_compression("topk"))):
+        with pytest.raises(ValueError, match="use one of 'bf16'"):
+            bucket_maker(value)
 
 
 def test_parameters_of_compressions():

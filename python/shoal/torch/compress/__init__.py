@@ -37,9 +37,11 @@ def bucket_maker(compress: Compression) -> Callable[[Sequence[Tensor]], Bucket]:
     """
     if compress is None:
         return Bucket
-    make: Any = (
-        _NAMES.get(compress) if isinstance(compress, str) else getattr(compress, "bucket", None)
-    )
+    make: Any = None
+    if isinstance(compress, str):
+        make = _NAMES.get(compress)
+    elif not isinstance(compress, type):
+        make = getattr(compress, "bucket", None)
     if make is None:
         raise ValueError(
             f"compress={compress!r}: use one of {', '.join(map(repr, _NAMES))},"
