@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ type noting struct {
 	hostAgent
 	sent     []string // host and message
 	failures []string
+	onSend   func() // called once before a message is noted; nil = nothing is
 }
 
 // Status says nothing.
@@ -23,6 +25,10 @@ func (n *noting) Status() agent.Status { return agent.Status{} }
 
 // SendToLauncher notes a message.
 func (n *noting) SendToLauncher(host string, b []byte) {
+	if f := n.onSend; f != nil {
+		n.onSend = nil
+		f()
+	}
 	n.sent = append(n.sent, fmt.Sprintf("%s %s", host, b))
 }
 
@@ -65,6 +71,24 @@ func TestFailuresOfBefore(t *testing.T) {
 			if diff := cmp.Diff(expected, next.failures); diff != "" {
 				t.Errorf("%q led, %s leads and hears (-want +got): %s", before, leader, diff)
 			}
+		}
+	}
+}
+
+// Another host may come to lead while the one before is told of a worker: it hears of that too.
+func TestNewHeadHearsWhatTheOneBeforeIsTold(t *testing.T) {
+	for want, m := range map[string]*message{
+		`c {"joined":{"worker":7}}`: {Joined: &workerMessage{7}},
+		`c {"ended":{"worker":7,"pid":0,"code":1,"seconds":0}}`: {
+			Ended: &endedMessage{Worker: 7, Code: 1}},
+	} {
+		a := &noting{}
+		l := &launcher{agent: a, registry: newRegistry("a", 0), reporter: newReporter(nil, nil)}
+		l.registry.setLeader("b", nil)
+		a.onSend = func() { l.followLeader("c") }
+		l.reportWorker(m)
+		if !slices.Contains(a.sent, want) {
+			t.Errorf("%s is not among %q", want, a.sent)
 		}
 	}
 }

@@ -26,11 +26,16 @@ func (l *launcher) sendTo(host string, m *message) { l.agent.SendToLauncher(host
 // reportWorker sends a message about a worker of this host to the host that leads, and then
 // registers it here. It waits for the engine's thread, and writes files of the run.
 func (l *launcher) reportWorker(m *message) {
-	if leader, here := l.registry.whoLeads(); leader != "" && !here {
+	leader, here := l.registry.whoLeads()
+	if leader != "" && !here {
 		l.sendTo(leader, m)
 	}
 	// only now: once the last end of a worker is registered, this host may leave
 	l.registerMessage(l.registry.hostName(), m)
+	// One that has come to lead meanwhile was told what was registered before.
+	if next, here := l.registry.whoLeads(); next != leader && next != "" && !here {
+		l.sendTo(next, m)
+	}
 }
 
 // registerMessage registers what a host says of a worker, and writes what the files of the run must
