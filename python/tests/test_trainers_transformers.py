@@ -149,6 +149,7 @@ def test_a_worker_that_joins_does_not_see_the_best_model(tmp_path):
         _prepare_for_training,
         _data=mock.Mock(),
         _update=mock.Mock(),
+        _over=False,
         _resumed=None,
         _received=received,
         _folder=str(tmp_path),
