@@ -38,12 +38,13 @@ func sweep(run string, group int) error {
 			return err
 		}
 		killed, err := killAll(victimsOf(found, run, group), deadline)
+		if killed > 0 && (err == nil || time.Now().Before(deadline)) {
+			continue // what these have started meanwhile is not known yet
+		}
 		if err != nil {
 			return fmt.Errorf("proc: sweep of run %s: %w", run, err)
 		}
-		if killed == 0 {
-			return nil
-		}
+		return nil
 	}
 }
 
@@ -162,47 +163,57 @@ func findVariable(block []byte, key string) string {
 }
 
 // killAll kills processes by SIGKILL, blocks until all of them are gone or the deadline has come,
-// which is an error, and counts those that it killed.
+// and counts those that it killed. It kills the others of one that cannot be killed or does not
+// end; err has all of those.
 func killAll(pids []int, deadline time.Time) (killed int, err error) {
 	for _, pid := range pids {
-		fd, err := unix.PidfdOpen(pid, 0)
-		if errors.Is(err, unix.ESRCH) {
-			continue
+		was, failed := kill(pid, deadline)
+		if was {
+			killed++
 		}
-		if err != nil {
-			return killed, fmt.Errorf("process %d: %w", pid, err)
-		}
-		defer unix.Close(fd)
-		switch err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); {
-		case errors.Is(err, unix.ESRCH):
-			continue
-		case err != nil:
-			return killed, fmt.Errorf("process %d cannot be killed: %w; end it by hand", pid, err)
-		}
-		killed++
-		if err := awaitGone(fd, deadline); err != nil {
-			return killed, fmt.Errorf(
-				"process %d was killed but does not end: %w; look at its state in ps", pid, err)
-		}
+		err = errors.Join(err, failed)
 	}
-	return killed, nil
+	return killed, err
+}
+
+// kill kills a process by SIGKILL, if it is there, and blocks until it is gone; an error when it
+// cannot be killed, or is not gone at the deadline.
+func kill(pid int, deadline time.Time) (killed bool, err error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	switch err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); {
+	case errors.Is(err, unix.ESRCH):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("process %d cannot be killed: %w; end it by hand", pid, err)
+	}
+	if err := awaitGone(fd, deadline); err != nil {
+		return true, fmt.Errorf(
+			"process %d was killed but does not end: %w; look at its state in ps", pid, err)
+	}
+	return true, nil
 }
 
 // awaitGone blocks on a pidfd, which turns readable when its process has ended; an error after the
-// deadline.
+// deadline. It looks at least once, for a millisecond.
 func awaitGone(fd int, deadline time.Time) error {
 	for {
 		left := time.Until(deadline)
-		if left <= 0 {
-			return os.ErrDeadlineExceeded
-		}
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, int(left.Milliseconds())+1)
-		if n > 0 {
+		n, err := unix.Poll(fds, int(max(left, 0).Milliseconds())+1)
+		switch {
+		case n > 0:
 			return nil
-		}
-		if err != nil && err != unix.EINTR {
+		case err != nil && err != unix.EINTR:
 			return err
+		case left <= 0:
+			return os.ErrDeadlineExceeded
 		}
 	}
 }

@@ -6,8 +6,10 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -108,6 +110,20 @@ func TestSweep(t *testing.T) {
 	case e := <-bystander.ended:
 		t.Errorf("the bystander %v", e)
 	default:
+	}
+}
+
+// Where one of the processes cannot be killed, as that of another user, the others are.
+func TestKillsTheOthers(t *testing.T) {
+	const noProcess = -1 // the kernel refuses this number, and not as one that has ended
+	s := startShell(t, `echo here; exec sleep 1000`)
+	s.text.awaitText("here")
+	killed, err := killAll([]int{noProcess, s.PID()}, time.Now().Add(dying))
+	if killed != 1 || err == nil || !strings.Contains(err.Error(), "process -1: ") {
+		t.Errorf("%d are killed, %v", killed, err)
+	}
+	if killed == 1 {
+		<-s.ended
 	}
 }
 
