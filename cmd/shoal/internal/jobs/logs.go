@@ -138,13 +138,16 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	if hasResult(dir) {
 		return dir, nil, nil, nil
 	}
-	if live, err = control.Find(ctx, dir); err != nil && errors.As(err, &unknown) {
-		silent = unknown.Silent
-		if reason := unknown.RefusalOf(dir); reason != "" {
-			silent = errors.New(reason)
-		}
+	switch live, err = control.Find(ctx, dir); {
+	case err == nil:
+		return dir, live, nil, nil
+	case !errors.As(err, &unknown): // it was interrupted, and knows nothing of the launcher
+		return "", nil, nil, err
 	}
-	return dir, live, silent, nil
+	if reason := unknown.RefusalOf(dir); reason != "" {
+		return dir, nil, errors.New(reason), nil
+	}
+	return dir, nil, unknown.Silent, nil
 }
 
 // logs shows the output of a run. One goroutine uses it; its methods read files of the run, and
