@@ -128,11 +128,4 @@ func endChangesOfKilledRun(dir string) error {
 
 // Lives reports whether the launcher of the run in dir lives, which has locked the ledger. It knows
 // of none on a disk without locks.
-func Lives(dir string) bool {
-	f, err := os.Open(LedgerPath(dir))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return errors.Is(durable.Flock(f, syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
-}
+func Lives(dir string) bool { return durable.IsLocked(LedgerPath(dir)) }

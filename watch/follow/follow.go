@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/sense/history"
 	"github.com/shoal-ml/shoal/watch"
@@ -141,7 +142,8 @@ func (f *Follower) askLauncher(ctx context.Context, now time.Time) error {
 		f.last = now
 		job := f.live.Job // a value of its own, whose parts nobody changes
 		f.Run.SetLive(&job, "", watch.Seconds(now))
-	case errors.Is(err, control.ErrEnded) && now.Sub(f.last) < endPatience:
+	case errors.Is(err, control.ErrEnded) &&
+		(now.Sub(f.last) < endPatience || durable.IsLocked(f.events.path)):
 		f.Run.SetLive(nil, "the job is at its end", watch.Seconds(now))
 	case errors.Is(err, control.ErrEnded):
 		f.Run.SetLive(nil, "", watch.Seconds(now))
@@ -163,12 +165,28 @@ func (f *Follower) findLauncher(ctx context.Context) {
 		return
 	}
 	f.why = ""
-	if unknown.Silent != nil {
-		f.why = unknown.Silent.Error()
+	if silent := WhySilent(f.dir, unknown); silent != nil {
+		f.why = silent.Error()
 	}
-	if reason := unknown.RefusalOf(f.dir); reason != "" {
-		f.why = reason
+}
+
+// errOutOfReach is why nobody answers for a run whose launcher lives, and has no socket here.
+var errOutOfReach = errors.New("its launcher lives, and cannot be asked from here: look on the " +
+	"machine that it runs on, with the XDG_RUNTIME_DIR that it was started with")
+
+// WhySilent returns why nobody answers for the run in a directory, which has no result, where
+// control.Find has not found its job; nil = its launcher has ended. It looks whether the ledger is
+// locked, as it is while a launcher lives.
+func WhySilent(dir string, unknown *control.Unknown) error {
+	switch reason := unknown.RefusalOf(dir); {
+	case reason != "":
+		return errors.New(reason)
+	case unknown.Silent != nil:
+		return unknown.Silent
+	case durable.IsLocked(filepath.Join(dir, "events.jsonl")):
+		return errOutOfReach
 	}
+	return nil
 }
 
 // readFiles reads what is new in the files of the run. The result comes first: what is torn then

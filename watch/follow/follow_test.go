@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/watch"
 )
 
@@ -183,5 +185,36 @@ func TestLog(t *testing.T) {
 	}
 	if _, err := f.Log(4, 10); !os.IsNotExist(err) {
 		t.Errorf("the log of a worker that is none: %v", err)
+	}
+}
+
+// Nobody says that a launcher was killed while it lives and has no socket here: its job was started
+// on another machine or with another XDG_RUNTIME_DIR, or is at its end.
+func TestALauncherOutOfReach(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	dir := t.TempDir()
+	ledger, err := os.Create(filepath.Join(dir, "events.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	if err := durable.Flock(ledger, syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	unknown, ending := openRun(t, dir), openRun(t, dir)
+	ending.live = control.AtSocket(filepath.Join(dir, "none.ctl"))
+	for _, f := range []*Follower{unknown, ending} {
+		if s := pollView(t, f).State; s.Word != "silent" || s.Over {
+			t.Errorf("while it lives: %+v", s)
+		}
+	}
+	ledger.Close()
+	for _, f := range []*Follower{unknown, ending} {
+		if err := f.Poll(t.Context(), now.Add(seekPause)); err != nil {
+			t.Fatal(err)
+		}
+		if s := f.Run.View(1).State; s.Word != "killed" || !s.Over {
+			t.Errorf("when it lives no more: %+v", s)
+		}
 	}
 }

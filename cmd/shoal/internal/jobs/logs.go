@@ -110,7 +110,8 @@ func (f *logsFlags) find(ctx context.Context, name string, notes io.Writer) (dir
 
 // findRun finds the directory of a run, and the job if it still runs; live is nil otherwise. It
 // asks the launchers of this machine. silent is the error about launchers that do not answer, or do
-// not answer for this job, where the run has no result: one of them may have its job.
+// not answer for this job, where the run has no result: one of them may have its job, or its own
+// lives and cannot be asked from here.
 func findRun(ctx context.Context, name string) (dir string, live *control.Job, silent, err error) {
 	live, err = findLive(ctx, name)
 	var unknown *control.Unknown
@@ -144,10 +145,7 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	case !errors.As(err, &unknown): // it was interrupted, and knows nothing of the launcher
 		return "", nil, nil, err
 	}
-	if reason := unknown.RefusalOf(dir); reason != "" {
-		return dir, nil, errors.New(reason), nil
-	}
-	return dir, nil, unknown.Silent, nil
+	return dir, nil, follow.WhySilent(dir, unknown), nil
 }
 
 // logs shows the output of a run. One goroutine uses it; its methods read files of the run, and

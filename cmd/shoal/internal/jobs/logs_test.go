@@ -1,16 +1,21 @@
 package jobs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
+	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // Who interrupts the search for the launcher of a run is not told that there is none.
@@ -50,5 +55,28 @@ func TestInterruptedSearch(t *testing.T) {
 	}
 	if asked.Load() != 2 {
 		t.Errorf("it was asked %d times", asked.Load())
+	}
+}
+
+// Of a run whose launcher lives, and has no socket here, explain says so.
+func TestExplainALauncherOutOfReach(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	dir := t.TempDir()
+	ledger, err := os.Create(runs.LedgerPath(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	if err := durable.Flock(ledger, syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd := NewExplainCommand()
+	cmd.SetArgs([]string{dir})
+	cmd.SetOut(&out)
+	if err := cmd.ExecuteContext(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "cannot be asked from here") ||
+		strings.Contains(out.String(), "killed") {
+		t.Errorf("%v, %q", err, out.String())
 	}
 }
