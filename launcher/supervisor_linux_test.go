@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -49,6 +50,50 @@ func TestEndedWorkersHoldNoDescriptors(t *testing.T) {
 			t.Errorf("%s is open", path)
 		}
 	}
+}
+
+// The host that leads hears the last words of a worker of another host, also where they are read
+// only when the worker has ended.
+func TestLastWordsAreSaidToTheHead(t *testing.T) {
+	a, text := &noting{}, &gate{opened: make(chan struct{})}
+	l := &launcher{agent: a, registry: newRegistry("a", 0), reporter: newReporter(nil, nil),
+		supervisor: newSupervisor(nil), tasks: newTasks()}
+	l.registry.setLeader("b", nil)
+	l.supervisor.setProgram("/bin/sh", environment{cores: 1, here: 1, spec: job.Spec{Workers: 1,
+		Command: []string{"sh", "-c", "echo begins; echo bad batch; exit 1"}}})
+	g := group.New(t.Context())
+	p, err := l.supervisor.startProcess(g, 0, false, "token", func() (*proc.Output, error) {
+		return proc.NewOutput(proc.NewConsole(text, text, 1, false), 0,
+			filepath.Join(t.TempDir(), "log"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exit := p.Wait()
+	g.Go("read", func(context.Context) error {
+		close(text.opened)
+		return nil
+	})
+	l.onProcessExit(p, exit)
+	for _, task := range l.tasks.list {
+		task()
+	}
+	if want := `"tail":["begins","bad batch"]`; len(a.sent) != 1 ||
+		!strings.Contains(a.sent[0], want) {
+		t.Errorf("%q, want %s", a.sent, want)
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// gate is a terminal that takes nothing until it is opened.
+type gate struct{ opened chan struct{} }
+
+// Write waits until the gate is opened.
+func (g *gate) Write(p []byte) (int, error) {
+	<-g.opened
+	return len(p), nil
 }
 
 // Only the processes that ended last are known, in whichever order their end and the end of their

@@ -175,7 +175,8 @@ func (l *launcher) onEvent(e agent.Event) {
 // leads. It runs on the goroutine that has waited for the process, and waits for the engine's
 // thread. Where the job is led the registry has the end first, so that endings are in their order:
 // the membership can end other workers because of it. On other hosts the membership hears of the
-// end first, since the registry that counts is on the host that leads.
+// end first, since the registry that counts is on the host that leads; it hears of it when the last
+// output is read, or after outputWait.
 func (l *launcher) onProcessExit(p *process, e proc.Exit) {
 	// in an elastic job, which survives losses, a lost peer is not why a worker ends
 	status := l.agent.Status()
@@ -202,16 +203,21 @@ func (l *launcher) onProcessExit(p *process, e proc.Exit) {
 	l.registry.endExit()
 	if leads {
 		l.registry.signalChange()
-	} else {
-		l.tasks.add(func() {
-			p.StopReadingAfter(outputWait)
-			end.Tail = p.output.Tail()
-			l.reportWorker(&message{Ended: end})
-		})
 	}
 	// a signal ends one process, and not the processes that load data for it
 	if survived && e.Signal != 0 {
 		_ = proc.SweepGroup(l.place.Run, e.PID) // the end of the job sweeps what this misses
+	}
+	if !leads {
+		p.StopReadingAfter(outputWait)
+		select { // the last words say why the worker has ended, and may not be read yet
+		case <-p.Silent():
+		case <-time.After(outputWait):
+		}
+		l.tasks.add(func() { // as what a new head is told, so that it misses nothing
+			end.Tail = p.output.Tail()
+			l.reportWorker(&message{Ended: end})
+		})
 	}
 }
 
