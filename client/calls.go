@@ -237,9 +237,10 @@ func (k *calls) view() (arena.View, error) {
 func (k *calls) closeBells() error { return errors.Join(k.agent.Close(), k.own.Close()) }
 
 // Wait blocks until the call is complete and its result in place. A call that failed returns a
-// *CallError. Any number of goroutines may wait for the same call. Close ends it with ErrClosed,
-// and the end of the context with its cause; the call itself goes on. A worker has 256 calls under
-// way at most: where a context ends while a further one waits for room, that one is not made.
+// *CallError, and slices outside the arena stay as they are. Any number of goroutines may wait for
+// the same call. Close ends it with ErrClosed, and the end of the context with its cause; the call
+// itself goes on. A worker has 256 calls under way at most: where a context ends while a further
+// one waits for room, that one is not made.
 func (h *Handle) Wait(ctx context.Context) error {
 	if h.calls == nil { // a job of one: done at once
 		return h.err
@@ -255,11 +256,12 @@ func (h *Handle) Wait(ctx context.Context) error {
 	return h.err
 }
 
-// copyResultOut copies the result out and gives staging memory back, the first time it is called.
-// h.once calls it, so that it runs once and other waiters block meanwhile.
+// copyResultOut copies the result out, where the call has one, and gives staging memory back, the
+// first time it is called. That of a call that failed has what an earlier call left there. h.once
+// calls it, so that it runs once and other waiters block meanwhile.
 func (h *Handle) copyResultOut() {
 	if h.finish != nil {
-		h.finish(true)
+		h.finish(h.err == nil)
 		h.finish = nil
 	}
 }

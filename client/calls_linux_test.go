@@ -85,6 +85,27 @@ func TestMemoryOfCallsThatContextsHaveEnded(t *testing.T) {
 	}
 }
 
+// A call that has failed has no result: the slices of the program stay as they are.
+func TestFailedCallsLeaveSlicesAlone(t *testing.T) {
+	job, _ := newSilentJob(t, 0)
+	defer job.Close()
+	job.mem.segment = func(n int) (*arena.Segment, uint32, error) {
+		s, err := arena.NewSegment("memory", int64(n))
+		return s, 1, err
+	}
+	all := []arena.Status{arena.Done, arena.Failed, arena.Lost, arena.Changed}
+	for ticket, status := range all {
+		in, out := []uint8{1, 2}, []uint8{8, 9}
+		h := AllReduceIntoAsync(job, out, in, collective.Sum)
+		job.calls.control.Complete(uint64(ticket+1), status, "")
+		err := h.Wait(t.Context())
+		if failed := errors.As(err, new(*CallError)); failed == status.OK() ||
+			failed != (out[1] == 9) {
+			t.Errorf("status %d: %v, and the output is %v", status, err, out)
+		}
+	}
+}
+
 // watched is a context that tells whoever reads begun that somebody waits until it ends.
 type watched struct {
 	context.Context
