@@ -7,10 +7,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	api "github.com/shoal-ml/shoal/api/worker"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
 )
@@ -29,6 +31,23 @@ func TestMoreThanAnyMemory(t *testing.T) {
 		if _, err := Shared[float32](job, "x", n); err == nil || err.Error() != want {
 			t.Errorf("Shared of %d: %v", n, err)
 		}
+	}
+}
+
+// A checkpoint for whose description the agent has no memory is left out, and said so.
+func TestNoMemoryForTheDescriptionOfACheckpoint(t *testing.T) {
+	job, _ := newSilentJob(t, 0)
+	defer job.Close()
+	job.mem.segment = func(int) (*arena.Segment, uint32, error) {
+		return nil, 0, &AgentError{Problem: "no room"}
+	}
+	var said []string
+	part := &snapshot.Part{State: []byte("{}"), Own: []byte("{}"), Folder: snapshot.Folder{
+		Root: "/c", Log: func(line string) { said = append(said, line) }}}
+	want := []string{"a checkpoint in /c is abandoned, and training goes on: there is no memory " +
+		"for its part: no room"}
+	if err := job.newWriter().write(part); err != nil || !slices.Equal(said, want) {
+		t.Errorf("%q was said, and the training ends with %v", said, err)
 	}
 }
 

@@ -60,8 +60,25 @@ func (s *agentWriter) room(n int, old []byte) ([]byte, error) {
 }
 
 // write implements writer: it asks the agent to write the part, from the arena. A part that the
-// agent refuses is logged and no error.
+// agent refuses, or for whose texts it has no memory, is logged and no error.
 func (s *agentWriter) write(p *snapshot.Part) error {
+	why := "there is no memory for its part"
+	r, err := s.stageRequest(p)
+	if err == nil {
+		why = "the agent refused its part"
+		_, err = s.job.request(r, &api.SaveReply{}, 0)
+	}
+	if refused, ok := err.(*AgentError); ok {
+		p.Folder.Log(fmt.Sprintf("a checkpoint in %s is abandoned, and training goes on: %s: %s",
+			p.Folder.Root, why, refused.Problem))
+		return nil
+	}
+	return err
+}
+
+// stageRequest returns the request for a part, whose texts it copies to staging memory in place of
+// those of the part before. It may ask the agent for memory.
+func (s *agentWriter) stageRequest(p *snapshot.Part) (*api.SaveRequest, error) {
 	r := &api.SaveRequest{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank,
 		Body: s.extent(p.Body)}
 	for _, b := range s.texts {
@@ -74,18 +91,12 @@ func (s *agentWriter) write(p *snapshot.Part) error {
 	}{{p.State, &r.State}, {p.Own, &r.Own}} {
 		b, err := s.job.mem.borrowStaging(len(text.bytes))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		copy(b, text.bytes)
 		s.texts, *text.extent = append(s.texts, b), s.extent(b)
 	}
-	_, err := s.job.request(r, &api.SaveReply{}, 0)
-	if refused, ok := err.(*AgentError); ok {
-		p.Folder.Log(fmt.Sprintf("a checkpoint in %s is abandoned, and training goes on: the "+
-			"agent refused its part: %s", p.Folder.Root, refused.Problem))
-		return nil
-	}
-	return err
+	return r, nil
 }
 
 // extent returns where in the arena b lies. b lies in it.
