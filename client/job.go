@@ -208,11 +208,15 @@ func (j *Job) Report(metrics map[string]float64) error {
 	return j.sendWithoutReply(&api.ReportRequest{Metrics: metrics})
 }
 
+// maxGoal bounds the number of steps that the agent is told a training has: up to there all
+// programs read a number in JSON alike.
+const maxGoal = 1 << 53
+
 // Goal tells how many optimizer steps the whole training has, for a program that does not train by
 // a Trainer with Epochs or Steps; Report says there with step how many were made. It ends nothing.
 // All workers tell the same, and the last call holds. It does not wait for an answer.
 func (j *Job) Goal(steps uint64) error {
-	if steps == 0 || steps >= 1<<53 {
+	if steps == 0 || steps >= maxGoal {
 		return fmt.Errorf("client: a training has no %d steps: give 1 to 2^53 - 1", steps)
 	}
 	j.goal.Store(steps)

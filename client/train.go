@@ -193,19 +193,26 @@ func (t *Trainer) tellGoal() error {
 		return nil
 	}
 	t.toldBatch = t.cursor.Batch
-	return t.job.sendWithoutReply(&api.GoalRequest{Steps: t.goal()})
+	goal := t.goal()
+	if goal >= maxGoal { // it is as good as without end
+		return nil
+	}
+	return t.job.sendWithoutReply(&api.GoalRequest{Steps: goal})
 }
 
 // goal returns how many steps the training has that is not over, as long as no worker is lost and
-// the batch stays; 0 = it has no end.
+// the batch stays; 0 = it has no end, maxGoal or more = more than are told.
 func (t *Trainer) goal() uint64 {
 	goal, c := uint64(max(t.data.Steps, 0)), t.cursor
 	if t.data.Epochs <= 0 {
 		return goal
 	}
 	batches := func(samples uint64) uint64 { return (samples + c.Batch - 1) / c.Batch }
-	n := c.Step + batches((c.Epoch+1)*c.Samples-c.Committed()) +
-		batches(c.Samples)*(uint64(t.data.Epochs)-c.Epoch-1)
+	each, epochs := batches(c.Samples), uint64(t.data.Epochs)-c.Epoch-1
+	n := uint64(maxGoal)
+	if epochs < maxGoal/each {
+		n = c.Step + batches((c.Epoch+1)*c.Samples-c.Committed()) + each*epochs
+	}
 	if goal == 0 {
 		return n
 	}
