@@ -289,9 +289,11 @@ func (c *checkpoints) makeRoom(n int) {
 	room, err := c.writer.room(n, old)
 	if err != nil {
 		c.lacking = n
-		c.folder.Log(fmt.Sprintf(
-			"there is no memory for a checkpoint in %s, and training goes on: %v", c.folder.Root,
-			err))
+		if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrLost) { // else training is over
+			c.folder.Log(fmt.Sprintf(
+				"there is no memory for a checkpoint in %s, and training goes on: %v",
+				c.folder.Root, err))
+		}
 		return
 	}
 	c.room = room

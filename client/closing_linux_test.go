@@ -10,6 +10,7 @@ import (
 	"time"
 
 	api "github.com/shoal-ml/shoal/api/worker"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
@@ -170,4 +171,18 @@ func TestAgentSaysWhyItHangsUp(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
+}
+
+// Whoever makes room for a checkpoint when the agent is gone, or the job is closed, does not say
+// that there is no memory, and that training goes on.
+func TestTheEndIsNoLackOfMemory(t *testing.T) {
+	job, agent := newSilentJob(t, 0)
+	c := &checkpoints{writer: job.newWriter(), folder: snapshot.Folder{
+		Log: func(line string) { t.Error(line) }}}
+	agent.Close()
+	c.makeRoom(1)
+	if err := job.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.makeRoom(1)
 }
