@@ -112,6 +112,6 @@ func (m *Metrics) readRun(ctx context.Context, now time.Time) (err error) {
 	if err := m.run.Run.WriteMetrics(&b); err != nil {
 		return err
 	}
-	m.text, m.at = b.Bytes(), now
+	m.text, m.at = b.Bytes(), time.Now() // others wait, and asking the launcher may take long
 	return nil
 }

@@ -298,11 +298,11 @@ func (p *Page) answerEvents(w http.ResponseWriter, r *http.Request) {
 func (p *Page) newsSince(ctx context.Context, id string) (text []byte, now string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if t := time.Now(); t.Sub(p.read) >= p.tick/2 {
-		if err := p.run.Poll(ctx, t); err != nil {
+	if time.Since(p.read) >= p.tick/2 {
+		if err := p.run.Poll(ctx, time.Now()); err != nil {
 			return nil, "", err
 		}
-		p.read = t
+		p.read = time.Now() // it may have taken long, and others wait for what it has read
 	}
 	made := watch.Seconds(time.Now())
 	kind, value := "update", any(nil)

@@ -6,15 +6,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/watch"
 	"github.com/shoal-ml/shoal/watch/follow"
 )
@@ -270,6 +274,44 @@ func TestEvents(t *testing.T) {
 	}
 	if e := readEvent(t, openEvents(t, browser, base, "other-3")); e.kind != "view" {
 		t.Errorf("who has something else gets %s", e.kind)
+	}
+}
+
+// Pages that have waited while a launcher took long to answer get what it has said, and none of
+// them asks it again: else each would wait for all the others.
+func TestASlowLauncherIsAskedOnce(t *testing.T) {
+	dir := writeRunDir(t, map[string]string{"job.json": "{}"})
+	root, err := os.MkdirTemp("", "shoal") // a socket path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	l, err := net.Listen("unix", filepath.Join(root, "a.ctl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tick = 2 * time.Second
+	var asked atomic.Int32
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		<-time.After(tick * 3 / 4)
+		fmt.Fprint(w, "{}")
+	})}
+	g := group.New(t.Context())
+	g.Go("launcher", func(context.Context) error { server.Serve(l); return nil })
+	t.Cleanup(func() { server.Close(); g.Wait() })
+	run, err := follow.Open(dir, control.AtSocket(l.Addr().String()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Page{run: run, tick: tick}
+	for range 2 {
+		if _, _, err := p.newsSince(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the launcher was asked %d times", n)
 	}
 }
 
