@@ -123,7 +123,8 @@ func Run(ctx context.Context, cfg RunConfig) (*runs.Result, error) {
 	err = l.run(ctx, cfg.Leave)
 	l.closeRecord()
 	dir := l.reporter.directory()
-	began := l.registry.anyEnded() || l.registry.stoppedBy() != "" || !l.registry.leads()
+	began := l.registry.anyEnded() || l.registry.stoppedBy() != "" ||
+		l.agent != nil && !l.registry.leads()
 	if !began && ctx.Err() != nil {
 		return nil, errors.Join(err, dir.Close())
 	}

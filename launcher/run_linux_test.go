@@ -18,6 +18,7 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -301,6 +302,13 @@ func TestRunRefuses(t *testing.T) {
 		cfg.Spec.Command, cfg.Dir = []string{garbage}, parent
 	}); !errors.As(err, &command) || result != nil {
 		t.Errorf("%v", err)
+	}
+	busy := errors.New("the address is in use")
+	if result, _, err := runWorkers(t, t.Context(), 1, "meet", func(cfg *launcher.RunConfig) {
+		cfg.Fleet = &launcher.Fleet{Slots: 1,
+			Link: func(fabric.Handler) (fabric.Network, error) { return nil, busy }}
+	}); !errors.Is(err, busy) || result != nil {
+		t.Errorf("%+v, %v", result, err)
 	}
 	// who looks at the run later hears the same, and not that its launcher was killed
 	if kept, err := runs.ReadResult(filepath.Join(parent, "test")); err != nil || kept.OK ||
