@@ -180,7 +180,7 @@ func (c *call) doAlone(g *Group) error {
 }
 
 // checkAlone returns what is wrong with a collective of a job of one; nil = nothing. A worker that
-// was released has the rank that it had before. It is pure.
+// was released has the rank that it had before, or its number if it had none. It is pure.
 func (c *call) checkAlone(rank int) error {
 	if c.peer != 0 || c.kind.Pairwise() {
 		return fmt.Errorf("%v with rank %d in a job of one", c.kind, c.peer)
