@@ -59,3 +59,16 @@ func TestLeavesWithItsError(t *testing.T) {
 		}
 	}
 }
+
+// At the end nobody waits for a time that a host or a process might have needed, such as leaveWait.
+func TestNobodyWaitsForATimeAtTheEnd(t *testing.T) {
+	l := &launcher{registry: newRegistry("here", 0), reporter: newReporter(nil, nil),
+		supervisor: newSupervisor(nil), group: group.New(t.Context())}
+	l.group.Go("wait", func(ctx context.Context) error {
+		<-ctx.Done() // or a time, in the launcher
+		return nil
+	})
+	if err := l.awaitReaders(); err != nil {
+		t.Error(err)
+	}
+}

@@ -98,10 +98,12 @@ func (l *launcher) awaitOutput() {
 }
 
 // awaitReaders blocks until the last output is read and all goroutines of the workers have ended,
-// after every process that could write was killed. Its error is the first one of these goroutines.
+// after every process that could write was killed. Its error is the first one of these goroutines;
+// those that wait for a time end at once.
 func (l *launcher) awaitReaders() error {
 	for _, p := range l.supervisor.allProcesses() {
 		p.StopReadingAfter(outputWait)
 	}
+	l.group.Stop(nil)
 	return l.group.Wait()
 }
