@@ -155,3 +155,30 @@ func TestContradictionsInACheckpointAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// refusing is a source whose checkpoints cannot be read. Only the goroutine of the test uses it.
+type refusing struct{ source }
+
+// fetch implements source: it is refused.
+func (refusing) fetch(snapshot.Attempt) (snapshot.Folder, error) {
+	return snapshot.Folder{}, errors.New("access denied")
+}
+
+// Why a checkpoint cannot be read is said before the other workers hear that: their end could come
+// before this worker's own error is printed.
+func TestWhyACheckpointCannotBeReadIsSaid(t *testing.T) {
+	trainer, err := Train(joinAlone(t), Data{Samples: 20, Batch: 1, Epochs: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	if err := trainer.Checkpoint(Checkpoint{Folder: "/c", Say: func(line string) {
+		said += line
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = trainer.readCheckpoint(t.Context(), refusing{}, snapshot.Attempt{Step: 3})
+	if want := "checkpoint of step 3 cannot be read: access denied"; err == nil || said != want {
+		t.Errorf("it says %q, and the error is %v", said, err)
+	}
+}

@@ -176,7 +176,12 @@ func (t *Trainer) readCheckpoint(ctx context.Context, source source,
 				fmt.Sprintf("checkpoint of step %d cannot be used: %v; the one before it is tried",
 					a.Step, err))
 			said[0] = 1
+		case errors.Is(err, errOther): // as all workers find
+			said[1] = 1
 		case err != nil:
+			// before the others know: a launcher ends all workers with the first that fails
+			t.checkpoints.folder.Log(fmt.Sprintf("checkpoint of step %d cannot be read: %v", a.Step,
+				err))
 			said[1] = 1
 		}
 		if failed := AllReduce(ctx, t.job, said, collective.Sum); failed != nil {
