@@ -141,7 +141,7 @@ func (r *regrouping) mergedValues(params []string, vectors bool) (all []format.V
 			for _, v := range of {
 				own[v.Path] = v
 			}
-			d, _ := own["weight_decay"].Data.(float64)
+			d, _ := floatOf(own["weight_decay"].Data)
 			decay = max(decay, d)
 			if (d != 0) == vectors {
 				otherwise = cmp.Or(otherwise, name)

@@ -81,6 +81,19 @@ func TestRegroup(t *testing.T) {
 	}
 }
 
+// TestRegroupWhole keeps a weight decay that is a whole number, as a file of groups can have it.
+func TestRegroupWhole(t *testing.T) {
+	const a = "decoder.layers.0.mlp.linear_fc1.weight"
+	c, of := stateCheckpoint(map[string]int{a: 2}, "exp_avg")
+	of[a] = []format.Value{{Path: "weight_decay", Data: int64(1)}}
+	if _, err := megatron.RegroupOptimizer(c, of, true); err != nil {
+		t.Fatal(err)
+	}
+	if is, _ := c.Value("optimizer.param_groups.0.weight_decay"); is != 1.0 {
+		t.Errorf("a weight decay of 1 becomes %v", is)
+	}
+}
+
 // TestRegroupNot refuses what Megatron has no place for, or nobody says.
 func TestRegroupNot(t *testing.T) {
 	const a, b = "decoder.layers.0.mlp.linear_fc1.weight", "decoder.layers.0.mlp.linear_fc2.weight"

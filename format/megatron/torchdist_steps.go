@@ -3,7 +3,6 @@ package megatron
 // This file counts steps, for the writers (layout.go, torchdist_layout.go), on their goroutine.
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"math"
@@ -91,11 +90,8 @@ func (w *writer) countSteps(tensors []format.Tensor,
 					"number of steps; leave it out with --no-values",
 					optimizerKey+"."+v.Path+"."+param)
 			}
-			n, isFloat := v.Data.(float64)
-			if k, ok := v.Data.(int64); ok {
-				n, isFloat = float64(k), true
-			}
-			if !isFloat {
+			n, isNumber := floatOf(v.Data)
+			if !isNumber {
 				n = -1
 			}
 			if err := add(stepPrefix+param, n); err != nil {
@@ -106,27 +102,21 @@ func (w *writer) countSteps(tensors []format.Tensor,
 	return nil
 }
 
+// floatOf returns a number among values, which can be an integer; false for what is none.
+func floatOf(v any) (float64, bool) {
+	if n, ok := v.(int64); ok {
+		return float64(n), true
+	}
+	n, ok := v.(float64)
+	return n, ok
+}
+
 // readNumber reads a tensor that is a number.
 func readNumber(t *format.Tensor, read func(*format.Tensor, []byte) error) (float64, error) {
-	if t.Shape.Box().Elements() != 1 {
-		return 0, fmt.Errorf("tensor %q has shape %v, and a number of steps is one number", t.Name,
-			t.Shape)
+	v, err := t.Number(read)
+	n, isNumber := floatOf(v)
+	if err == nil && !isNumber {
+		err = fmt.Errorf("tensor %q is of %v, which is no number of steps", t.Name, t.DType)
 	}
-	b := make([]byte, t.Bytes())
-	if err := read(t, b); err != nil {
-		return 0, err
-	}
-	switch t.DType {
-	case tensor.F32:
-		return float64(math.Float32frombits(binary.LittleEndian.Uint32(b))), nil
-	case tensor.F64:
-		return math.Float64frombits(binary.LittleEndian.Uint64(b)), nil
-	case tensor.I32:
-		return float64(int32(binary.LittleEndian.Uint32(b))), nil
-	case tensor.I64:
-		return float64(int64(binary.LittleEndian.Uint64(b))), nil
-	}
-	return 0, fmt.Errorf(
-		"tensor %q is of %v, and shoal knows numbers of steps of f32, f64, i32 and i64", t.Name,
-		t.DType)
+	return n, err
 }
