@@ -216,6 +216,8 @@ func (w *walker) plainValue(path string, v any, depth int) (any, error) {
 		return v.Data, nil
 	case *pickle.Buffer:
 		return v.Data, nil
+	case *pickle.NumpyType:
+		return "numpy.dtype[" + v.Code + "]", nil
 	case pickle.Global:
 		return v.String(), nil
 	case pickle.Member:

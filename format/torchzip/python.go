@@ -18,8 +18,8 @@ var loadable = []pickle.Global{{Module: "builtins", Name: "complex"},
 // isComplete reports whether the plain value of v is complete, so that ToPickle restores v.
 func isComplete(v any) bool {
 	switch v := v.(type) {
-	case pickle.Tuple, *pickle.Set, *pickle.Array, *pickle.Buffer, pickle.Global, pickle.Member,
-		*pickle.Object:
+	case pickle.Tuple, *pickle.Set, *pickle.Array, *pickle.NumpyType, *pickle.Buffer,
+		pickle.Global, pickle.Member, *pickle.Object:
 		return false
 	case *pickle.List:
 		return !slices.ContainsFunc(v.Items, func(x any) bool { return !isComplete(x) })

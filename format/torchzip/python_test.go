@@ -41,7 +41,8 @@ func TestPickled(t *testing.T) {
 		"a member": {
 			pickle.Member{Class: pickle.Global{Module: "m", Name: "E"}, Name: "one"}, "m.E.one",
 			"m.E", "str"},
-		"a buffer": {&pickle.Buffer{Data: []byte{7}}, []byte{7}, "io.BytesIO", "bytes"},
+		"an element type": {array.Type, "numpy.dtype[u4]", "numpy.dtype", "str"},
+		"a buffer":        {&pickle.Buffer{Data: []byte{7}}, []byte{7}, "io.BytesIO", "bytes"},
 	} {
 		o := &format.Output{}
 		got, err := torchzip.PickledValue(o,
