@@ -7,7 +7,8 @@ import (
 	"strconv"
 )
 
-// MaxElements bounds the elements of a tensor, so that sizes in bytes do not overflow.
+// MaxElements bounds the elements of a tensor, and those of all together as they are stored, so
+// that sizes in bytes do not overflow.
 const MaxElements = 1 << 56
 
 // Resolve returns the layout of a catalogue, which keeps the catalogue. It fails when a tensor has
@@ -227,9 +228,9 @@ func appendPositions(key []byte, allowed [][]int) []byte {
 }
 
 // checkCatalogue fails for tensors without a name of their own, for types that are not known or
-// cannot be cut, and for shapes with too many elements or a negative size.
+// cannot be cut, for shapes with a negative size, and for too many elements.
 func checkCatalogue(tensors []Tensor) error {
-	seen := make(map[string]bool, len(tensors))
+	seen, all := make(map[string]bool, len(tensors)), 0
 	for _, t := range tensors {
 		if t.DType.Bits() == 0 {
 			return fmt.Errorf(
@@ -240,9 +241,14 @@ func checkCatalogue(tensors []Tensor) error {
 			return fmt.Errorf("layout: tensor %s: elements of %v share bytes and cannot be cut; "+
 				"store them packed, as u8", t.Name, t.DType)
 		}
-		if n, err := t.Shape.Elements(); err != nil || n > MaxElements {
+		n, err := t.Shape.Elements()
+		if err != nil || n > MaxElements {
 			return fmt.Errorf("layout: tensor %s: shape %v has more elements than anyone can "+
 				"hold, or less than none", t.Name, t.Shape)
+		}
+		if all += n; all > MaxElements {
+			return fmt.Errorf("layout: the tensors up to %s have more elements together than "+
+				"anyone can hold", t.Name)
 		}
 		if t.Name == "" || seen[t.Name] {
 			return fmt.Errorf("layout: two tensors are called %q, or one has no name", t.Name)

@@ -323,3 +323,33 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestRefusedTogether has tensors each of which could be, and all together could not: an int would
+// come back to 0 elements.
+func TestRefusedTogether(t *testing.T) {
+	const flat = `rules: [{match: "**", place: "x=flat(all)"}]}`
+	for _, c := range []struct {
+		spec  string
+		shape tensor.Shape
+		err   string
+	}{
+		{flat, tensor.Shape{1 << 56}, "have more elements together"},
+		{`store: [{name: "s", parts: ["t#"], stack: 1}], ` + flat, tensor.Shape{1 << 56},
+			"have more elements together"},
+		{`store: [{name: "s#", parts: ["t#"], pad: {dim: 0, multiple: 1073741824}}], ` + flat,
+			tensor.Shape{1, 1 << 26}, "there are more dimensions or elements"},
+	} {
+		spec, err := layout.Parse([]byte(`{shoal: layout/1, mesh: "x=2", ` + c.spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tensors []layout.Tensor
+		for i := range 256 {
+			tensors = append(tensors, layout.Tensor{Name: fmt.Sprintf("t%d", i),
+				DType: tensor.U8, Shape: c.shape})
+		}
+		if _, err := spec.Resolve(tensors); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: error %v, want one with %q", c.spec, err, c.err)
+		}
+	}
+}

@@ -76,12 +76,13 @@ func (c *compiled) storeTensors(tensors []Tensor) ([]*stored, error) {
 			return nil, fmt.Errorf("layout: stored tensor %s: %w", joins[key].out.name, err)
 		}
 	}
-	return out, checkDistinct(out)
+	return out, checkStored(out)
 }
 
-// checkDistinct fails when two stored tensors have one name.
-func checkDistinct(all []*stored) error {
-	seen := map[string]bool{}
+// checkStored fails when two stored tensors have one name, and where what is stacked and padded has
+// too many dimensions or elements.
+func checkStored(all []*stored) error {
+	seen, total := map[string]bool{}, 0
 	for _, s := range all {
 		if seen[s.name] {
 			return fmt.Errorf(
@@ -89,6 +90,12 @@ func checkDistinct(all []*stored) error {
 				s.name)
 		}
 		seen[s.name] = true
+		n, err := s.shape.Elements()
+		if err != nil || n > MaxElements-total {
+			return fmt.Errorf("layout: with the stored tensor %s, of shape %v, there are more "+
+				"dimensions or elements than anyone can hold", s.name, s.shape)
+		}
+		total += n
 	}
 	return nil
 }
@@ -271,9 +278,6 @@ func (j *join) pad() error {
 		return fmt.Errorf("pad in dimension %d, but the shape is %v", pad.Dim, s.shape)
 	}
 	s.shape[pad.Dim] = (s.shape[pad.Dim] + pad.Multiple - 1) / pad.Multiple * pad.Multiple
-	if _, err := s.shape.Elements(); err != nil {
-		return err
-	}
 	return nil
 }
 
