@@ -21,8 +21,8 @@ import (
 )
 
 // Workers that are forked from a process which has imported what they import. The goroutine that
-// starts a template or a worker calls socketPair, and the one that waits for the end of a template
-// reasonOfEnd.
+// starts a template or a worker calls socketPair and bytesAsCharacters, and the one that waits for
+// the end of a template reasonOfEnd.
 
 // Template is a process that has imported what workers import, and forks workers from itself;
 // python/shoal/_runtime/template.py is its program, and has the protocol. It may end at any time:
@@ -44,7 +44,8 @@ type Template struct {
 // mostReaped is how many workers a template may be about to reap when it ends.
 const mostReaped = 64
 
-// forkRequest asks for a worker.
+// forkRequest asks for a worker. In the environment a character stands for each byte, since JSON
+// has characters alone, and a variable can have any bytes.
 type forkRequest struct {
 	Environment map[string]string `json:"environment"`
 	Processors  []int             `json:"processors"` // processors to use; none = all
@@ -197,7 +198,7 @@ func (t *Template) send(c Command, files []*os.File) error {
 	environment := map[string]string{}
 	for _, entry := range c.Env { // the later entry for a key counts
 		if key, value, is := strings.Cut(entry, "="); is && key != "" {
-			environment[key] = value
+			environment[bytesAsCharacters(key)] = bytesAsCharacters(value)
 		}
 	}
 	text, err := json.Marshal(forkRequest{environment, append([]int{}, c.CPUs...)})
@@ -214,6 +215,15 @@ func (t *Template) send(c Command, files []*os.File) error {
 		_, err = t.requests.Write(text[n:])
 	}
 	return err
+}
+
+// bytesAsCharacters returns a text of the characters whose numbers are the bytes of another one.
+func bytesAsCharacters(text string) string {
+	characters := make([]rune, len(text))
+	for i := range len(text) {
+		characters[i] = rune(text[i])
+	}
+	return string(characters)
 }
 
 // await implements child: it blocks until the worker has ended, which the template says or, once

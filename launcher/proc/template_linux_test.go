@@ -123,6 +123,23 @@ sys.exit(number)
 	}
 }
 
+// A fork has the variables of its own byte for byte, also where they are no text.
+func TestForkHasBytesInItsEnvironment(t *testing.T) {
+	f := startForks(t, "", `
+import os
+print(os.environb[b"BYTES\xfe"], flush=True)
+`)
+	f.command.Env = append(f.command.Env, "BYTES\xfe=\xff\xc3\xa9<\x01")
+	f.start(0)
+	if e := <-f.exits; !e.OK() {
+		t.Errorf("the worker %v", e)
+	}
+	f.end("signal: killed")
+	if want := `b'\xff\xc3\xa9<\x01'`; !strings.Contains(f.text.String(), want) {
+		t.Errorf("%s, want %s", f.text, want)
+	}
+}
+
 // end kills the template, and blocks until all goroutines have ended, and so all workers. The
 // reason why the template has ended must have the text why, else the test fails.
 func (f *forks) end(why string) {

@@ -24,7 +24,11 @@ server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
 server.connect(os.environ["RANK_SERVER"])
 ours, theirs = socket.socketpair()
 words = {"RANK_WORDS": json.dumps(sys.argv[1:]), "RANK_FOLDER": os.getcwd()}
-request = {"environment": {**os.environ, **words}, "processors": []}
+environment = {
+    os.fsencode(name).decode("latin-1"): os.fsencode(value).decode("latin-1")
+    for name, value in {**os.environ, **words}.items()
+}
+request = {"environment": environment, "processors": []}
 # A template writes stdout and stderr to one file, so that its socket takes the place of one.
 files = array.array("i", [3 if is_template else 1, 2, theirs.fileno()])
 text = json.dumps(request).encode() + b"\n"

@@ -6,10 +6,11 @@ The launcher starts one on each host for `shoal run --prefork MODULES -- python3
 since to import torch takes seconds of a processor, and to fork a process that has it takes a
 hundredth of one. Descriptor 3 is a Unix socket on which the launcher asks for workers. A request is
 a line of JSON, {"environment", "processors"}, and comes with three descriptors: the worker's stdout
-and stderr, and a socket for the answers. These are lines too: {"pid", "bound"} when the worker
-runs, and {"code"} or {"signal"} when it has ended. It stays a zombie until the launcher closes the
-socket of answers, so that its number is not another process's while the launcher may signal it. If
-the launcher closes the socket earlier, the worker is killed.
+and stderr, and a socket for the answers. In the environment a character stands for each byte. The
+answers are lines too: {"pid", "bound"} when the worker runs, and {"code"} or {"signal"} when it has
+ended. It stays a zombie until the launcher closes the socket of answers, so that its number is not
+another process's while the launcher may signal it. If the launcher closes the socket earlier, the
+worker is killed.
 
 A worker finds all as a process would that has just started: its files, its environment, no other
 thread, other random numbers, its own command line. Where what was imported has left something that
@@ -314,9 +315,11 @@ def receive_request(requests: socket.socket) -> Optional[Request]:
             files.frombytes(content)
     asked = json.loads(text)
     *standard, answers = files
-    return Request(
-        asked["environment"], asked["processors"], standard, socket.socket(fileno=answers)
-    )
+    environment = {
+        os.fsdecode(name.encode("latin-1")): os.fsdecode(value.encode("latin-1"))
+        for name, value in asked["environment"].items()
+    }
+    return Request(environment, asked["processors"], standard, socket.socket(fileno=answers))
 
 
 def become_worker(
