@@ -203,18 +203,17 @@ class Accelerator(accelerate.Accelerator):
         return apply(lambda t: pad_along(t, dim, next(most), pad_index, pad_first), tensor)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """The sum or the mean of the tensors of all workers that are not lost, times `scale`. In
-        the loop that trains, the mean is weighted by the samples of the batches.
+        """The sum, the mean or the largest (max) of the tensors of all workers that are not lost,
+        times `scale`. In the loop that trains, the mean is weighted by samples.
         """
         if self._job is None:
             return super().reduce(tensor, reduction, scale)
         if reduction != "mean":
-            values = list(allgather_objects(self._job, tensor).values())
-            return in_types_of(tensor, sum_scaled(values, scale, self.device))
-        train = self._train
-        if train is not None and self.gradient_state.active_dataloader is not train:
-            train = None  # an evaluation in that loop
-        weight = 1 if train is None else train.samples
+            found = list(allgather_objects(self._job, tensor).values())
+            return in_types_of(tensor, sum_scaled(found, scale, self.device, reduction == "max"))
+        train, weight = self._train, 1  # as in an evaluation in that loop
+        if train is not None and self.gradient_state.active_dataloader is train:
+            weight = train.samples
         mine = [sum_scaled([tensor], weight, "cpu"), weight]
         sums, weights = zip(*allgather_objects(self._job, mine).values())
         mean = sum_scaled(list(sums), scale / max(sum(weights), 1), self.device)

@@ -28,17 +28,19 @@ def concatenate(values: List[Any], device: Any) -> Any:
     return values
 
 
-def sum_scaled(values: List[Any], scale: float, device: Any) -> Any:
-    """The sums of nested values of several workers, each times `scale`; what is no tensor is the
-    first worker's.
+def sum_scaled(values: List[Any], scale: float, device: Any, largest: bool = False) -> Any:
+    """The sums of nested values of several workers, or the `largest` ones, each times `scale`; what
+    is no tensor is the first worker's.
     """
     first = values[0]
     if torch.is_tensor(first):
-        return (torch.stack(values).sum(0) * scale).to(device)
+        found = torch.stack(values).amax(0) if largest else torch.stack(values).sum(0)
+        return (found if scale == 1 else found * scale).to(device)  # whole numbers stay whole
     if isinstance(first, dict):
-        return {key: sum_scaled([v[key] for v in values], scale, device) for key in first}
+        return {key: sum_scaled([v[key] for v in values], scale, device, largest) for key in first}
     if isinstance(first, (list, tuple)):
-        return honor_type(first, (sum_scaled(list(parts), scale, device) for parts in zip(*values)))
+        parts = (sum_scaled(list(x), scale, device, largest) for x in zip(*values))
+        return honor_type(first, parts)
     return first
 
 
