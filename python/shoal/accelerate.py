@@ -35,7 +35,7 @@ from shoal._trainers.batches import (
     worker_options,
 )
 from shoal._trainers.checkpoints import numbered_folders, read_place, write_once, write_place
-from shoal._trainers.gathered import concatenate, in_types_of, pad_along, size_along, sum_scaled
+from shoal._trainers.gathered import in_types_of, joined, pad_along, size_along, sum_scaled
 from shoal._live.object_collectives import allgather_objects
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
@@ -170,22 +170,23 @@ class Accelerator(accelerate.Accelerator):
     # What the workers tell each other
 
     def gather(self, tensor: Any) -> Any:
-        """The tensors of all workers that are not lost, one behind the other by rank, on this
-        worker's device.
-        """
+        """The tensors of all workers that are not lost, joined by rank, on this worker's device."""
         if self._job is None:
             return super().gather(tensor)
-        values = list(allgather_objects(self._job, tensor).values())
-        return in_types_of(tensor, concatenate(values, self.device))
+        return joined(tensor, allgather_objects(self._job, tensor).values(), self.device)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What all workers have for their batches of this round of an evaluation, in the order of
-        the batches, each sample once.
+        the batches, each sample once; elsewhere as `gather`, and of any objects.
         """
         active = self.gradient_state.active_dataloader
-        if self._job is None or not isinstance(active, _EvalLoader):
+        if self._job is None:
             return super().gather_for_metrics(input_data, use_gather_object)
-        return in_types_of(input_data, concatenate(active.gather_round(input_data), self.device))
+        if isinstance(active, _EvalLoader):
+            values = active.gather_round(input_data)
+        else:
+            values = list(allgather_objects(self._job, input_data).values())
+        return joined(input_data, values, self.device, use_gather_object)
 
     def pad_across_processes(
         self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False

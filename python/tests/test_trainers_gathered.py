@@ -30,5 +30,29 @@ def test_what_is_reduced():
     assert world(2, _reduce, modules=TRAINERS.split(",")) == [found, found]
 
 
+def _gather_objects():
+    """What a worker gathers of texts, and of tensors of several lengths, outside of an evaluation,
+    and of the latter in one. Given to `world`.
+    """
+    import shoal.accelerate
+
+    import shoal
+
+    accelerator, rank = shoal.accelerate.Accelerator(cpu=True), shoal.join().rank
+    load, found = torch.utils.data.DataLoader, []
+    texts = accelerator.gather_for_metrics([f"of {rank}"] * (rank + 1))
+    _, held = accelerator.prepare(load(range(4)), load(range(3), batch_size=2))
+    for batch in held:
+        rows = [torch.ones(int(n)) for n in batch]
+        found += accelerator.gather_for_metrics(rows, use_gather_object=True)
+    return [texts, [len(x) for x in found]]
+
+
+def test_objects_are_gathered():
+    """gather_for_metrics gives what all workers have, also of objects, and behind an evaluation."""
+    found = [["of 0", "of 1", "of 1"], [0, 1, 2]]
+    assert world(2, _gather_objects, modules=TRAINERS.split(",")) == [found, found]
+
+
 if __name__ == "__main__":
     main(globals())

@@ -4,10 +4,19 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, Iterable, List
 
 import torch
-from accelerate.utils.operations import honor_type
+from accelerate.utils.operations import honor_type, send_to_device
+
+
+def joined(own: Any, values: Iterable[Any], device: Any, flat: bool = False) -> Any:
+    """Nested values of several workers as one, as `concatenate` makes it, with the types of `own`,
+    that of this worker; if `flat`, a list of what each of them has, as `gather_object` makes it.
+    """
+    if flat:
+        return send_to_device([x for value in values for x in value], device)
+    return in_types_of(own, concatenate(list(values), device))
 
 
 def concatenate(values: List[Any], device: Any) -> Any:
