@@ -372,8 +372,13 @@ class Strategy(SingleDeviceStrategy):
             return super().save_checkpoint(checkpoint, filepath, storage_options)
         checkpoint[_PLACE] = self._train.loader.place.pack().hex()
         checkpoint[_LOGGED] = self._logged.epoch_values()
-        save = super().save_checkpoint
-        write_once(job, lambda: save(checkpoint, filepath, storage_options))
+
+        def write() -> None:
+            """Write the file; Lightning's own has rank 0 alone do it."""
+            save = self.checkpoint_io.save_checkpoint
+            save(checkpoint, filepath, storage_options=storage_options)
+
+        write_once(job, write)
 
     def load_checkpoint(self, checkpoint_path: Any, *others: Any, **options: Any) -> Any:
         """As Lightning's own, and keep the place in the data, from which `setup` begins."""
