@@ -26,5 +26,49 @@ def test_the_writer_of_a_checkpoint_is_lost():
     )
 
 
+def _fit(changes):
+    """Train a module of the tests for a step of 8 samples, with these methods in place of its own,
+    and a validation of 8 samples; return the trainer and the module. Called on each rank.
+    """
+    import lightning
+    import shoal.lightning
+    import trainers_lightning
+
+    module = type("Changed", (trainers_lightning.Module,), changes)(8, 1)
+    trainer = lightning.Trainer(
+        strategy=shoal.lightning.Strategy(),
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    )
+    load = torch.utils.data.DataLoader
+    trainer.fit(module, load(common.Data(8), 8), load(common.Data(8, seed=1), 4))
+    return trainer, module
+
+
+def _log_on_rank_0():
+    """Train with a value that rank 0 alone logs; return it, None where it is not there. Given to
+    `world`.
+    """
+    import trainers_lightning
+
+    def step(module, batch, index):
+        """As the module's own, and log on rank 0."""
+        if module.trainer.is_global_zero:
+            module.log("mine", 5.0, rank_zero_only=True)
+        return trainers_lightning.Module.training_step(module, batch, index)
+
+    trainer, _ = _fit({"training_step": step})
+    found = trainer.callback_metrics.get("mine")
+    return None if found is None else float(found)
+
+
+def test_a_value_of_rank_0_alone():
+    """A value that is logged with rank_zero_only may come from rank 0 alone."""
+    assert world(2, _log_on_rank_0, modules=TRAINERS.split(",")) == [5.0, None]
+
+
 if __name__ == "__main__":
     main(globals())

@@ -51,7 +51,8 @@ class Logged:
             combines those of all workers, and keep it for `end_step`.
             """
             step = self._job.step
-            if fx != "training_step" or step is None or step.committed:
+            alone = options.get("rank_zero_only")  # perhaps no other worker logs it
+            if fx != "training_step" or step is None or step.committed or alone:
                 own(fx, name, value, *others, **options)
             elif isinstance(value, Metric):
                 raise TypeError(
