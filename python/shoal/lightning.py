@@ -140,7 +140,7 @@ class Strategy(SingleDeviceStrategy):
 
     def _setup_model(self, model: Any) -> Any:
         """The model, under shoal.torch.ddp where it is trained."""
-        if self._job is None or self._train is None:
+        if self._job is None or self._train is None or self._over:
             return model
         return shoal.torch.ddp(model, **self._options)
 

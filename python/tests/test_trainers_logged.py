@@ -70,5 +70,24 @@ def test_a_value_of_rank_0_alone():
     assert world(2, _log_on_rank_0, modules=TRAINERS.split(",")) == [5.0, None]
 
 
+def _test_after_training():
+    """Test modules behind the training, of which the second has no parameter that is trained;
+    return the class of what was tested last. Given to `world`.
+    """
+    import trainers_lightning
+
+    trainer, module = _fit({})
+    frozen = trainers_lightning.Module(8, 1).requires_grad_(False)
+    for tested in module, frozen:
+        tested.test_step = tested.validation_step
+        trainer.test(tested, torch.utils.data.DataLoader(common.Data(8), 4), verbose=False)
+    return type(trainer.strategy.model).__name__
+
+
+def test_tests_behind_the_training():
+    """A module that is tested is the plain one, whether its parameters are trained or not."""
+    assert world(2, _test_after_training, modules=TRAINERS.split(",")) == ["Module"] * 2
+
+
 if __name__ == "__main__":
     main(globals())
