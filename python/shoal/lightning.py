@@ -11,6 +11,7 @@ over all workers.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
@@ -37,6 +38,7 @@ from shoal._trainers.batches import (
 )
 from shoal._trainers.checkpoints import tell_that_it_is_over, write_once
 from shoal._trainers.logged import Logged
+from shoal._trainers.metrics import metrics_alone
 from shoal._trainers.refused import check_trainer
 from shoal._trainers.saved import Saved
 from shoal._live.object_collectives import pack, allgather_objects, unpack
@@ -86,6 +88,7 @@ class Strategy(SingleDeviceStrategy):
         self._update: Optional[Update] = None  # None = before the training
         self._saved: Any = None  # a Saved; None = before the training
         self._validations: List[Validation] = []  # those that are dealt out
+        self._alone = contextlib.ExitStack()  # what an evaluation has set, to be set back
         if self._job is not None:
             self._logged = Logged(self._job)
             self._forward_redirection = _DDPForwardRedirection()
@@ -244,9 +247,23 @@ class Strategy(SingleDeviceStrategy):
 
         batches.on_advance_end, loop.on_advance_end = after_batch, after_epoch
 
+    def on_validation_start(self) -> None:
+        """As Lightning's own; metrics of torchmetrics then have what this worker evaluates."""
+        super().on_validation_start()
+        if self._job is not None:
+            self._alone.enter_context(metrics_alone(self.lightning_module))
+
+    on_test_start = on_validation_start
+
+    def on_test_end(self) -> None:
+        """As Lightning's own."""
+        super().on_test_end()
+        self._alone.close()
+
     def on_validation_end(self) -> None:
         """As Lightning's own; of a validation in the training, all workers stop or none does."""
         super().on_validation_end()
+        self._alone.close()
         if self._train is not None and not self._over and not self._trainer.sanity_checking:
             self._unite_stops()
 

@@ -89,5 +89,34 @@ def test_tests_behind_the_training():
     assert world(2, _test_after_training, modules=TRAINERS.split(",")) == ["Module"] * 2
 
 
+def _count_samples():
+    """Count the samples of validations and of a test with a metric of torchmetrics; return what was
+    logged. Given to `world`.
+    """
+    import trainers_lightning
+    from torchmetrics import SumMetric
+
+    def init(module, *arguments):
+        """As the module's own, with a metric."""
+        trainers_lightning.Module.__init__(module, *arguments)
+        module.samples = SumMetric()
+
+    def step(module, batch, _):
+        """Count the samples of a batch."""
+        module.samples.update(len(batch["index"]))
+        module.log("count", module.samples)
+
+    trainer, module = _fit({"__init__": init, "validation_step": step, "test_step": step})
+    found = [trainer.callback_metrics["count"].item()]
+    trainer.test(module, torch.utils.data.DataLoader(common.Data(12), 4), verbose=False)
+    return [*found, trainer.callback_metrics["count"].item(), module.samples.sync_on_compute]
+
+
+def test_a_metric_in_an_evaluation():
+    """A metric of torchmetrics has each sample once, of which each worker evaluates all."""
+    found = world(2, _count_samples, modules=TRAINERS.split(","))
+    assert found == [[8.0, 12.0, True]] * 2
+
+
 if __name__ == "__main__":
     main(globals())
