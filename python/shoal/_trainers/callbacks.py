@@ -19,9 +19,13 @@ def states_of(callbacks: List[Any]) -> List[List[Any]]:
 
 def take_states(callbacks: List[Any], states: List[List[Any]]) -> None:
     """Give callbacks what `states_of` has returned for those of another worker."""
-    for callback, (kind, attributes) in zip(callbacks, states):
-        if type(callback).__qualname__ == kind:
-            vars(callback).update((name, unpack(value)) for name, value in attributes.items())
+    left = list(states)
+    for callback in callbacks:
+        # By its class: the others may have more callbacks, or these in another order.
+        kind = type(callback).__qualname__
+        place = next((i for i, state in enumerate(left) if state[0] == kind), None)
+        attributes = {} if place is None else left.pop(place)[1]
+        vars(callback).update((name, unpack(value)) for name, value in attributes.items())
 
 
 def _attributes_of(callback: Any) -> Dict[str, bytes]:
