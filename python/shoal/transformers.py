@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import json
 import os
 import shutil
@@ -29,7 +28,7 @@ from transformers import trainer as _trainer
 import shoal
 import shoal.torch
 from shoal._trainers import checkpoints, process
-from shoal._trainers.arguments import check_arguments
+from shoal._trainers.arguments import check_arguments, find_arguments
 from shoal._trainers.attributes import replaced
 from shoal._trainers.batches import Part, TrainLoader, wrap_flos, wrap_tokens
 from shoal._trainers.callbacks import show_progress, states_of, take_states
@@ -69,8 +68,8 @@ class Elastic:
         self._shared: Optional[Part] = None  # the part whose last backward pass comes; None = none
         self._idle = False  # this worker makes no backward pass in the step
         if process.is_launched():
-            given = inspect.signature(super().__init__).bind(*arguments, **options).arguments
-            check_arguments(given.get("args"), given.get("train_dataset"))
+            mro = type(self).__mro__
+            check_arguments(*find_arguments(mro[mro.index(Elastic) + 1 :], arguments, options))
             self._job = shoal.join()
         super().__init__(*arguments, **options)
         self._adopt_rank()

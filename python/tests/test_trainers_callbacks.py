@@ -1,5 +1,7 @@
 """The callbacks of the Trainer of transformers on workers that join, and what they are given."""
 
+from unittest import mock
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -31,6 +33,27 @@ def test_states_go_to_callbacks_of_the_same_class():
     take_states(mine, states)
     assert first.early_stopping_patience_counter == 3
     assert [second.count, last.count] == [1, 2]
+
+
+def test_arguments_of_a_trainer_that_hands_them_on():
+    """What a job cannot do is refused also where a Trainer of the user's own is between."""
+    from shoal.transformers import Elastic
+
+    class Own(transformers.Trainer):
+        """A Trainer that hands on what it gets."""
+
+        def __init__(self, *arguments, **options):
+            """As the Trainer's own."""
+            super().__init__(*arguments, **options)
+
+    made, asks = type("Made", (Elastic, Own), {}), transformers.TrainingArguments
+    args = asks("unused", use_cpu=True, report_to="none", auto_find_batch_size=True)
+    with mock.patch("shoal._trainers.process.is_launched", return_value=True):
+        for given, options in ((None, args), {}), ((), {"model": None, "args": args}):
+            with pytest.raises(ValueError, match="auto_find_batch_size"):
+                made(*given, **options)
+        with pytest.raises(TypeError, match="which is iterable"):
+            made(None, asks("unused", use_cpu=True), None, iter([]))
 
 
 if __name__ == "__main__":

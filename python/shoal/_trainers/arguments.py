@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, Dict, Sequence, Tuple
 
 import transformers
 
@@ -27,6 +28,22 @@ _UNSUPPORTED = {
     "auto_find_batch_size": "tries batches of several sizes, and a job has one: give"
     " per_device_train_batch_size, and gradient_accumulation_steps for what does not fit",
 }
+
+
+def find_arguments(
+    bases: Sequence[type], arguments: Sequence[Any], options: Dict[str, Any]
+) -> Tuple[Any, Any]:
+    """The `args` and the train_dataset among what is given to a Trainer of these classes, of which
+    each __init__ with *arguments of any number hands them on to the next one; None = not given.
+    """
+    names: Sequence[str] = ()
+    for base in bases:
+        parameters = inspect.signature(vars(base).get("__init__", object.__init__)).parameters
+        if all(x.kind is not x.VAR_POSITIONAL for x in parameters.values()):
+            names = list(parameters)[1:]
+            break
+    given = {**dict(zip(names, arguments)), **options}
+    return given.get("args"), given.get("train_dataset")
 
 
 def check_arguments(args: Any, dataset: Any) -> None:
