@@ -474,6 +474,7 @@ class Elastic:
             self.preprocess_logits_for_metrics,
             getattr(self.model, "main_input_name", "input_ids") if inputs else None,
             self.args.device,
+            self.callback_handler,
         )
         with replaced(
             self, prediction_step=rounds.prediction_step, preprocess_logits_for_metrics=None

@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-from torch_world import main
+import trainers_common as common
+from torch_world import main, world
 
 
 class Counting(transformers.TrainerCallback):
@@ -54,6 +55,62 @@ def test_arguments_of_a_trainer_that_hands_them_on():
                 made(*given, **options)
         with pytest.raises(TypeError, match="which is iterable"):
             made(None, asks("unused", use_cpu=True), None, iter([]))
+
+
+class Watching(transformers.TrainerCallback):
+    """Keeps what the loaders of evaluations have as their first sample, by its keys."""
+
+    def __init__(self):
+        """Nothing is seen yet."""
+        self.seen = []
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **more):
+        """Look at the loader."""
+        self.seen.append(sorted(eval_dataloader.dataset[0]))
+
+    def on_evaluate(self, args, state, control, eval_dataloader=None, **more):
+        """Look at the loader."""
+        self.seen.append(sorted(eval_dataloader.dataset[0]))
+
+
+def _train_twice(out):
+    """Train with an evaluation and checkpoints of the job, in this folder; return what the callback
+    has seen, and the loss of the training. Given to `world`.
+    """
+    from trainers_transformers import Trainer
+
+    import shoal
+
+    watching = Watching()
+    shoal.join().checkpoint(f"{out}/own", every=1)
+    arguments = transformers.TrainingArguments(
+        f"{out}/saved",
+        num_train_epochs=1,
+        report_to="none",
+        use_cpu=True,
+        eval_strategy="epoch",
+        save_strategy="no",
+    )
+    trainer = Trainer(
+        model=common.Net(16),
+        args=arguments,
+        train_dataset=common.Data(16),
+        eval_dataset=common.Data(8, seed=1),
+        callbacks=[watching],
+    )
+    loss = trainer.train().training_loss
+    return [watching.seen, loss]
+
+
+def test_a_training_that_had_ended(tmp_path):
+    """Callbacks see the loader of the samples that are evaluated. A training that is started again
+    behind its last epoch, as a worker that joins there, returns the loss of the training.
+    """
+    first, again = (world(2, _train_twice, str(tmp_path), modules=["torch"]) for _ in range(2))
+    for seen, loss in first:
+        assert seen and all(keys == ["index", "labels", "x"] for keys in seen)
+        assert loss > 0
+    assert again == [[[], pytest.approx(first[0][1])]] * 2
 
 
 if __name__ == "__main__":

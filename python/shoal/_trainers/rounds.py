@@ -104,12 +104,14 @@ class Predictions(Rounds):
         preprocess: Optional[Callable[..., Any]],
         kept: Optional[str],
         device: Any,
+        handler: Any,
     ):
         """`predict` is the Trainer's own prediction_step, `preprocess` what the loop would do with
         the logits, and `kept` the name of the input that the metrics need; None = none. Results
-        come on `device`.
+        come on `device`. The callbacks of `handler` see `loader`.
         """
         super().__init__(job, loader)
+        self._loader, self._handler = loader, handler
         self._predict, self._preprocess = predict, preprocess
         self._kept, self._device = kept, device
 
@@ -129,6 +131,7 @@ class Predictions(Rounds):
                 logits = self._preprocess(logits, labels)
             return [loss, logits, labels, None if self._kept is None else inputs[self._kept]]
 
+        self._handler.eval_dataloader = self._loader  # the loop has set that of the numbers
         result = self.result(self.batch_number(inputs["samples"]), make)
         loss, logits, labels, kept = move_to(result, self._device)
         if self._kept is not None:
