@@ -360,6 +360,7 @@ class Elastic:
         """As the Trainer's own, after the end of the loop over the steps of the job."""
         if self._job is not None:
             self._over = True
+            self._apply_received()  # where no epoch was left
             self._data.close()  # type: ignore[union-attr]
             self._adopt_rank()
             self._update = None
