@@ -73,18 +73,13 @@ class Watching(transformers.TrainerCallback):
         self.seen.append(sorted(eval_dataloader.dataset[0]))
 
 
-def _train_twice(out):
-    """Train with an evaluation and checkpoints of the job, in this folder; return what the callback
-    has seen, and the loss of the training. Given to `world`.
-    """
+def _evaluate(out):
+    """Train with an evaluation; return what a callback has seen. Given to `world`."""
     from trainers_transformers import Trainer
 
-    import shoal
-
     watching = Watching()
-    shoal.join().checkpoint(f"{out}/own", every=1)
     arguments = transformers.TrainingArguments(
-        f"{out}/saved",
+        out,
         num_train_epochs=1,
         report_to="none",
         use_cpu=True,
@@ -98,19 +93,49 @@ def _train_twice(out):
         eval_dataset=common.Data(8, seed=1),
         callbacks=[watching],
     )
-    loss = trainer.train().training_loss
-    return [watching.seen, loss]
+    trainer.train()
+    return watching.seen
 
 
-def test_a_training_that_had_ended(tmp_path):
-    """Callbacks see the loader of the samples that are evaluated. A training that is started again
-    behind its last epoch, as a worker that joins there, returns the loss of the training.
-    """
-    first, again = (world(2, _train_twice, str(tmp_path), modules=["torch"]) for _ in range(2))
-    for seen, loss in first:
-        assert seen and all(keys == ["index", "labels", "x"] for keys in seen)
-        assert loss > 0
-    assert again == [[[], pytest.approx(first[0][1])]] * 2
+def test_the_loader_that_callbacks_see(tmp_path):
+    """Callbacks see the loader of the samples that are evaluated."""
+    for seen in world(2, _evaluate, str(tmp_path), modules=["torch"]):
+        assert seen == [["index", "labels", "x"]] * 2
+
+
+def test_a_worker_that_joins_behind_the_last_epoch():
+    """It has the loss of the training, as the others."""
+    from shoal.transformers import Elastic
+
+    class Plain:
+        """What a Trainer has for this."""
+
+        def _finalize_training(self):
+            """The loss."""
+            return self._total_loss_scalar
+
+    joined = type("Joined", (Elastic, Plain), {"__init__": object.__init__})()
+    vars(joined).update(
+        _job=mock.Mock(rank=1),
+        _data=mock.Mock(),
+        state=mock.Mock(),
+        callback_handler=mock.Mock(callbacks=[]),
+        _first=False,
+        _total_loss_scalar=0.0,
+        _received={"running": {"_total_loss_scalar": 2.5}, "loss": None, "callbacks": []},
+    )
+    with mock.patch("shoal._trainers.process.set_accelerate_rank"):
+        assert joined._finalize_training() == 2.5
+
+
+def test_a_checkpoint_at_sigterm_is_refused():
+    """One worker alone would save, where all workers of a job do it together."""
+    from shoal._trainers.arguments import check_arguments
+
+    args = transformers.TrainingArguments("unused", use_cpu=True, report_to="none")
+    args.enable_jit_checkpoint = True
+    with pytest.raises(ValueError, match="enable_jit_checkpoint=.* gets SIGTERM"):
+        check_arguments(args, None)
 
 
 if __name__ == "__main__":

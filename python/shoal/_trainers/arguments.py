@@ -25,6 +25,8 @@ _UNSUPPORTED = {
     " that does not fit write a loop with shoal.torch.zero",
     "parallelism_config": "cuts the model, and the Trainer of shoal has whole copies of it: leave"
     " it out; examples/gpt/mesh_gpt.py shows a model that is cut",
+    "enable_jit_checkpoint": "has a worker that gets SIGTERM save for itself, and all of a job save"
+    " together: leave it out; a job loses nothing with a worker",
     "auto_find_batch_size": "tries batches of several sizes, and a job has one: give"
     " per_device_train_batch_size, and gradient_accumulation_steps for what does not fit",
 }
