@@ -138,5 +138,20 @@ def test_a_checkpoint_at_sigterm_is_refused():
         check_arguments(args, None)
 
 
+def test_a_trainer_that_is_made_shows_no_bar():
+    """A bar begins with the training, or in it on a worker that becomes rank 0."""
+    from shoal._trainers.callbacks import show_progress
+
+    bar = transformers.trainer_callback.ProgressCallback()
+    trainer = mock.Mock(state=transformers.TrainerState(is_world_process_zero=True))
+    trainer.callback_handler.callbacks = [bar]
+    show_progress(trainer)
+    assert bar.training_bar is None
+    trainer.state.max_steps, trainer.state.global_step = 9, 4
+    show_progress(trainer)
+    assert (bar.training_bar.n, bar.training_bar.total) == (4, 9)
+    bar.training_bar.close()
+
+
 if __name__ == "__main__":
     main(globals())

@@ -43,8 +43,10 @@ def _attributes_of(callback: Any) -> Dict[str, bytes]:
 
 
 def show_progress(trainer: Any) -> None:
-    """Begin the progress bars of a Trainer that has trained without one, at the step it is at."""
-    for callback in trainer.callback_handler.callbacks:
+    """Begin the progress bars of a Trainer that has trained without one, at the step it is at.
+    Before the training, which begins them itself, there is no number of steps yet.
+    """
+    for callback in trainer.callback_handler.callbacks if trainer.state.max_steps else ():
         if isinstance(callback, ProgressCallback) and callback.training_bar is None:
             callback.on_train_begin(trainer.args, trainer.state, trainer.control)
             callback.training_bar.update(trainer.state.global_step)
