@@ -201,6 +201,9 @@ def test_steps_between_checkpoints_are_chosen(launch, binary, tmp_path):
         assert int(begun[1]) >= steps[2] and begun[2] == "128" and begun[3] == "1.25", job.output
         assert job.status()["setting"]["people"] == {"batch": 0, "rate": 0, "save": 0}
         job.set("save=7")  # the program leaves it to the job, also without policies
+        made = job.status()["optimizer_steps"]  # before it perhaps, and then with a checkpoint
+        while int(job.read_until(r"checkpoint of step (\d+) in .* is sealed")[1]) <= made:
+            continue
         job.finish()
     (tmp_path / "end").unlink()
     with running_job.running(*words, options=["--auto"]) as job:
