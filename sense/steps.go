@@ -77,12 +77,25 @@ func DealOf(shares []uint16) uint32 {
 	if len(shares) == 0 || slices.Min(shares) == slices.Max(shares) {
 		return 0
 	}
-	hash := uint32(2166136261) // FNV-1a, over 16 bits at once
+	hash := uint32(2166136261)
 	for _, n := range shares {
-		hash = (hash ^ uint32(n)) * 16777619
+		hash = mix(hash, uint32(n))
 	}
 	return max(hash, 1)
 }
+
+// DealUnder returns a number that tells a deal (DealOf) of workers that make so many steps a round,
+// and synchronise in some way, from others.
+func DealUnder(deal, round uint32, sync string) uint32 {
+	hash := mix(deal, round)
+	for _, letter := range []byte(sync) {
+		hash = mix(hash, uint32(letter))
+	}
+	return hash
+}
+
+// mix goes on with a hash by FNV-1a, over the 32 bits of n at once.
+func mix(hash, n uint32) uint32 { return (hash ^ n) * 16777619 }
 
 // Newest returns the step that was added last, and whether there is one. A nil series has none.
 func (s *StepSeries) Newest() (StepSample, bool) {

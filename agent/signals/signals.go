@@ -341,11 +341,7 @@ func dealOf(of *head.State) uint32 {
 	if averagesGradients(of) {
 		return deal
 	}
-	deal = (deal ^ of.Data.Round) * 16777619 // on by FNV-1a
-	for _, letter := range []byte(cmp.Or(of.Setting.Sync, of.Levers.Sync)) {
-		deal = (deal ^ uint32(letter)) * 16777619
-	}
-	return deal
+	return sense.DealUnder(deal, of.Data.Round, cmp.Or(of.Setting.Sync, of.Levers.Sync))
 }
 
 // workersOf returns what is known of the workers of this host that made calls which end a step, now
