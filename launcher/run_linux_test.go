@@ -19,6 +19,7 @@ import (
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/internal/durable/durabletest"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -320,15 +321,7 @@ func TestRunRefuses(t *testing.T) {
 // A run that has no room for its files leaves nothing on the disk, not even its name, and says what
 // can be done.
 func TestRunWithoutRoom(t *testing.T) {
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skipf("mounting takes root: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	disk := durabletest.SmallDisk(t, "64k")
 	if err := os.WriteFile(filepath.Join(disk, "ballast"), make([]byte, 1<<20),
 		0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("the disk takes it all: %v", err)

@@ -10,20 +10,13 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/durable/durabletest"
 )
 
 // On a full disk, of a line that does not fit nothing is left, so that the next one can be read
 // when there is room.
 func TestLinesOnFullDisk(t *testing.T) {
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skipf("mounting takes root: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	disk := durabletest.SmallDisk(t, "256k")
 	d, _, err := New(disk, "digits")
 	if err != nil {
 		t.Fatal(err)
