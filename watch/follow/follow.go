@@ -70,10 +70,9 @@ func Open(dir string, live *control.Job, silent error) (*Follower, error) {
 // many bytes of a file.
 func newFollower(dir string, live *control.Job, most int64) *Follower {
 	return &Follower{dir: dir, live: live,
-		Run:   watch.New(dir, version.Version, strings.ToLower(rand.Text()[:8])),
-		sense: lines{path: filepath.Join(dir, "sense.jsonl"), whole: min(history.MaxFile, most)},
-		events: lines{path: filepath.Join(dir, "events.jsonl"), whole: min(maxLedger, most),
-			endOnly: true},
+		Run:     watch.New(dir, version.Version, strings.ToLower(rand.Text()[:8])),
+		sense:   lines{path: filepath.Join(dir, "sense.jsonl"), whole: min(history.MaxFile, most)},
+		events:  lines{path: ledgerPath(dir), whole: min(maxLedger, most), endOnly: true},
 		metrics: lines{path: filepath.Join(dir, "metrics.jsonl"), whole: min(maxReports, most)}}
 }
 
@@ -174,6 +173,9 @@ func (f *Follower) findLauncher(ctx context.Context) {
 var errOutOfReach = errors.New("its launcher lives, and cannot be asked from here: look on the " +
 	"machine that it runs on, with the XDG_RUNTIME_DIR that it was started with")
 
+// ledgerPath returns the path of the ledger of the run in a directory.
+func ledgerPath(dir string) string { return filepath.Join(dir, "events.jsonl") }
+
 // WhySilent returns why nobody answers for the run in a directory, which has no result, where
 // control.Find has not found its job; nil = its launcher has ended. It looks whether the ledger is
 // locked, as it is while a launcher lives.
@@ -183,7 +185,7 @@ func WhySilent(dir string, unknown *control.Unknown) error {
 		return errors.New(reason)
 	case unknown.Silent != nil:
 		return unknown.Silent
-	case durable.IsLocked(filepath.Join(dir, "events.jsonl")):
+	case durable.IsLocked(ledgerPath(dir)):
 		return errOutOfReach
 	}
 	return nil
