@@ -250,10 +250,12 @@ class Strategy(SingleDeviceStrategy):
     def on_validation_start(self) -> None:
         """As Lightning's own; metrics of torchmetrics then have what this worker evaluates."""
         super().on_validation_start()
-        if self._job is not None:
-            self._alone.enter_context(metrics_alone(self.lightning_module))
+        self._alone.enter_context(metrics_alone(self._job, self.lightning_module))
 
-    on_test_start = on_validation_start
+    def on_test_start(self) -> None:
+        """As Lightning's own, and as on_validation_start."""
+        super().on_test_start()
+        self._alone.enter_context(metrics_alone(self._job, self.lightning_module))
 
     def on_test_end(self) -> None:
         """As Lightning's own."""
@@ -392,8 +394,7 @@ class Strategy(SingleDeviceStrategy):
 
         def write() -> None:
             """Write the file; Lightning's own has rank 0 alone do it."""
-            save = self.checkpoint_io.save_checkpoint
-            save(checkpoint, filepath, storage_options=storage_options)
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
 
         write_once(job, write)
 
