@@ -391,12 +391,8 @@ class Strategy(SingleDeviceStrategy):
             return super().save_checkpoint(checkpoint, filepath, storage_options)
         checkpoint[_PLACE] = self._train.loader.place.pack().hex()
         checkpoint[_LOGGED] = self._logged.epoch_values()
-
-        def write() -> None:
-            """Write the file; Lightning's own has rank 0 alone do it."""
-            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
-
-        write_once(job, write)
+        save = self.checkpoint_io.save_checkpoint  # in Lightning's own, rank 0 alone calls it
+        write_once(job, lambda: save(checkpoint, filepath, storage_options=storage_options))
 
     def load_checkpoint(self, checkpoint_path: Any, *others: Any, **options: Any) -> Any:
         """As Lightning's own, and keep the place in the data, from which `setup` begins."""
