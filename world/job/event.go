@@ -50,9 +50,10 @@ func (w *World) applyEvent(e Event) {
 	case Disk:
 		h.Load = e.Value
 	case Notice:
-		if e.Timed && w.now >= e.At+e.Value { // the step that ran then took too long
+		late := e.Timed && w.now >= e.At+e.Value // the step that ran then took too long
+		if !h.in || h.lost || late {
 			w.loseHost(h)
-		} else if h.in {
+		} else {
 			h.leave()
 			w.loseState()
 			w.generation++
@@ -61,12 +62,19 @@ func (w *World) applyEvent(e Event) {
 	case Lose:
 		w.loseHost(h)
 	case Join:
-		h.there = true
-		if !h.in && w.setting.Size == 0 {
-			h.in, h.workers = true, h.Workers
-			w.generation++
-			w.pause += w.config.Costs.Join
+		if h.back = h.lost; !h.lost {
+			w.joinHost(h)
 		}
+	}
+}
+
+// joinHost has a host be there, and where the size is closed its workers take part.
+func (w *World) joinHost(h *host) {
+	h.there = true
+	if !h.in && w.setting.Size == 0 {
+		h.in, h.workers = true, h.Workers
+		w.generation++
+		w.pause += w.config.Costs.Join
 	}
 }
 
@@ -76,8 +84,12 @@ func (h *host) leave() { h.in, h.there, h.workers = false, false, 0 }
 // loseHost has a host be lost in the next step. The last host is lost at once: nobody is left to go
 // on.
 func (w *World) loseHost(h *host) {
-	if !h.in {
+	h.back = false
+	switch {
+	case !h.in:
 		h.there = false
+		return
+	case h.lost:
 		return
 	}
 	h.lost = true
@@ -90,7 +102,7 @@ func (w *World) loseHost(h *host) {
 	w.removeLost()
 }
 
-// removeLost has the hosts that are lost leave.
+// removeLost has the hosts that are lost leave, and those of them that are back by now join.
 func (w *World) removeLost() {
 	for i := range w.hosts {
 		if h := &w.hosts[i]; h.lost {
@@ -101,6 +113,12 @@ func (w *World) removeLost() {
 	w.loseState()
 	w.generation++
 	w.stale = true
+	for i := range w.hosts {
+		if h := &w.hosts[i]; h.back {
+			h.back = false
+			w.joinHost(h)
+		}
+	}
 }
 
 // placeMembers sets who takes part, by rank, how their hosts share processors, and what

@@ -1,0 +1,70 @@
+package job_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/world/job"
+)
+
+// sizes returns how many members steps had.
+func sizes(steps []job.Step) (list []int) {
+	for _, s := range steps {
+		list = append(list, s.Size)
+	}
+	return list
+}
+
+// A host of which nobody takes part is away after its notice as others are: no workers join on it,
+// until it joins itself.
+func TestNoticeOfSpareHost(t *testing.T) {
+	c := config(t, 3, 100_000, 120)
+	c.Levers.Size = setting.Range{From: 1, To: 3}
+	c.Hosts[1].Spare, c.Hosts[2].Spare = true, true
+	c.Events = []job.Event{{Step: 2, What: job.Notice, Host: 1, Value: 1},
+		{Step: 8, What: job.Join, Host: 1}}
+	w := newWorld(t, c)
+	run(t, w, 4)
+	if room := w.Levers().Size.To; room != 2 {
+		t.Errorf("there is room for %d workers", room)
+	}
+	if err := w.Change(setting.Setting{Number: 1, Size: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, w, 1)[0].Size; got != 2 {
+		t.Errorf("%d members, one of them on a host that is gone", got)
+	}
+	if got := run(t, w, 5)[4].Size; got != 3 {
+		t.Errorf("%d members when the host is back", got)
+	}
+}
+
+// A host that is lost and comes back while one step runs joins behind the step with which it is
+// lost; one that is lost again meanwhile does not.
+func TestLostAndBackWithinAStep(t *testing.T) {
+	lose, join := job.Event{Step: 2, What: job.Lose, Host: 1}, job.Event{Step: 2, What: job.Join,
+		Host: 1}
+	notice := job.Event{Step: 2, What: job.Notice, Host: 1, Value: 9}
+	for _, x := range []struct {
+		events []job.Event
+		after  int // members in the end
+	}{{[]job.Event{lose, join}, 2}, {[]job.Event{lose, join, lose}, 1},
+		{[]job.Event{lose, notice}, 1}, {[]job.Event{lose, lose}, 1}} {
+		for _, open := range []bool{false, true} {
+			c := config(t, 2, 100_000, 120)
+			if open {
+				c.Levers.Size = setting.Range{From: 1, To: 2}
+			}
+			c.Costs = job.Costs{Join: 1, Loss: 4}
+			c.Events = x.events
+			steps := run(t, newWorld(t, c), 5)
+			want := []int{2, 2, 2, x.after, x.after}
+			if got := sizes(steps); !slices.Equal(got, want) || steps[2].Samples != 60 ||
+				steps[2].Pause != 4 || steps[3].Pause != float64(x.after-1) {
+				t.Errorf("%v, size open %v: %v members, want %v: %+v", x.events, open, got, want,
+					steps[2:4])
+			}
+		}
+	}
+}
