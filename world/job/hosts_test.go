@@ -68,3 +68,19 @@ func TestLostAndBackWithinAStep(t *testing.T) {
 		}
 	}
 }
+
+// Where nobody is left, workers that start take part when they are ready, whatever else is to come.
+func TestStartingWorkersAreAwaited(t *testing.T) {
+	for _, events := range [][]job.Event{nil, {{At: 500, Timed: true, What: job.Slow, Value: 1}}} {
+		c := config(t, 2, 100_000, 120)
+		c.Levers.Size = setting.Range{From: 1, To: 2}
+		c.Hosts[1].Spare = true
+		c.Costs.Start = 20
+		c.Events = append([]job.Event{{Step: 2, What: job.Lose, Host: 0}}, events...)
+		w := newWorld(t, c)
+		before := run(t, w, 2)[1].At
+		if s, on := w.Step(); !on || s.Size != 1 || s.At < before+20 || s.At > before+21 {
+			t.Errorf("with %d events to come: %v, %+v behind %v s", len(events), on, s, before)
+		}
+	}
+}

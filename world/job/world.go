@@ -148,17 +148,24 @@ func New(c Config) (*World, error) {
 	return w, nil
 }
 
-// Step lets the job make one step. Where nobody is there who could, it first moves time on to the
-// next timed event, until somebody is; it returns false when no such event is left. It calls
-// Config.Audit with the samples that count.
+// Step lets the job make one step. Where nobody is there who could, it first moves time on to when
+// workers that start are ready or to the next timed event, until somebody is; it returns false when
+// there is neither. It calls Config.Audit with the samples that count.
 func (w *World) Step() (Step, bool) {
 	w.events = w.events[:0]
 	w.runDueEvents()
 	for len(w.ranks) == 0 {
-		if len(w.timed) == 0 {
+		next := math.Inf(1)
+		if w.joining.starts {
+			next = w.joining.ready
+		}
+		if len(w.timed) > 0 {
+			next = min(next, w.timed[0].At)
+		}
+		if math.IsInf(next, 1) {
 			return Step{}, false
 		}
-		w.now = max(w.now, w.timed[0].At)
+		w.now = max(w.now, next)
 		w.runDueEvents()
 	}
 	back, saving := w.restartFromSave(), w.saveIfDue()
