@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/internal/group"
 )
 
 // parkedJob is a job of workers in Go that is parked, and the runs that go on from there. The test
@@ -149,5 +151,63 @@ func TestWorkersInGoThatCannotBeParked(t *testing.T) {
 	}
 	if err := errors.Join(p.ends...); err != nil || p.times[0] != data.Epochs {
 		t.Errorf("loops ended with %v, after %d epochs", err, p.times[0])
+	}
+}
+
+// A worker in Go that waits for others, since one was lost and nobody comes in its place, is parked
+// behind the step that it waits in: no sample of that is lost.
+func TestPausedWorkersInGoAreParked(t *testing.T) {
+	paused, heard := make(chan uint64, 1), make(chan parkAnswer, 2)
+	ctx, signal := context.WithCancel(t.Context())
+	defer signal()
+	a := startAgentOf(t, context.Background(), agent.Config{Size: 2, Min: 2,
+		OnPark: func(_ int, step uint64, problem string) {
+			heard <- parkAnswer{step, problem}
+			signal()
+		},
+		Orders: agent.Orders{Start: func(agent.StartOrder) {}, End: func(bool, string) {},
+			Event: func(e agent.Event) {
+				if e.What == "pause" {
+					paused <- e.Step
+				}
+			}}})
+	folder := filepath.Join(t.TempDir(), "checkpoints")
+	g := group.New(context.Background())
+	for n := range 2 {
+		j := joinWithToken(t, a, n, fmt.Sprintf("token-%d", n))
+		g.Go(fmt.Sprintf("worker %d", n), func(context.Context) error {
+			tr, err := client.Train(j, client.Data{Samples: 97, Batch: 10, Epochs: 3, Seed: 3},
+				client.StateOf("state", make([]float32, 9)))
+			if err == nil {
+				err = tr.Checkpoint(client.Checkpoint{Folder: folder, Every: time.Hour,
+					Say: func(string) {}})
+			}
+			for err == nil && tr.Next(ctx) {
+				if n == 1 && tr.Step() == 5 {
+					a.WorkerLost(n, "was killed by SIGKILL")
+					return nil
+				}
+				err = client.Commit(ctx, tr, make([]float32, 2))
+			}
+			if err == nil && !errors.Is(tr.Err(), client.ErrParked) {
+				err = fmt.Errorf("the loop ended with %w", tr.Err())
+			}
+			a.WorkerFinished(n, "exited with code 0")
+			return err
+		})
+	}
+	step := <-paused
+	if err := a.Park("ada"); err != nil {
+		t.Fatal(err)
+	}
+	answer := <-heard
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	sealed, err := snapshot.Folder{Root: folder}.Sealed()
+	if err != nil || len(sealed) != 1 || sealed[0].Step != step+1 ||
+		answer != (parkAnswer{step: step + 1}) {
+		t.Errorf("paused behind step %d; parked as %+v; sealed are %v, %v", step, answer, sealed,
+			err)
 	}
 }

@@ -74,8 +74,8 @@ func (r *leader) readyToCommit(b *batch) bool {
 		r.machine.ReachBoundary(r.memberIDs()...)
 		r.carryOutOrders()
 	}
-	return !r.machine.IsProposing() &&
-		(!r.machine.IsPaused() || b.isReshape() || b.told && r.freesSlots(r.machine.View()))
+	return !r.machine.IsProposing() && (!r.machine.IsPaused() || b.isReshape() ||
+		b.told && (r.parksPaused() || r.freesSlots(r.machine.View())))
 }
 
 // freesSlots reports whether the members of a generation leave a host that is to be left, or are
@@ -123,6 +123,9 @@ func (r *leader) commitStep(b *batch) {
 	case b.isReshape():
 		r.commitReshape(next, c, b)
 	case r.chooseReshape(next), r.changesMembers(next):
+		if r.parksPaused() && !r.admitsAny(next) {
+			r.enterPark(&c)
+		}
 		r.commitView(next, c, b)
 	default:
 		r.enterPark(&c)
@@ -185,9 +188,12 @@ func (r *leader) placeAfter(b *batch) *cursor.Cursor {
 // again: a generation that only knows of a lost host that had none is not.
 func (r *leader) changesMembers(next topo.View) bool {
 	return !slices.Equal(next.Members, r.state.View.Members) ||
-		len(r.asked) > 0 && slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool {
-			return r.asked[m.Worker]
-		})
+		len(r.asked) > 0 && r.admitsAny(r.state.View)
+}
+
+// admitsAny reports whether one of the members of a generation asks to take part.
+func (r *leader) admitsAny(v topo.View) bool {
+	return slices.ContainsFunc(v.Members, func(m topo.Member) bool { return r.asked[m.Worker] })
 }
 
 // memberIDs lists the members, by rank, as they know it; the list is the caller's.

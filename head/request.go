@@ -50,12 +50,14 @@ func (a *Agent) ReleaseWorkers(why string) bool {
 // Park has the members make a checkpoint when the step ends that is under way, and end before their
 // loops go on, on the head; elsewhere it returns ErrNotHead. who wants that is for people. Whether
 // there is a checkpoint the members find out. Like what else is asked for, it is lost with the
-// head.
+// head. The step of a paused job ends for it, but not on a mesh, where the others have not all of
+// the state.
 func (a *Agent) Park(who string) error {
 	return a.askHead(func(r *leader) error {
 		err := r.checkPark()
 		if err == nil {
 			r.parkBy = who
+			r.advanceLog()
 		}
 		return err
 	})
@@ -66,20 +68,26 @@ func (r *leader) checkPark() error {
 	switch {
 	case r.releasing != "" || r.state.AllReleased != "":
 		return errors.New("the job is ending")
-	case r.machine.IsPaused():
-		return errors.New("the job is paused, so no step ends; ask again when it trains")
 	case r.machine.View().Generation == 0:
 		return errEarly
 	case r.state.Shape == nil:
 		return r.checkResizable()
+	case r.machine.IsPaused():
+		return errors.New("the job is paused, so no step ends; ask again when it trains")
 	case r.state.Shape.Broken != "":
 		return errors.New(r.state.Shape.Broken)
 	}
 	return nil
 }
 
+// parksPaused reports whether the step ends though the members are too few to go on, since they are
+// to be parked behind it: they make no other one.
+func (r *leader) parksPaused() bool {
+	return r.parkBy != "" && r.state.Shape == nil && r.machine.IsPaused()
+}
+
 // enterPark has the members parked behind the step that ends with the entry c of the log, if
-// somebody wants that. They stay who they are, and nothing is under way.
+// somebody wants that. Nobody joins them there, and nothing is under way.
 func (r *leader) enterPark(c *wire.Commit) {
 	if r.parkBy != "" {
 		c.Park, c.Changed, r.parking, r.state.Joined = r.parkBy, true, r.parkBy, 0

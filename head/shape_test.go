@@ -45,6 +45,12 @@ func newMeshJob(t *testing.T, workers int) *meshJob {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.begin(place, workers)
+	return c
+}
+
+// begin has so many workers join, and state their layout and a place in the data.
+func (c *meshJob) begin(place cursor.Cursor, workers int) {
 	for w := range topo.WorkerID(workers) {
 		c.agent.WorkerStarted(w)
 		c.agent.ReportLayout(wire.Shaped{Worker: w, State: "state", Mesh: "whole", Ranks: workers})
@@ -52,7 +58,6 @@ func newMeshJob(t *testing.T, workers int) *meshJob {
 		c.agent.WorkerAsks(w)
 		c.runActions()
 	}
-	return c
 }
 
 // runActions carries out what the agent wants until it wants nothing more, and keeps c.notes and
