@@ -112,8 +112,8 @@ type Event struct {
 	Timed bool    // whether At says when
 	What  What
 	Host  int // index in Config.Hosts
-	// Value is of Cable and Cables seconds for a byte, of Slow the factor, of Disk seconds for a
-	// sample, of Notice seconds.
+	// Value is of Cable, Cables and Slowdown seconds for a byte, of Slow the factor, of Disk
+	// seconds for a sample, of Notice seconds.
 	Value float64
 	Text  string // what people call it
 }
@@ -130,6 +130,7 @@ const (
 	Join                 // the host joins
 	Disk                 // a worker of the host waits so long for each of its samples
 	Cables               // all cables get another rate; Host does not count
+	Slowdown             // so they do for a while: with the value 0 each has its own again
 	Overflow             // the host is out of memory, and lost; a World says so, nobody else
 )
 

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -45,6 +46,8 @@ func (w *World) applyEvent(e Event) {
 		for i := range w.hosts {
 			w.hosts[i].Cable = e.Value
 		}
+	case Slowdown:
+		w.network.slowdown = e.Value
 	case Slow:
 		h.slow = e.Value
 	case Disk:
@@ -136,7 +139,7 @@ func (w *World) placeMembers() {
 			continue
 		}
 		busy[h.Machine] += float64(float64(h.workers) * h.Processors)
-		cables = append(cables, h.Cable)
+		cables = append(cables, w.cableOf(h))
 		for n := range uint64(h.workers) {
 			w.ranks = append(w.ranks, rank{host: i, worker: h.lead + n})
 			w.names = append(w.names, fmt.Sprintf("h%d", i+1))
@@ -154,8 +157,11 @@ func (w *World) placeMembers() {
 	if w.split.of != w.generation {
 		w.forgetSplit()
 	}
-	w.whole = w.communicationSeconds(cables)
+	w.network.whole = w.communicationSeconds(cables)
 }
+
+// cableOf returns how many seconds a byte takes on the cable of a host now.
+func (w *World) cableOf(h *host) float64 { return cmp.Or(w.network.slowdown, h.Cable) }
 
 // moveShares gives the members the shares of work that they had before, as a head does.
 func (w *World) moveShares(before []rank) {

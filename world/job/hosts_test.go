@@ -84,3 +84,30 @@ func TestStartingWorkersAreAwaited(t *testing.T) {
 		}
 	}
 }
+
+// While cables are slow for a while all have that rate, and then each has its own again, also one
+// that has become another meanwhile.
+func TestCablesAfterASlowdown(t *testing.T) {
+	exposed := func(cables ...float64) float64 {
+		c := config(t, 2, 100_000, 120)
+		c.Route = route
+		c.Hosts[0].Cable, c.Hosts[1].Cable = cables[0], cables[1]
+		return run(t, newWorld(t, c), 1)[0].Exposed
+	}
+	slow := job.Spot{Every: 1, Slow: 1, Cable: 20 * gigabit}.Events(1, 2, 1000)[:2]
+	for i := range slow {
+		slow[i].Timed, slow[i].Step = false, uint64(2+2*i)
+	}
+	c := config(t, 2, 100_000, 120)
+	c.Route = route
+	c.Hosts[1].Cable = 5 * gigabit
+	c.Events = append(slow, job.Event{Step: 3, What: job.Cable, Host: 0, Value: 3 * gigabit})
+	steps := run(t, newWorld(t, c), 5)
+	for i, want := range []float64{1: exposed(gigabit, 5*gigabit),
+		2: exposed(20*gigabit, 20*gigabit), 3: exposed(20*gigabit, 20*gigabit),
+		4: exposed(3*gigabit, 5*gigabit)} {
+		if got := steps[i].Exposed; i > 0 && got != want {
+			t.Errorf("step %d exchanges for %v s, want %v", i+1, got, want)
+		}
+	}
+}

@@ -71,7 +71,7 @@ func (w *World) averageInPairs(numbers draws) {
 		a, b := &w.ranks[order[i]], &w.ranks[order[i+1]]
 		until := max(a.took, b.took)
 		if x, y := &w.hosts[a.host], &w.hosts[b.host]; a.host != b.host {
-			each := max(x.Cable*float64(x.workers), y.Cable*float64(y.workers))
+			each := max(w.cableOf(x)*float64(x.workers), w.cableOf(y)*float64(y.workers))
 			until += w.config.Network.Alpha + float64(each*float64(w.config.Gradients)/parts)
 		}
 		a.met, b.met = a.met+until-a.took, b.met+until-b.took

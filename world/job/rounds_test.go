@@ -132,7 +132,7 @@ func TestProgressOfRounds(t *testing.T) {
 func TestSpotTakesAll(t *testing.T) {
 	s := job.Spot{Calm: 3600, Storm: 1800, Lose: 600, Back: 300, All: 7200}
 	const hosts, until = 4, 3000 * 3600
-	list := s.Events(7, hosts, 0.5, until)
+	list := s.Events(7, hosts, until)
 	out, taken, all := map[int]bool{}, false, 0.0
 	for i, e := range list {
 		if out[e.Host] == (e.What == job.Lose) {
@@ -163,18 +163,18 @@ func TestSpotTakesAll(t *testing.T) {
 func TestSpot(t *testing.T) {
 	s := job.Spot{Calm: 3600, Storm: 1800, Lose: 600, Back: 300, Every: 3600, Slow: 1200, Cable: 1}
 	const hosts, until = 16, 3000 * 3600
-	list := s.Events(7, hosts, 0.5, until)
+	list := s.Events(7, hosts, until)
 	out, counts, slow, before := map[int]bool{}, map[job.What]float64{}, 0.0, 0.0
 	for _, e := range list {
 		counts[e.What]++
 		switch {
-		case e.At < before || e.What != job.Cables && e.Host == 0:
+		case e.At < before || e.What != job.Slowdown && e.Host == 0:
 			t.Fatalf("%+v after %v s", e, before)
 		case e.What == job.Lose && out[e.Host], e.What == job.Join && !out[e.Host]:
 			t.Fatalf("%+v, and it is there: %v", e, !out[e.Host])
-		case e.What == job.Cables && e.Value == 0.5:
+		case e.What == job.Slowdown && e.Value == 0:
 			slow += e.At
-		case e.What == job.Cables:
+		case e.What == job.Slowdown:
 			slow -= e.At
 		}
 		out[e.Host], before = e.What == job.Lose, e.At
@@ -185,7 +185,7 @@ func TestSpot(t *testing.T) {
 		t.Errorf("%v of the losses that there should be, slow for %v of the time", losses,
 			slow/until)
 	}
-	if other := s.Events(7, hosts, 0.5, until); len(other) != len(list) || other[9] != list[9] {
+	if other := s.Events(7, hosts, until); len(other) != len(list) || other[9] != list[9] {
 		t.Error("another time it is something else")
 	}
 }

@@ -24,9 +24,9 @@ type Spot struct {
 // maxSpotEvents bounds the list of events.
 const maxSpotEvents = 1 << 17
 
-// Events returns what happens until a time to so many hosts, whose cables take so many seconds a
-// byte else. The first host is only lost together with all others, so that the job goes on.
-func (s Spot) Events(seed uint64, hosts int, cable, until float64) (list []Event) {
+// Events returns what happens until a time to so many hosts. The first host is only lost together
+// with all others, so that the job goes on.
+func (s Spot) Events(seed uint64, hosts int, until float64) (list []Event) {
 	numbers, next := drawsOf(seed+3, 0), uint64(0)
 	if s.All > 0 {
 		list = s.allLost(seed, hosts, until)
@@ -59,8 +59,8 @@ func (s Spot) Events(seed uint64, hosts int, cable, until float64) (list []Event
 	if s.Every > 0 && s.Slow > 0 {
 		for at := wait(s.Every); at < until && len(list) < maxSpotEvents; {
 			end := at + wait(s.Slow)
-			add(at, Cables, 0, s.Cable, "cables are slow")
-			add(end, Cables, 0, cable, "cables are as before")
+			add(at, Slowdown, 0, s.Cable, "cables are slow")
+			add(end, Slowdown, 0, 0, "cables are as before")
 			at = end + wait(s.Every)
 		}
 	}

@@ -39,16 +39,22 @@ type World struct {
 	progress   float64 // samples at the batch that the program states
 	pause      float64 // seconds that the next step waits for hosts that come, leave or are lost
 	changing   float64 // seconds that the next step waits for a change of the setting
-	whole      float64 // seconds of communication of a step
 	conditions int     // counts what has changed the time of steps, but for the batch
 	dealt      dealt   // which batch ranks are prepared for
 
 	series  sense.StepSeries
 	noise   gradients
 	split   split
+	network network
 	joining joining
 	saving  saving
 	memory  memory
+}
+
+// network is how the hosts are joined now.
+type network struct {
+	slowdown float64 // seconds for a byte on all cables; 0 = each has its own
+	whole    float64 // seconds of communication of a step
 }
 
 // host is a host and how it is now.
@@ -173,7 +179,7 @@ func (w *World) Step() (Step, bool) {
 	steps := w.cursor.LocalSteps()
 	slowest := w.drawComputeTimes(w.config.Seed, w.cursor.Step, steps)
 	hidden := w.hiddenSeconds(slowest)
-	exposed := w.whole - hidden
+	exposed := w.network.whole - hidden
 	s := Step{StepSample: sense.StepSample{Batch: w.cursor.Batch, Size: len(w.ranks),
 		Seconds: w.pause + w.changing + saving + slowest + exposed, Generation: w.generation,
 		Change: w.setting.Number, Deal: sense.DealOf(w.cursor.Shares)},
@@ -228,7 +234,7 @@ func (w *World) hiddenSeconds(slowest float64) float64 {
 	if w.makesLocalSteps() {
 		return 0
 	}
-	return min(w.whole, w.config.Hidden*slowest)
+	return min(w.network.whole, w.config.Hidden*slowest)
 }
 
 // commitStep commits the step without those who are lost, who then leave. It returns how many
@@ -317,7 +323,7 @@ func (w *World) MeanSeconds(batch uint64, ideal bool) (mean float64) {
 	rounds := (meanDraws + steps - 1) / steps
 	for i := range rounds {
 		slowest := c.drawComputeTimes(^w.config.Seed, i, steps)
-		exposed := w.whole - w.hiddenSeconds(slowest)
+		exposed := w.network.whole - w.hiddenSeconds(slowest)
 		mean += float64((slowest + exposed) / float64(rounds*steps))
 	}
 	return mean
