@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/portable"
@@ -285,7 +286,8 @@ func (l *Loop) learnChange(c setting.Change) {
 		}
 		// see WorkerFailed
 		most := l.samplesOfBusiestWorkers(c)
-		if c.Phase == setting.Reverted && c.Steps == 0 && most[1] > most[0] {
+		if c.Phase == setting.Reverted && strings.Contains(c.Why, workerEnded) &&
+			most[1] > most[0] {
 			l.tooLarge = most[1]
 		}
 	case setting.Kept:

@@ -300,6 +300,30 @@ func TestMembersDoNotCome(t *testing.T) {
 	}
 }
 
+// Where fewer members are to stay and a host is lost meanwhile, the size goes back, and that says
+// nothing of the memory of workers: the size is tried again later.
+func TestMemberIsLostWhileOthersLeave(t *testing.T) {
+	j := newSizedJob(t, act.Auto, wanting{3})
+	for j.state.Trial == nil {
+		j.step(t)
+	}
+	j.size, j.members, j.joins, j.state.Levers.Size.To = 2, j.members+1, 1<<30, 2
+	for len(j.log) < 2 {
+		j.step(t)
+	}
+	if c := j.log[1].Change; c.Phase != setting.Reverted || j.state.Setting.Size != 4 ||
+		!strings.Contains(c.Why, "2 of 3 members were there") {
+		t.Errorf("%+v", c)
+	}
+	j.joins, j.state.Levers.Size.To = 3, 8 // it is back
+	for len(j.log) < 3 && j.state.Step < 3000 {
+		j.step(t)
+	}
+	if len(j.log) < 3 || j.log[2].Change.To != "size=3" {
+		t.Errorf("%v: %+v", j.phases(), j.loop.WhyNots())
+	}
+}
+
 // Where the job is to have another size than the change says, because a worker is lost that was to
 // join, the trial is over, and that size stays.
 func TestAnotherSizeIsWanted(t *testing.T) {

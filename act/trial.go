@@ -43,6 +43,9 @@ const (
 	reorder = 10
 	// maxRefusals is how often a change may be refused to be taken back, before it is void.
 	maxRefusals = 3
+	// workerEnded is in why a change was taken back for a worker that has ended by itself, before
+	// how: all agents learn of that from the log.
+	workerEnded = "a worker ended by itself in the trial: "
 )
 
 // trial is the measurement of a change. It is the Loop's, and used as that is.
@@ -84,7 +87,7 @@ func (l *Loop) measureTrial() []Order {
 	}
 	c := t.change
 	if t.ended != "" {
-		c.Why = setting.CutText(fmt.Sprintf("a worker ended by itself in the trial: %s", t.ended))
+		c.Why = setting.CutText(workerEnded + t.ended)
 		return l.orderTrialEnd(c, setting.Reverted)
 	}
 	if waits, end, why := t.lookAtMembers(l.now, newest); waits {
