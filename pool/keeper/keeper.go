@@ -330,11 +330,14 @@ func (k *keeper) lead(ctx context.Context) error {
 	return k.writer.write(ctx, k.headValue(k.writer.id, k.writer.since, 0))
 }
 
-// retire writes that this keeper has ended in order. It waits a few seconds for the store at most:
-// the pool does not need it.
+// retire writes what the writer has not come to write, such as what a tool was told just now, and
+// that this keeper has ended in order. It waits a few seconds for the store at most.
 func (k *keeper) retire() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
+	for _, w := range k.writer.unwritten() {
+		k.m.Rewrite(w)
+	}
 	for _, w := range k.m.TakeWrites() {
 		_ = k.writer.write(ctx, w) // what is missing is found out again
 	}

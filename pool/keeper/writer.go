@@ -67,6 +67,18 @@ func (w *writer) run(ctx context.Context) error {
 	}
 }
 
+// unwritten returns what run has been given and has not written. It is called when run has ended.
+func (w *writer) unwritten() []pool.Write {
+	select {
+	case list := <-w.todo:
+		return list
+	case b := <-w.done:
+		return b.rest
+	default:
+		return nil
+	}
+}
+
 // A batch of many writes takes the store less time than one after the other: one synchronisation
 // of the disk takes 1.3 ms where a batch was measured to take 13 ms, and 0.2 ms for each write.
 const (

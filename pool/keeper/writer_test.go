@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/shoal-ml/shoal/pool"
@@ -178,4 +182,39 @@ func TestTriedValuesAreNotKept(t *testing.T) {
 		t.Errorf("%d bytes are kept of 200 values of %d", kept, size)
 	}
 	runtime.KeepAlive(w)
+}
+
+// What a tool was told that it is done is in the record, also where the keeper ends at once.
+func TestWhatIsWrittenAtTheEnd(t *testing.T) {
+	h := newHost1(t)
+	h.slots = 1
+	if err := syscall.Mkfifo(filepath.Join(h.work, "gate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var k *running
+	over, answered := atomic.Bool{}, make(chan struct{})
+	k = h.start(&stepped{h.record, func(_ string, value []byte,
+		do func() (store.Revision, error)) (store.Revision, error) {
+		if strings.Contains(string(value), `"state":"stopped"`) && !over.Swap(true) {
+			<-answered
+			k.cancel()
+			return 0, context.Canceled
+		}
+		return do()
+	}})
+	<-k.up
+	for _, name := range []string{"one", "late"} { // which waits for the slot of the first
+		if _, err := h.submit(name, "waits"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := Call(context.Background(), "lab", PathStop, Ask{Job: "late", Who: "ada"}, &struct{}{})
+	if close(answered); err != nil {
+		t.Fatal(err)
+	}
+	<-k.ended
+	e, err := h.record.Get(context.Background(), pool.JobKey("lab", "late"))
+	if err != nil || !strings.Contains(string(e.Value), `"state":"stopped"`) {
+		t.Errorf("the record has %s %v", e.Value, err)
+	}
 }
