@@ -47,17 +47,19 @@ func (m *Machine) HostUp(now int64, name string, slots int, address string) {
 }
 
 // Admit refuses a host that has the name of another machine, whose jobs it does not know, and
-// otherwise remembers its machine, a random text. HostUp comes after it.
-func (m *Machine) Admit(now int64, name, machine string) error {
+// otherwise remembers its machine, a random text. HostUp comes after it. kept says that the host
+// has kept the record until now: it is the same, though what told its machine may be lost.
+func (m *Machine) Admit(now int64, name, machine string, kept bool) error {
 	m.at(now)
 	h := m.hosts[name]
 	if h == nil {
 		h = &Host{Name: name, Forgot: true}
 		m.hosts[name] = h
 	}
-	if !h.Forgot && h.Machine != "" && h.Machine != machine {
+	if !kept && !h.Forgot && h.Machine != "" && h.Machine != machine {
 		return usagef("another machine is called %s in the pool %s: give this one a name of its "+
-			"own, with --name", name, m.cfg.Name)
+			"own, with --name, or say with shoal pool forget %[1]s that the other one is gone for "+
+			"good", name, m.cfg.Name)
 	}
 	h.Machine = machine
 	return nil

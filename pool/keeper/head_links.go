@@ -174,7 +174,7 @@ func (k *keeper) unlink(peer fabric.Host) {
 // admit takes a host into the pool, or tells it why it cannot. from is the other end of the link,
 // and h what the keeper there has said of its host.
 func (k *keeper) admit(from fabric.Host, h *hello) {
-	if err := k.m.Admit(k.now(), h.Host, h.Machine); err != nil {
+	if err := k.m.Admit(k.now(), h.Host, h.Machine, false); err != nil {
 		_ = send(k.network, from, &message{Refused: &refused{err.Error()}}) // a short one
 		return
 	}

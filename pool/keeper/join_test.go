@@ -253,3 +253,22 @@ func TestJoinEndsBeforeItIsOpen(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The host that keeps a pool keeps it on when the file is lost that told its machine from others.
+// It does not so under the name of another host, whose jobs it does not know.
+func TestTheFileOfTheMachineIsLost(t *testing.T) {
+	h := newHost1(t)
+	for i, c := range []struct{ host, machine, why string }{{"here", "11111111", ""},
+		{"here", "22222222", ""}, {"there", "22222222", ""},
+		{"here", "33333333", "another machine"}} {
+		ctx, cancel := context.WithCancel(context.Background())
+		err := Run(ctx, Config{Name: "lab", Host: c.host, Slots: 1, Dir: h.dir, Store: h.record,
+			Notes: new(notes), Waiters: new(Waiters), Links: Links{Machine: c.machine}},
+			func(int) { cancel() })
+		cancel()
+		if c.why == "" && err != nil ||
+			c.why != "" && (err == nil || !strings.Contains(err.Error(), c.why)) {
+			t.Errorf("start %d: %v", i, err)
+		}
+	}
+}

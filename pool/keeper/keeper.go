@@ -71,6 +71,7 @@ const tick = time.Second
 type keeper struct {
 	Config
 	m       *pool.Machine
+	before  string // host that has kept the record until now; "" = nobody has
 	host    *host
 	events  chan func() // what other goroutines want done
 	waiting []waitingReply
@@ -221,7 +222,7 @@ func Run(ctx context.Context, c Config, started func(jobs int)) error {
 	})
 	k.group.Go("keep the pool", func(ctx context.Context) error {
 		k.host.find(ctx)
-		if err := k.m.Admit(k.now(), c.Host, c.Machine); err != nil {
+		if err := k.m.Admit(k.now(), c.Host, c.Machine, k.before == c.Host); err != nil {
 			return err
 		}
 		k.hostUp(&hello{Host: c.Host, Slots: c.Slots, Address: k.address(), Link: c.Link})
@@ -281,7 +282,8 @@ func serveTools(g *group.Group, name string, h http.Handler) error {
 	return nil
 }
 
-// restore sets k.m to the machine that the record in the store is of, for which it waits.
+// restore sets k.m to the machine that the record in the store is of, for which it waits, and
+// k.before.
 func (k *keeper) restore(ctx context.Context) error {
 	all := []string{pool.MemoryKey(k.Name)}
 	for _, prefix := range []string{pool.JobPrefix(k.Name), pool.HostPrefix(k.Name),
@@ -305,7 +307,9 @@ func (k *keeper) restore(ctx context.Context) error {
 	}
 	text, err := k.writer.read(ctx, pool.PoolKey(k.Name))
 	if err == nil {
-		_, err = pool.DecodeHead(k.Name, text)
+		var last pool.Head
+		last, err = pool.DecodeHead(k.Name, text)
+		k.before = last.Host
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
