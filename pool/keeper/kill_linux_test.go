@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/launcher/runs"
@@ -66,6 +68,23 @@ func TestKillHitsNoOther(t *testing.T) {
 	p.kill()
 	if how := run.end(); how != "signal: terminated" {
 		t.Errorf("the launcher: %s", how)
+	}
+}
+
+// The exit status of a child is not taken for that of the launcher of a part which an earlier
+// keeper has started, and which had its number.
+func TestReapTakesNoOther(t *testing.T) {
+	p := newPart(newHost(Config{Dir: t.TempDir()}, nil), "big")
+	other := startReader(t)
+	p.saved.PID = other.Process.Pid
+	other.input.Close()
+	if err := unix.Waitid(unix.P_PID, p.saved.PID, nil, unix.WEXITED|unix.WNOWAIT,
+		nil); err != nil {
+		t.Fatal(err)
+	}
+	p.reap()
+	if err := other.Wait(); err != nil || p.exit != nil {
+		t.Errorf("the part has %v, and its own part %v", p.exit, err)
 	}
 }
 

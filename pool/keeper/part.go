@@ -51,6 +51,7 @@ type part struct {
 	refused string       // why the last order was not carried out; "" = it was
 	parking bool         // whether the last order is to park, and the job has not said why not
 	failed  error        // why it could not be started; nil = it could
+	child   int          // process id of the launcher, where this keeper started it; else 0
 	exit    *syscall.WaitStatus
 	lived   bool // whether a process of it has lived while this keeper did
 }
@@ -343,7 +344,8 @@ func (p *part) start(o pool.Order) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	p.saved.PID, p.lived = cmd.Process.Pid, true
+	p.child, p.lived = cmd.Process.Pid, true
+	p.saved.PID = p.child
 	_ = cmd.Process.Release() // look reaps it
 	return p.save()
 }
@@ -466,14 +468,16 @@ func (p *part) findLauncher(ctx context.Context) {
 	}
 }
 
-// reap takes the exit status of a launcher that this process has started, once it has ended.
+// reap takes the exit status of a launcher that this keeper has started, once it has ended. One
+// that an earlier keeper has started is no child of this one: a child that has its number by now is
+// the launcher of another part.
 func (p *part) reap() {
-	if p.exit != nil || p.saved.PID == 0 {
+	if p.exit != nil || p.child == 0 {
 		return
 	}
 	var status syscall.WaitStatus
-	if pid, err := syscall.Wait4(p.saved.PID, &status, syscall.WNOHANG, nil); err == nil &&
-		pid == p.saved.PID {
+	if pid, err := syscall.Wait4(p.child, &status, syscall.WNOHANG, nil); err == nil &&
+		pid == p.child {
 		p.exit = &status
 	}
 }
