@@ -382,7 +382,7 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 	j.Name, j.Dir, j.Command, j.Min, j.Max = spec.Name, l.reporter.directoryPath(), spec.Command,
 		spec.Min,
 		spec.Max
-	if asked := l.cfg.Spec.Name; asked != j.Name {
+	if asked := l.registry.requestedName(); asked != j.Name {
 		j.RequestedName = asked
 	}
 	waits := l.agent.Waits()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/runs"
 )
 
 // joined is the agent of a host that has just joined a job: it knows nothing until told.
@@ -135,6 +138,35 @@ func TestStopWhereTheJobIsNotLed(t *testing.T) {
 		if by := l.registry.stoppedBy(); by != c.by {
 			t.Errorf("%s: stopped by %q, want %q", what, by, c.by)
 		}
+	}
+}
+
+// A host that has joined a job, and leads it now, says with which name the job was started, and
+// keeps that in the files of its run.
+func TestNameWithWhichAJobWasStarted(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	parent := t.TempDir()
+	l, err := newLauncher(RunConfig{Dir: parent}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.place.Close()
+	l.agent = follower{status: agent.Status{Head: "b"}}
+	l.registry.setHost("b")
+	err = l.setJob(jobMessage{Spec: job.Spec{Name: "train-2"}, Asked: "train"}, "", "@b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.reporter.directory().Close()
+	answer := httptest.NewRecorder()
+	l.answerJob(answer, httptest.NewRequestWithContext(t.Context(), "GET", api.PathJob, nil))
+	if text := answer.Body.String(); !strings.Contains(text, `"job":"train-2"`) ||
+		!strings.Contains(text, `"requested_name":"train"`) {
+		t.Errorf("it says %s", text)
+	}
+	r, err := runs.ReadRecord(filepath.Join(parent, "train-2@b"))
+	if err != nil || r.Asked != "train" {
+		t.Errorf("its files have %+v %v", r, err)
 	}
 }
 

@@ -154,11 +154,10 @@ func (l *launcher) setJob(j jobMessage, program, at string) (err error) {
 	if err != nil {
 		return err
 	}
-	asked := ""
 	if at == "" {
-		asked, j.Spec.Name = j.Spec.Name, name
+		j.Asked, j.Spec.Name = j.Spec.Name, name
 	}
-	if err := dir.WriteJob(j.Spec, l.place.Run, asked, l.started); err != nil {
+	if err := dir.WriteJob(j.Spec, l.place.Run, j.Asked, l.started); err != nil {
 		return errors.Join(err, dir.Discard())
 	}
 	l.reporter.setRun(j.Spec.Name, dir)

@@ -1,14 +1,17 @@
 package launcher
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/internal/pattern"
 	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -111,6 +114,8 @@ type (
 	// jobMessage says what the job is.
 	jobMessage struct {
 		Spec job.Spec `json:"spec"`
+		// Asked is the name that the job was started with, which may have got a number in Spec.
+		Asked string `json:"asked"`
 		// Port is for MASTER_PORT.
 		Port int `json:"port"`
 		// Addr is for MASTER_ADDR.
@@ -171,14 +176,8 @@ func decodeMessage(b []byte) (*message, error) {
 	case m.Limit != nil && m.Limit.Bytes > control.MaxLimit:
 		return nil, fmt.Errorf("a limit of %d bytes a second", m.Limit.Bytes)
 	case m.Job != nil:
-		if err := m.Job.Spec.WithDefaults().Validate(); err != nil {
-			return nil, fmt.Errorf("a job that cannot be: %w", err)
-		}
-		if m.Job.After > maxAfter {
-			return nil, fmt.Errorf("a job of %d generations", m.Job.After)
-		}
-		if r := m.Job.Record; r != nil && (r.URL == "" || r.Job == "" || r.Run == "") {
-			return nil, errors.New("a record that is nowhere")
+		if err := m.Job.check(); err != nil {
+			return nil, err
 		}
 	}
 	if worker, is := m.aboutWorker(); is && worker < 0 {
@@ -186,6 +185,29 @@ func decodeMessage(b []byte) (*message, error) {
 	}
 	m.sanitize()
 	return &m, nil
+}
+
+// number matches what the name of a job has behind the one with which it was started, if that was
+// taken: "-2". With it the name may be longer than one that people can give.
+var number = pattern.New(`^(-[1-9][0-9]{0,18})?$`)
+
+// check returns what is wrong with what a host says that the job is; nil = nothing.
+func (j *jobMessage) check() error {
+	asked := j.Spec
+	asked.Name = j.Asked
+	behind, begins := strings.CutPrefix(j.Spec.Name, j.Asked)
+	err := cmp.Or(job.CheckName(j.Asked), asked.WithDefaults().Validate())
+	switch r := j.Record; {
+	case err != nil:
+		return fmt.Errorf("a job that cannot be: %w", err)
+	case !begins || !number.MatchString(behind):
+		return fmt.Errorf("a job called %.100q, which was started as %s", j.Spec.Name, j.Asked)
+	case j.After > maxAfter:
+		return fmt.Errorf("a job of %d generations", j.After)
+	case r != nil && (r.URL == "" || r.Job == "" || r.Run == ""):
+		return errors.New("a record that is nowhere")
+	}
+	return nil
 }
 
 // aboutWorker is the number of the worker that a message is about; false if it is about none.

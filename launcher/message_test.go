@@ -27,9 +27,10 @@ func FuzzMessage(f *testing.F) {
 		{WhyNot: &whyNotMessage{[]control.WhyNot{{Policy: "batch", Why: "x", Last: 9, Times: 2}}}},
 		{Signal: &signalMessage{1, 15}}, {Over: &reasonMessage{}},
 		{Limit: &limitMessage{Bytes: 1e6}},
-		{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
 		{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}},
-			After:  7,
+			Asked: "x"}},
+		{Job: &jobMessage{Spec: job.Spec{Name: "x-2", Workers: 2, Command: []string{"true"}},
+			Asked: "x", After: 7,
 			Record: &recordMessage{"nats://db", "x", "r"}}},
 	} {
 		f.Add(n.encode())
@@ -137,6 +138,24 @@ func TestHostsAreCalledByTwoNames(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %s", name, got)
+		}
+	}
+}
+
+// A host that joins takes a job whose name has got a number, however long it is by that, and none
+// that is called otherwise than it was started.
+func TestNamesOfJobs(t *testing.T) {
+	long := strings.Repeat("x", 50)
+	for _, c := range []struct {
+		name, asked string
+		is          bool
+	}{{"x", "x", true}, {"x-2", "x", true}, {long + "-17", long, true}, {"x-2", "x-2", true},
+		{long + "x", long + "x", false}, {"y", "x", false}, {"x-02", "x", false},
+		{"x-2/..", "x", false}, {"x", "", false}, {"", "x", false}} {
+		m := message{Job: &jobMessage{Spec: job.Spec{Name: c.name, Workers: 1,
+			Command: []string{"true"}}, Asked: c.asked}}
+		if _, err := decodeMessage(m.encode()); (err == nil) != c.is {
+			t.Errorf("%q, which was started as %q: %v", c.name, c.asked, err)
 		}
 	}
 }

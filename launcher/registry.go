@@ -143,6 +143,14 @@ func (r *registry) jobName() string {
 	return "joining"
 }
 
+// requestedName is the name that the job was started with; "" as long as that is not known.
+func (r *registry) requestedName() string {
+	if j := r.knownJob(); j != nil {
+		return j.Asked
+	}
+	return ""
+}
+
 // jobSpec is the spec of the job; the zero value while the job is not known.
 func (r *registry) jobSpec() job.Spec {
 	if j := r.knownJob(); j != nil {

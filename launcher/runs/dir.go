@@ -115,7 +115,7 @@ func (d *Dir) LogPath(worker int) string {
 }
 
 // WriteJob writes job.json; run is the random id of the run, and asked the name that the job was
-// started with, "" = that is not known.
+// started with.
 func (d *Dir) WriteJob(spec job.Spec, run, asked string, started time.Time) error {
 	err := d.writeJSON("job.json", Record{spec, run, started, version.Version, asked})
 	if err != nil {

@@ -24,7 +24,7 @@ type Record struct {
 	Started time.Time `json:"started"`
 	Version string    `json:"version"` // of shoal
 	// Asked is the name that the job was started with, which may have got a number in Spec; "" = it
-	// is not known, as on a host that has joined it.
+	// is not known, since an earlier version has written it.
 	Asked string `json:"asked,omitempty"`
 }
 
