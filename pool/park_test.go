@@ -140,3 +140,38 @@ func TestParkRefusedAndShrunk(t *testing.T) {
 		}
 	}
 }
+
+// A job that could not be parked while its workers had not joined yet, as while they import their
+// modules, is parked when it trains.
+func TestParkRefusedTooEarly(t *testing.T) {
+	m, submit, _ := asked(t, "elastic")
+	m.Reported(2, Report{Host: "a"})
+	if _, err := m.Submit(2, Submission{Name: "big", Spec: "x", Min: 3, Max: 3, Asked: 3,
+		Preempt: "park"}); err != nil {
+		t.Fatal(err)
+	}
+	settle(m, 2)
+	says := func(now int64, elastic bool, refused string) {
+		m.Reported(now, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{{Job: "big", Attempt: 1,
+			Part: 1, Live: true, Refused: refused, Led: &Led{Host: "a", Size: 3, Want: 3,
+				Elastic: elastic, Workers: map[string]int{"a": 3}}}}})
+		settle(m, now)
+	}
+	says(3, false, "")
+	submit("urgent", 2, 2, 10)
+	big := m.jobs["big"]
+	if big.State != Parking {
+		t.Fatalf("it is not asked to make room: %+v", big.Job)
+	}
+	says(4, false, "the job has not begun")
+	if says(5, false, "the job has not begun"); big.State != Running || big.Want.total() != 3 {
+		t.Fatalf("what it has refused: %+v", big.Job)
+	}
+	if says(6, true, "the job has not begun"); big.State != Parking {
+		t.Errorf("it trains, and is not asked again: %+v", big.Job)
+	}
+	says(7, true, "it makes no checkpoints")
+	if says(8, true, "it makes no checkpoints"); big.State != Running || !big.Pinned {
+		t.Errorf("it is asked in vain: %+v", big.Job)
+	}
+}

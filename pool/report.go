@@ -204,7 +204,8 @@ func (m *Machine) takeLed(e *entry, r Report, l *Led) {
 		return
 	}
 	if e.Elastic != l.Elastic {
-		e.Elastic = l.Elastic
+		// what it refused before all its workers had joined says nothing of it as it is now
+		e.Elastic, e.Pinned = l.Elastic, e.Pinned && !l.Elastic
 		m.touch(e)
 		_ = m.coreUpdate(e)
 	}
