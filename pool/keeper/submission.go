@@ -45,8 +45,8 @@ func (q *Request) submission() (pool.Submission, error) {
 	}
 	s := pool.Submission{Name: spec.Name, Spec: spec.String(), Dir: q.Dir,
 		Env: env, Who: q.Who, Kind: kind(spec.Command),
-		Min: cmp.Or(spec.Min, spec.Workers), Max: cmp.Or(spec.Max, spec.Workers),
-		Asked: spec.Workers}
+		Min: cmp.Or(spec.Min, spec.Workers), Asked: spec.Workers,
+		Max: min(cmp.Or(spec.Max, spec.Workers), job.MaxWorkers)} // more no launcher takes
 	if c := spec.Schedule; c != nil {
 		after, err := c.DeadlineAfter()
 		if err != nil {

@@ -41,6 +41,14 @@ func TestSubmittedEnvironmentIsChecked(t *testing.T) {
 	}
 }
 
+// A job gets no more workers than a launcher takes, however many slots the pool has.
+func TestMostWorkers(t *testing.T) {
+	q := Request{Spec: "{workers: 2, max: 5000, command: [x]}", Dir: "/"}
+	if s, err := q.submission(); err != nil || s.Max != job.MaxWorkers {
+		t.Errorf("up to %d workers: %v", s.Max, err)
+	}
+}
+
 // A job does not take itself for the task of Slurm in which its keeper was started, or in which it
 // was submitted.
 func TestKeeperInSlurm(t *testing.T) {
