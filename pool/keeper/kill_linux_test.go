@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +56,10 @@ func TestKillHitsNoOther(t *testing.T) {
 	if err := durable.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		t.Fatal(err)
 	}
+	if p.kill(); p.killing.IsZero() { // who has started it was killed before it wrote that
+		t.Error("a launcher whose number is not known yet is not asked to end later")
+	}
+	p.killing = time.Time{}
 	other, run := startReader(t), startReader(t, lock)
 	p.saved.PID = other.Process.Pid
 	p.kill()

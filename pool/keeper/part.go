@@ -257,10 +257,12 @@ func resizable(j *control.Job) bool { return j.Elastic && j.Generation > 0 }
 // signal may only begin what takes until the end of a step. Another process that has its number by
 // now gets none: the lock of the part tells them apart.
 func (p *part) kill() {
-	if p.saved.PID == 0 || !p.held() {
+	if !p.held() {
 		return
 	}
-	p.killing = time.Now()
+	if p.killing = time.Now(); p.saved.PID == 0 {
+		return // who has started it was killed before it wrote the number: look finds it
+	}
 	process, err := os.FindProcess(p.saved.PID)
 	if err != nil {
 		return // it has ended
