@@ -64,7 +64,7 @@ func (p *problem) parse(text string) (*candidate, error) {
 	}
 	if !c.isPlayable() {
 		return nil, fmt.Errorf("%d micro-batches on %d stages are more than can be played: in all "+
-			"it is up to %d", c.micro, c.stages, mostMicro)
+			"it is up to %d", max(c.micro, c.total), c.stages, mostMicro)
 	}
 	if slices.Min(c.shares) == c.micro {
 		c.shares = nil
@@ -176,6 +176,9 @@ func (p *problem) parseBatch(c *candidate, replicas layout.Axis) error {
 		if p.costs(k, c.tp, c.sample) == nil {
 			return p.unmeasuredPointError(p.kinds[k].Name, c.tp, c.sample)
 		}
+	}
+	if c.byReplica {
+		c.total = p.batch / c.sample
 	}
 	shares, sum := replicas.Shares, 0
 	if shares == nil {

@@ -237,7 +237,7 @@ func (e *estimate) sharedStep(on, kinds, starts []int) float64 {
 			low = middle
 		}
 	}
-	return high + after
+	return max(high, slices.Max(fill)) + after // each has one at least
 }
 
 // judge plays the best proposals, and changes the best of them as long as that helps. Where none

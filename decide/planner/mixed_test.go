@@ -260,6 +260,30 @@ func TestBestOfMixed(t *testing.T) {
 	}
 }
 
+// TestSharesMixed compares a plan with the best of all where many micro-batches are dealt among
+// replicas of several stages on two kinds of devices: what is proved counts for all shares.
+func TestSharesMixed(t *testing.T) {
+	const seed = 99
+	random := rand.New(rand.NewPCG(seed, 78))
+	x := drawMixed(random)
+	x.layers = [2][]model.Cost{x.layers[0][:2], x.layers[1][:2]}
+	x.params, x.out = x.params[:2], x.out[:2]
+	x.places, x.batch = [2]int{2, 2}, 15
+	for l := range x.links {
+		x.links[l].Rate *= 100
+	}
+	best := x.bestOf()
+	r, err := planner.Solve(x.request(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Best.Predicted.Seconds; math.Abs(got-best) > 1e-9*best ||
+		r.Best.Certificate.Bound > best*(1+1e-9) {
+		t.Errorf("%s takes %v s, at least %v, and the best of all takes %v", r.Best.Mesh, got,
+			r.Best.Certificate.Bound, best)
+	}
+}
+
 // TestMixedBound compares what is proved of large mixes of devices with the best of all plans of
 // small ones: it is never above it.
 func TestMixedBound(t *testing.T) {

@@ -166,17 +166,16 @@ func (p *problem) best(grids []grid, workers int, known []*solved) (*Result, err
 		}
 		tried[g.replicas] = true
 		s, lacks, all := p.search(g.grid, g.starts, found)
-		if all > 0 {
-			list[i].bound, list[i].played = math.Inf(1), all
+		if all > 0 && p.sharesExactly(&g.grid) { // else one may be better with other shares
+			if list[i].bound, list[i].played = math.Inf(1), all; s != nil {
+				list[i].bound = s.seconds
+			}
 		}
 		if s == nil {
 			if lacks != nil && (closest == nil || lacks.bytes < closest.bytes) {
 				closest = lacks
 			}
 			continue
-		}
-		if all > 0 {
-			list[i].bound = s.seconds
 		}
 		found = append(found, s)
 		best = min(best, s.seconds)

@@ -146,7 +146,7 @@ func (v *proof) improve(g grid, starts []int) bool {
 			continue
 		}
 		c.grid = v.list[i].grid
-		if v.missing(&c).bytes > 0 {
+		if !v.share(&c) || v.missing(&c).bytes > 0 {
 			continue
 		}
 		if s, err := v.play(&c); err == nil && s.seconds < v.best.seconds {

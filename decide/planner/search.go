@@ -60,15 +60,15 @@ func (p *problem) search(g grid, starts []int, known []*solved) (best *solved, l
 			return false
 		}
 		played++
-		if best != nil && p.least(&c) >= best.seconds {
-			return false
-		}
-		passes += 2 * c.micro * c.stages
-		p.passes += 2 * c.micro * c.stages
 		limit := math.Inf(1)
 		if best != nil {
 			limit = best.seconds
 		}
+		if p.least(&c) >= limit {
+			return false
+		}
+		passes += 2 * c.micro * c.stages
+		p.passes += 2 * c.micro * c.stages
 		if p.seconds(&c, change{}, limit) >= limit {
 			return false
 		}

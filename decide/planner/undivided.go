@@ -179,8 +179,9 @@ func (p *problem) undividedError(workers int) error {
 			who, plural.Of(len(p.model.Layers), "stage"), slices.Compact(degrees), fewer)
 	}
 	if slices.ContainsFunc(list, func(d division) bool { return d.divides(p.batch) }) {
-		return fmt.Errorf("a batch of %d samples is too small for %s: replicas on the slower kind "+
-			"of device get no micro-batch: take a larger batch%s", p.batch, who, fewer)
+		return fmt.Errorf("a batch of %d samples is more micro-batches than can be played for %s, "+
+			"up to %d on all stages of a replica: take a smaller batch, or measure larger "+
+			"micro-batches", p.batch, who, mostMicro)
 	}
 	return fmt.Errorf("a batch of %d samples cannot be divided among %s with the micro-batches "+
 		"that were measured, %v, and %s: take %s%s%s", p.batch, who, slices.Compact(micros),

@@ -130,7 +130,12 @@ func TestManyMicroBatches(t *testing.T) {
 			t.Errorf("%s: error %v", mesh, err)
 		}
 	}
-	request.Batch = 1 << 30
+	request.Batch, request.Workers = 1<<22, 1
+	if _, err := planner.Solve(request); err == nil ||
+		!strings.Contains(err.Error(), "more micro-batches than can be played for 1 worker") {
+		t.Errorf("error %v", err)
+	}
+	request.Batch, request.Workers = 1<<30, 0
 	for _, request.Space = range []planner.Space{planner.SpaceMesh, planner.SpaceAny} {
 		if _, err := planner.Solve(request); err == nil ||
 			!strings.Contains(err.Error(), "and up to 2097152 can be played") {
