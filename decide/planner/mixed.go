@@ -23,7 +23,8 @@ const (
 // one unit of a kind: so many devices as its replicas and the ranks of each are.
 type combo struct {
 	replicas, tp, sample, micro int
-	units                       []int    // by kind, how many there are
+	groups                      []int    // by kind, for how many times tp ranks there are places
+	units                       []int    // by kind, how many stages can be on it
 	of                          []*costs // by kind; nil = not measured
 }
 
@@ -41,22 +42,19 @@ func (p *problem) combos() (list []combo) {
 		}
 	}
 	for _, k := range keys {
-		groups, all := make([]int, len(p.kinds)), 0
-		c := combo{tp: k.tp, sample: k.sample, of: make([]*costs, len(p.kinds))}
+		c := combo{tp: k.tp, sample: k.sample, groups: p.unitsOf(k.tp, k.sample),
+			of: make([]*costs, len(p.kinds))}
 		for i := range p.kinds {
-			if c.of[i] = p.costs(i, k.tp, k.sample); c.of[i] != nil {
-				groups[i] = len(p.groups(0, i, k.tp))
-				all = max(all, groups[i])
-			}
+			c.of[i] = p.costs(i, k.tp, k.sample)
 		}
-		for replicas := 1; replicas <= all; replicas++ {
+		for replicas := 1; replicas <= slices.Max(c.groups); replicas++ {
 			if p.batch%(replicas*k.sample) != 0 {
 				continue
 			}
 			c.replicas, c.micro = replicas, p.batch/replicas/k.sample
 			c.units = make([]int, len(p.kinds))
 			for i := range c.units {
-				c.units[i] = min(groups[i]/replicas, len(p.model.Layers), maxUnits)
+				c.units[i] = min(c.groups[i]/replicas, len(p.model.Layers), maxUnits)
 			}
 			list = append(list, c)
 		}
@@ -92,7 +90,7 @@ func (p *problem) allGrids(combos []combo, workers int) (list []grid, few bool) 
 		}
 		for stages := 1; stages <= len(p.model.Layers); stages++ {
 			if !eachList(len(p.kinds), p.batch/c.sample, func(on []int) bool {
-				return slices.IsSorted(on) && withinUnits(slices.Repeat(on, stages), c.units)
+				return slices.IsSorted(on) && withinUnits(slices.Repeat(on, stages), c.groups)
 			}, func(on []int) bool {
 				if on[0] == on[len(on)-1] {
 					return true

@@ -260,6 +260,36 @@ func TestBestOfMixed(t *testing.T) {
 	}
 }
 
+// TestFewLayersMixed compares plans of models with fewer layers than a kind has places with the
+// best of all: there may be more replicas of a kind than layers, and each has some of the batch,
+// also where another one would end before it.
+func TestFewLayersMixed(t *testing.T) {
+	const seed = 7
+	random := rand.New(rand.NewPCG(seed, 77))
+	for i := range instances(100) {
+		x := drawMixed(random)
+		n := 1 + random.IntN(2)
+		x.layers = [2][]model.Cost{x.layers[0][:n], x.layers[1][:n]}
+		x.params, x.out = x.params[:n], x.out[:n]
+		x.places = [2]int{1 + random.IntN(4), 1 + random.IntN(4)}
+		x.batch = 1 + random.IntN(6)
+		best := x.bestOf()
+		if math.IsInf(best, 1) {
+			continue
+		}
+		r, err := planner.Solve(x.request(t))
+		if err != nil {
+			t.Errorf("seed %d, case %d: %v, and a plan takes %v s: %+v", seed, i, err, best, x)
+			continue
+		}
+		if got := r.Best.Predicted.Seconds; math.Abs(got-best) > 1e-9*best ||
+			r.Best.Certificate.Bound > best*(1+1e-9) {
+			t.Errorf("seed %d, case %d: %s takes %v s, at least %v, and the best of all takes %v: "+
+				"%+v", seed, i, r.Best.Mesh, got, r.Best.Certificate.Bound, best, x)
+		}
+	}
+}
+
 // TestSharesMixed compares a plan with the best of all where many micro-batches are dealt among
 // replicas of several stages on two kinds of devices: what is proved counts for all shares.
 func TestSharesMixed(t *testing.T) {
