@@ -9,6 +9,7 @@ from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 from ._runtime.arguments import as_integer, wrong_type
 from ._runtime.backend import Backend, Call
+from ._runtime.collectives import match_output
 from ._runtime.handle import Handle
 from ._runtime.listeners import LISTENERS
 from ._runtime.protocol import KINDS, OPS
@@ -146,7 +147,8 @@ class World(Group):
         elements where the arrays cannot ("bf16" in int16 memory). `group` is the `id` of a Group, 0
         that of all ranks. `peer` is the root or partner, a rank inside the group; -1 in a recv is
         any rank, and the handle's `source` then says which. `counts` are the elements for each rank
-        of an all_to_all. `shape` overrides the shape that the ranks must agree on.
+        of an all_to_all. `shape` overrides the shape that the ranks must agree on. Raises TypeError
+        where inp and out are of different types.
         """
         if kind not in KINDS or op not in OPS:
             raise ValueError(
@@ -157,12 +159,8 @@ class World(Group):
             target = source
         else:
             target = None if out is None else self._backend.describe(out, dtype)
-            if (
-                source is not None
-                and target is not None
-                and (source.address, source.count) == (target.address, target.count)
-            ):
-                target = source
+            if source is not None and target is not None:
+                target = match_output(target, source)
         if target is not None and not target.writable:
             raise ValueError(f"the result cannot be written to this read-only {type(out).__name__}")
         dims = None if shape is None else tuple(shape)

@@ -82,6 +82,16 @@ def test_handles_groups_and_the_rest(job):
     assert job.submit("all_reduce", x, x, op="sum").wait() is x
 
 
+def test_outputs_that_begin_where_the_input_does(job):
+    """A call that is submitted fills the output that it names, also where that has the address and
+    the length of the input, and other elements.
+    """
+    x = numpy.arange(8.0)
+    assert job.submit("all_reduce", x[::2], x[:4], op="sum").wait().tolist() == [0, 2, 4, 6]
+    views = [memoryview(array("d", numbers))[::2] for numbers in ([1, 0, 2, 0], [0, 0, 0, 0])]
+    assert job.submit("all_reduce", *views, op="sum").wait().tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     "call, error, message",
     [
@@ -111,6 +121,11 @@ def test_handles_groups_and_the_rest(job):
         (lambda j, x: j.report(step=10**400), TypeError, "a metric is a number"),
         (lambda j, x: j.report([0.5]), TypeError, r"metrics=\[0.5\]: numbers by name"),
         (lambda j, x: j.submit("all_sum", x, x), ValueError, "kinds are all_reduce"),
+        (
+            lambda j, x: j.submit("all_gather", x, x.view("int64")),
+            TypeError,
+            "an output of int64 for an input of float64",
+        ),
         (
             lambda j, x: j.allreduce(x, "mean", weight="3 samples"),
             TypeError,

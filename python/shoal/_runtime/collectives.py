@@ -294,11 +294,7 @@ class AsyncCollectives:
         input's own description where both are the same memory.
         """
         target = self._backend.describe(out)
-        if target.dtype != inp.dtype:  # bool has the code of uint8, whose elements may be others
-            raise TypeError(
-                f"an output of {target.dtype.name} for an input of {inp.dtype.name}: make both the"
-                " same"
-            )
+        same = match_output(target, inp)
         if count is not None and target.count != count:
             raise ValueError(
                 f"an output of shape {target.shape} for an input of shape {inp.shape}: make both"
@@ -306,14 +302,7 @@ class AsyncCollectives:
             )
         if not target.writable and not (shared and target.shared):
             raise _read_only_error(out)
-        # One description for one array, so that foreign memory gets one stand-in.
-        same = (
-            target.address == inp.address
-            and target.count == inp.count
-            and target.contiguous
-            and inp.contiguous
-        )
-        return inp if same else target
+        return same
 
     def _block_shape(self, inp: Tensor, otherwise: str) -> Shape:
         """The shape of one rank's block of an input. Raises ValueError, with the advice
@@ -350,6 +339,23 @@ class AsyncCollectives:
                 f"{what}={rank} is not a rank of this group: ranks go from 0 to {self.size - 1}"
             )
         return rank
+
+
+def match_output(target: Tensor, inp: Tensor) -> Tensor:
+    """The description of an output: that of the input where both are the same memory, so that
+    foreign memory gets one stand-in. Raises TypeError where the output is of another type.
+    """
+    if target.dtype != inp.dtype:  # bool has the code of uint8, whose elements may be others
+        raise TypeError(
+            f"an output of {target.dtype.name} for an input of {inp.dtype.name}: make both the same"
+        )
+    same = (
+        target.address == inp.address
+        and target.count == inp.count
+        and target.contiguous
+        and inp.contiguous
+    )
+    return inp if same else target
 
 
 def _row_count(t: Tensor) -> int:
