@@ -105,6 +105,24 @@ def test_what_differs_between_workers_has_no_arrays():
         state.register("own", lambda: {"best": np.float32(1)}, print, alike=False)
 
 
+def test_a_tensor_around_others_is_refused():
+    """A tensor of torch without memory of its own, as a DTensor is, is named when it is registered:
+    its bytes would be read at address 0.
+    """
+    torch = pytest.importorskip("torch")
+
+    class Wrapper(torch.Tensor):
+        """A tensor that only has a shape and a type."""
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+            return arguments[0]
+
+    x = torch.Tensor._make_wrapper_subclass(Wrapper, (3,), dtype=torch.float32)
+    with pytest.raises(TypeError, match=r"net/w is a Wrapper without memory .*x\.to_local\(\)"):
+        transfer.State().register("net", lambda: {"w": x}, print)
+
+
 def test_types_of_ml_dtypes_are_handed_on():
     """Arrays and scalars of bfloat16, also in a checkpoint. What has fields is refused."""
     np = pytest.importorskip("numpy")

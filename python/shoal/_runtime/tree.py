@@ -126,6 +126,11 @@ def _flatten(name: str, value: Any, items: List[Item]) -> Any:
             kind = "on the device meta" if value.is_meta else f"of layout {value.layout}"
             raise _immovable_error(name, f"a tensor {kind}")
         dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        if not dense.data_ptr() and dense.nelement():
+            kind = type(dense).__name__
+            raise _immovable_error(
+                name, f"a {kind} without memory of its own (x.to_local() of a DTensor has some)"
+            )
         items.append(Item(name, dense.nelement() * dense.element_size(), dense.data_ptr(), dense))
         return _array_plan("torch", str(dense.dtype).rpartition(".")[2], dense.shape, items)
     if type(value).__module__ in ("numpy", "ml_dtypes") and hasattr(value, "__array_interface__"):
