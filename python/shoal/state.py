@@ -144,7 +144,7 @@ class _LocalState(NamedTuple):
 def _local_path(path: Path) -> str:
     """The absolute path of a file or folder. Raises ShoalError for a URL."""
     text = os.fsdecode(path)
-    if "://" in text:
+    if "://" in text or text.startswith("s3:/"):  # a Path makes one slash of two
         raise ShoalError(
             f"{text}: shoal.state has folders and files; `shoal state convert` brings a checkpoint"
             " from a bucket or to one, and job.checkpoint writes into one"

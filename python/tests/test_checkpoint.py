@@ -355,7 +355,9 @@ def test_a_full_disk_without_an_agent(alone, small_disk):
     )
 
 
-@pytest.mark.parametrize("folder", ["", " ", b"", "s3://", "gs://b/c", "a\0b"], ids=repr)
+@pytest.mark.parametrize(
+    "folder", ["", " ", b"", "s3://", "gs://b/c", "a\0b", pathlib.Path("s3://b/c")], ids=repr
+)
 def test_a_name_of_nothing_is_refused(folder):
     """A name that is neither a folder nor a bucket is refused at once."""
     with (

@@ -220,10 +220,11 @@ def test_what_is_no_array(state, tmp_path):
         ]:
             with pytest.raises(shoal.ShoalError, match=why):
                 shoal.state.load(broken, saved)
-        with pytest.raises(
-            shoal.ShoalError, match="s3://models/x: shoal.state has folders and files"
-        ):
-            shoal.state.save({"a": moments}, "s3://models/x")
+        for bucket in ("s3://models/x", pathlib.Path("s3://models/x")):
+            with pytest.raises(
+                shoal.ShoalError, match="s3:/+models/x: shoal.state has folders and files"
+            ):
+                shoal.state.save({"a": moments}, bucket)
         with pytest.raises(ValueError, match="step is 2 on one worker and 1 on another"):
             shoal._checkpoint.values.merge_plans(
                 [{"step": 1}, {"step": 1, "rank": {"tuple": [0]}}, {"step": 2}]

@@ -44,8 +44,11 @@ class Checkpoints:
         ValueError for arguments that mean nothing, ShoalError for a bucket without an agent.
         """
         nothing = root.rstrip("/ ") in ("", "s3:") or "\0" in root
-        if nothing or "://" in root and not is_bucket(root):
-            raise ValueError(f"checkpoint({root!r}): name a folder, or s3://BUCKET/PREFIX")
+        # A Path makes one slash of two.
+        if nothing or ("://" in root or root.startswith("s3:/")) and not is_bucket(root):
+            raise ValueError(
+                f"checkpoint({root!r}): name a folder, or s3://BUCKET/PREFIX as a text, not a Path"
+            )
         self.root = root.rstrip("/") if is_bucket(root) else os.path.abspath(root)
         self.keep = keep = as_integer(
             "keep", keep, 1, "how many checkpoints stay, an integer from 1 on"
