@@ -57,8 +57,10 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation
 	case p == nil: // since it has shown its token
 		return 0, 0, fmt.Errorf("the process of rank %d of job %s has ended", m.id, a.cfg.Job)
 	case !joins:
-		return 0, 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start "+
-			"another worker with another rank", m.id, a.cfg.Job)
+		return 0, 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once, and a "+
+			"program that has left its job does not come back; another program that this "+
+			"worker starts is a job of one without %s in its environment", m.id, a.cfg.Job,
+			api.EnvSocket)
 	}
 	err = a.engine.runAndWait(func() {
 		size, generation = a.driver.head.State().View.Size(), a.driver.generationNumber(1)

@@ -215,8 +215,8 @@ class Job(World):
         if self._state.unused(name) != name:
             raise ValueError(
                 f"{name!r} is registered already: give each part of the state a name of its own, as"
-                f" job.unused({name!r}) is. To train once more in the same session, job.leave()"
-                " first, and then shoal.join() is another job"
+                f" job.unused({name!r}) is. To train once more in the same session, without `shoal"
+                " run`, job.leave() first, and then shoal.join() is another job"
             )
         self._state.register(name, get, set, alike)
 

@@ -369,7 +369,7 @@ def test_a_name_is_registered_once(job):
         ValueError,
         match=(
             "'weights' is registered already: give each part of the state a name of its own, .*"
-            " job.leave"
+            "without `shoal run`, job.leave"
         ),
     ):
         job.register("weights", lambda: 2, lambda value: None)
