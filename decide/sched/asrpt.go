@@ -14,7 +14,7 @@ import (
 // runs and none is done there, the one starts that will be next. A job that would be slower on the
 // hosts that have room than on free ones is held for a while. heavy.go places those with a graph.
 var asrpt = Policy{Name: "asrpt",
-	About: "in the order in which a single machine of all slots would be done",
+	About: "in the order in which a single machine of all slots would finish them",
 	Share: asrptShare{}}
 
 // asrptShare is the share of asrpt.

@@ -18,7 +18,7 @@ import (
 // hard-real-time tasks", IEEE Transactions on Software Engineering 15, 1989): one that must start
 // soon to end in time, with whatever size, goes before one with an earlier deadline that can wait.
 var deadline = Policy{Name: "deadline",
-	About: "takes only jobs that can end in time, and has all of them do so",
+	About: "takes only jobs that can end in time, and lets all of them do so",
 	Share: deadlineShare{}}
 
 // deadlineShare is the share of deadline. It remembers the plans of jobs that it has taken.

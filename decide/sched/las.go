@@ -11,7 +11,8 @@ const (
 // "Tiresias", NSDI 2019, section 3.2): a job that has had more slot-seconds than a threshold goes
 // to the second queue, whose jobs run when all of the first do. Each queue is first in, first out.
 // It needs to know nothing of how long jobs take.
-var las = Policy{Name: "las", About: "least attained service first: who has had little goes first",
+var las = Policy{Name: "las",
+	About: "least attained service first: jobs that have had little go first",
 	Order: attainedOrder{}, Preempts: true}
 
 // attainedOrder is the order of las.

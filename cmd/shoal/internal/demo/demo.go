@@ -44,8 +44,9 @@ type demoFlags struct {
 func NewCommand() *cobra.Command {
 	var f demoFlags
 	cmd := &cobra.Command{
-		Use:   "demo",
-		Short: "Train on real data on this machine, lose a worker, gain two, slow one, and watch",
+		Use: "demo",
+		Short: "Train on real data on this machine, lose a worker, gain two, slow one down, and " +
+			"watch",
 		Long: cli.Help(`Train a small network on 1,797 handwritten digits on this machine, lose a worker, and gain two.
 Then one becomes three times slower, and shoal moves its work to the others by itself. At the end
 the demo says whether a step or a sample was lost or counted twice, and whether what shoal had

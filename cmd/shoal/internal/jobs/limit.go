@@ -18,13 +18,14 @@ import (
 func NewLimitCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "limit JOB RATE",
-		Short: "Hold what the hosts of a running job send to a rate",
-		Long: cli.Help(`Hold what each host of a running job sends to the others to a rate, so that jobs share a network
-as you say. It counts from now on, also for hosts that join later. RATE is what one host sends to
-all others together, such as 100Mbit/s or 12.5MB/s; none ends the limit.
+		Short: "Limit the rate at which the hosts of a running job send",
+		Long: cli.Help(`Limit the rate at which each host of a running job sends to the others, so that jobs share a network
+as you say. The limit holds from now on, and for hosts that join later. RATE is what one host sends
+to all others together, such as 100Mbit/s or 12.5MB/s; none ends the limit.
 
-Gradients and the state of new workers are held to it. The messages by which the hosts agree on who
-is in the job, and on what counts, are not. The job must run on several hosts, or be open to others.`, cli.ExitCodes,
+The limit counts gradients and the state of new workers. The messages by which the hosts agree on
+who is in the job, and on what counts, are free. The job must run on several hosts, or be open to
+others.`, cli.ExitCodes,
 			"several-hosts"),
 		Example: `  shoal limit train 100Mbit/s
   shoal limit train none

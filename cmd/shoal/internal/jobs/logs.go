@@ -36,8 +36,8 @@ func NewLogsCommand() *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{
 		Use:   "logs JOB",
-		Short: "Show the output of a job's workers, also of one that has ended",
-		Long: cli.Help(`Show the output of a job's workers, also of a job that has ended.
+		Short: "Show the output of the workers of a job that runs or has ended",
+		Long: cli.Help(`Show the output of the workers of a job that runs or has ended.
 Each line begins with the number of its worker, which the worker keeps for life.
 
 JOB is the name of a running job, else of its newest run, or the directory of a run. Of a job on

@@ -27,15 +27,15 @@ func NewParkCommand() *cobra.Command {
 		Short: "End a running job so that it can go on later",
 		Long: cli.Help(`End a running job so that it can go on later, with the next sample.
 When its step ends the job makes a checkpoint, and its workers are ended before their loops go on:
-what the script does after the loop is not done. Started again, with any number of workers, it goes
-on from there.
+what the script does after the loop is not run. Started again, with any number of workers, the job
+goes on from there.
 
 The program must train in steps and make checkpoints: job.checkpoint(folder), in Go
-Trainer.Checkpoint. Where the checkpoint cannot be made, training goes on, and the command says why.
+Trainer.Checkpoint. If the checkpoint cannot be made, training goes on, and the command says why.
 A worker that ignores SIGTERM is killed 10 s after the checkpoint is sealed.
 
-A job of a pool gets no slots until shoal resume. One that waits is kept from starting. The host on
-which it runs may be any of the pool.`, "Exit codes: 0 the job is parked, 1 it is not, 2 wrong usage.", "checkpoints"),
+A job of a pool gets no slots until shoal resume. A job that waits is kept from starting. It may run
+on any host of the pool.`, "Exit codes: 0 the job is parked, 1 it is not, 2 wrong usage.", "checkpoints"),
 		Example: `  shoal park train
   shoal park train && shoal run -f job.yaml    stop, and go on with the next sample
   shoal park big && shoal resume big       a job of a pool
@@ -142,7 +142,7 @@ func parkPooled(ctx context.Context, out io.Writer, j keeper.Job, asJSON bool) e
 func NewResumeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "resume JOB",
-		Short: "Let a job of a pool go on that was parked",
+		Short: "Let a parked job of a pool go on",
 		Long: cli.Help(`Let a job of a pool go on that shoal park has ended or kept from starting: it gets slots as all
 others do, and goes on with the next sample. Another job is started again with shoal run.`,
 			cli.ExitCodes, "pool"),

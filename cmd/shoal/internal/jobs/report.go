@@ -24,13 +24,13 @@ func NewReportCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "report JOB -o FILE.html",
-		Short: "Write what is known of a run into one file for a browser",
+		Short: "Write what is known about a run into one file for a browser",
 		Long: cli.Help(`Write the page of a run into one file, which needs no server and no network: charts of loss, rate
-and step time, what happened, changes with what was promised and measured, hosts and workers. The
-file has the command of the job and the names of hosts in it, and not the output of workers.
+and step time, events, changes with what was predicted and measured, hosts and workers. The file
+contains the command of the job and the names of hosts, and not the output of workers.
 
-JOB is the name of a running job, else of its newest run, or the directory of a run. It is shown as
-far as the directory can be read, and what is missing is said.`, cli.ExitCodes, "watch"),
+JOB is the name of a running job, else of its newest run, or the directory of a run. All that can
+be read of the directory is shown, with a note of what is missing.`, cli.ExitCodes, "watch"),
 		Example: `  shoal report train -o report.html
   shoal report ~/.local/state/shoal/runs/train-3 -o report.html
   shoal report train -o - | gzip > report.html.gz`,
@@ -91,16 +91,16 @@ func NewDashCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dash JOB",
 		Short: "Serve the page of a job, live or of a run that is over",
-		Long: cli.Help(`Serve a page that shows how a job trains, anew each second: charts of loss, rate and step time, what
-happened, changes with what was promised and what came, hosts and links, workers and their output.
+		Long: cli.Help(`Serve a page that shows how a job trains, updated every second: charts of loss, rate and step time,
+events, changes with what was predicted and measured, hosts and links, workers and their output.
 The command prints the address of the page, with a token in it that a browser needs. Nothing on the
 page changes the job. Ctrl-C ends the command, and the job goes on.
 
-Only this machine can open the page, unless --listen says other; then it travels in the clear. From
-elsewhere, ssh is better: ssh -L 8642:127.0.0.1:8642 HOST
+Only this machine can open the page, unless --listen names another address; then it travels in the
+clear. From elsewhere, ssh is better: ssh -L 8642:127.0.0.1:8642 HOST
 
-JOB is the name of a running job, else of its newest run, or the directory of a run. It is shown as
-far as the directory can be read, and what is missing is said.`, cli.ExitCodes, "watch"),
+JOB is the name of a running job, else of its newest run, or the directory of a run. All that can
+be read of the directory is shown, with a note of what is missing.`, cli.ExitCodes, "watch"),
 		Example: `  shoal dash train
   shoal dash train --listen 127.0.0.1:8642
   shoal dash ~/.local/state/shoal/runs/train-3`,

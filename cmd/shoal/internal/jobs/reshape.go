@@ -39,9 +39,9 @@ func NewReshapeCommand() *cobra.Command {
 		Long: cli.Help(`Give a running job another mesh (data, tensor and pipeline parallelism) while it trains.
 The command prints the plan and its cost, and ends when the job has the mesh or cannot have it.
 
-The state moves between two steps, with its optimizer, and is proved by fingerprints. Workers that
+The state moves between two steps, with its optimizer, and is verified by fingerprints. Workers that
 the mesh needs are started, and those that it does not need are released. The job must train with
-shoal.train, which states how its state lies.`, cli.ExitCodes, "meshes"),
+shoal.train, which states the layout of its state.`, cli.ExitCodes, "meshes"),
 		Example: `  shoal reshape train --mesh dp=2,tp=2
   shoal reshape train --mesh dp=1,pp=4 --dry-run
   shoal reshape train --mesh "pp=2(8/6)"   eight layers on the first stage, six on the second

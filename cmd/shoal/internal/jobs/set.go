@@ -38,8 +38,8 @@ func NewSetCommand() *cobra.Command {
 		Short: "Change how a running job trains, such as its batch",
 		Long: cli.Help(`Change how a running job trains. All workers do so from the same step on, and no sample is lost.
 The command ends when that is so, or says why it will not be. No policy of shoal run --auto
-changes what is set, also where that is what the job has, until NAME=auto leaves it to them again,
-or the job is started again.
+changes what is set, even if the job had that value already, until NAME=auto leaves it to them
+again, or the job is started again.
 
   batch=512   samples of a step over all workers, within what the program allows:
               shoal.torch.loader(…, batch_range=(64, 1024)), job.steps, or client.Data in Go

@@ -35,8 +35,8 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 
   kind of job               what its workers get
   trains in steps           their loops end as at the end of the data, with a last checkpoint
-                            where the job writes any; the scripts go on, for example to save the
-                            model, for as long as --grace says, or else as they want
+                            if the job writes any; the scripts go on, for example to save the
+                            model, for as long as --grace says, or without a limit
   any other                 SIGTERM, and 12 s later SIGKILL`, "Exit codes: 0 the job is gone, 1 it is not, 2 wrong usage. Those of shoal run are in its own help.", "train"),
 		Example: `  shoal stop train
   shoal stop train --grace 2m              end scripts that still run after two minutes

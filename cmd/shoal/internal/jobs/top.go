@@ -24,12 +24,12 @@ func NewTopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top JOB",
 		Short: "Watch a job in the terminal",
-		Long: cli.Help(`Show how a job trains, anew each second: its steps and where their time goes, loss and samples a
-second, workers, what has happened last, and changes with what was predicted and measured. The key q
-ends the command, and the job goes on. Where the output is no terminal, all is shown once.
+		Long: cli.Help(`Show how a job trains, updated every second: its steps and where their time goes, loss and samples
+per second, workers, the latest events, and changes with what was predicted and measured. The key q
+ends the command, and the job goes on. If the output is not a terminal, all is shown once.
 
-JOB is the name of a running job, else of its newest run, or the directory of a run. It is shown as
-far as the directory can be read, and what is missing is said.`, cli.ExitCodes, "watch"),
+JOB is the name of a running job, else of its newest run, or the directory of a run. All that can
+be read of the directory is shown, with a note of what is missing.`, cli.ExitCodes, "watch"),
 		Example: `  shoal top train
   shoal top train --once
   shoal top train --json | jq .state.word

@@ -38,7 +38,7 @@ func newCheckCommand() *cobra.Command {
 	var f checkFlags
 	cmd := &cobra.Command{
 		Use:   "check PLAN --job JOB | check PLAN --model MODEL --cluster FILE",
-		Short: "Compare what a plan promises with what the steps of a job take",
+		Short: "Compare what a plan predicts with what the steps of a job take",
 		Long: cli.Help(`Compare what a plan promises with what the steps of a running job take, which must have the mesh of
 the plan: the median of the newest steps since then, and between which times half of them lie.
 

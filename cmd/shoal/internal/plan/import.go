@@ -34,8 +34,8 @@ func newImportCommand() *cobra.Command {
 		"of a model and --hosts")
 	cmd := &cobra.Command{
 		Use:   "import SOURCE FILE -o MODEL",
-		Short: "Make a model of a file in which another planner keeps what it measured",
-		Long: cli.Help(`Make a model of a file in which another planner keeps what it measured. What such files are known to
+		Short: "Make a model from the measurements of another planner",
+		Long: cli.Help(`Make a model from the measurements of another planner. What such files are known to
 have wrong or to leave out is replaced by rules, and each that was used is told. Sources are
 
 `+sources.String(), cli.ExitCodes, "plans"),

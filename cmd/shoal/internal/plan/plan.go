@@ -49,7 +49,7 @@ func NewCommand() *cobra.Command {
 		Short: "Choose how a model is deployed over machines, with a proof of how good that is",
 		Long: cli.Help(`Choose how a model is deployed over machines: how many replicas and pipeline stages, which layers
 are on each stage, the samples of a micro-batch, and how many of them each stage holds. The command
-says what a step takes, and proves how far from the best possible plan this one is at most.
+says what a step takes, and proves how far this plan is from the best possible one at most.
 
 MODEL is a file with the layers of the model and what each was measured to take
 (docs/formats/model.md), or a well-known model by formula, such as zoo:llama-8b, or

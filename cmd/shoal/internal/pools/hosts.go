@@ -18,8 +18,8 @@ func newDrainCommand() *cobra.Command {
 	var undo bool
 	cmd := &cobra.Command{
 		Use:   "drain HOST",
-		Short: "Have the jobs of a host go elsewhere, and start none there",
-		Long: cli.Help(`Have the jobs of a host go elsewhere, and start none there, such as before it is switched off. Jobs
+		Short: "Move the jobs of a host elsewhere, and start none there",
+		Long: cli.Help(`Move the jobs of a host elsewhere, and start none there, such as before it is switched off. Jobs
 that train in steps move when other hosts have slots for them, at the end of a step; the others stay
 until they end. shoal pool ls shows which are left. The host gets jobs again with --undo, or when
 its keeper is started again.`, cli.ExitCodes, "pool"),

@@ -116,7 +116,7 @@ With --listen other hosts join the pool, and its jobs may have workers on severa
 port the same: the other hosts come back to it when the pool is started again.
 
 The record of the pool is in ~/.local/state/shoal/pools/NAME, with the environment in which each job
-was submitted. It is readable by you alone.`, cli.ExitCodes, "pool"),
+was submitted. Only you can read it.`, cli.ExitCodes, "pool"),
 		Example: `  shoal pool start --slots 4
   shoal pool start --slots 4 --background
   shoal pool start --slots 4 --listen :7070 --token-file token
@@ -182,7 +182,8 @@ func bandwidthArgs(rate cli.Rate) []string {
 }
 
 // slotsUsage is the help of the flag --slots.
-const slotsUsage = "workers for which this host has room (default: one a GPU, else one a core)"
+const slotsUsage = "workers for which this host has room (default: one for each GPU, or for " +
+	"each core if there is none)"
 
 // nameAndSlots returns the name of the pool that the arguments name, and sets the slots of this
 // host to those that it has by itself unless the flag is given. It fails where either cannot be.

@@ -27,7 +27,7 @@ func NewQueueCommand() *cobra.Command {
 		Use:   "queue",
 		Short: "Show the jobs of a pool",
 		Long: cli.Help(`Show the jobs of a pool: those that have slots, and those that wait, with the reason. What is left
-of a job, and when it ends, is shown where the job has said how many steps it has, or jobs of the
+of a job, and when it ends, is shown if the job has said how many steps it has, or if jobs of the
 same command have ended before.
 
   state      what the job does
@@ -39,7 +39,7 @@ same command have ended before.
   parked     it was ended there, and goes on when it gets slots; after shoal park, by shoal resume
   stopping   somebody has asked for its end
 
-With --all also jobs that are over are shown: ended, failed and stopped.`,
+With --all, jobs that are over are shown too: ended, failed and stopped.`,
 			cli.ExitCodes, "pool"),
 		Example: `  shoal queue
   shoal queue --all          also jobs that are over
@@ -60,7 +60,7 @@ With --all also jobs that are over are shown: ended, failed and stopped.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "show also jobs that are over")
+	cmd.Flags().BoolVar(&all, "all", false, "also show jobs that are over")
 	cmd.Flags().BoolVar(&watch, "watch", false, "show it again whenever it changes, until Ctrl-C")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the pool as a JSON object")
 	addPool(cmd, &name)

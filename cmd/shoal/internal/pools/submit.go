@@ -48,9 +48,9 @@ func NewSubmitCommand() *cobra.Command {
 	var f submitFlags
 	cmd := &cobra.Command{
 		Use:   "submit [-n N | -n LEAST:MOST] [-f job.yaml] [flags] -- command [args…]",
-		Short: "Give the pool of this host a job",
-		Long: cli.Help(`Give the pool of this host a job, and say what the pool does with it. Once the command has answered,
-the job is in the record of the pool, and is not forgotten.
+		Short: "Submit a job to the pool of this host",
+		Long: cli.Help(`Submit a job to the pool of this host, and say what the pool does with it. Once the command has
+answered, the job is in the record of the pool and cannot be lost.
 
 The command is run in the folder and with the environment of shoal submit. With -n LEAST:MOST the
 pool decides how many workers the job has, and changes that while it trains, if it trains in steps.

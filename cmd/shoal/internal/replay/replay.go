@@ -63,15 +63,15 @@ func NewCommand() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
 		Use:   "replay TRACE --gpus N,... --policy NAME,... | replay --experiment NAME",
-		Short: "Play what a cluster has recorded of its jobs under other policies",
-		Long: cli.Help(`Play the jobs of a trace in virtual time on a cluster of some GPUs, under one policy after another,
-and compare when jobs end, how busy the GPUs are, how fair that is, and how many deadlines are met.
+		Short: "Replay the recorded jobs of a cluster under other policies",
+		Long: cli.Help(`Replay the jobs of a trace in virtual time on a cluster of GPUs, under one policy after another, and
+compare when jobs end, how busy the GPUs are, how fair that is, and how many deadlines are met.
 The policies are those of a pool, in the same code. TRACE is a table of jobs, which may be
-compressed by gzip (docs/formats/trace.md). What is wrong with its lines is counted and said.
+compressed with gzip (docs/formats/trace.md). Faulty lines are counted and reported.
 
 With --curves, a folder with the speeds of models by GPUs, jobs can have other sizes than they ask
-for. Without it they have those or none. A policy exec:./mine.py is a program that gets a line of
-JSON and answers one; where it fails, elastic decides.
+for. Without it they have the size that they ask for, or none. A policy exec:./mine.py is a program
+that gets a line of JSON and answers with one; if it fails, elastic decides.
 
 Policies, and experiments on public data:
 `+wrapNames(sched.Names())+`
@@ -129,18 +129,18 @@ func (f *flags) addTo(cmd *cobra.Command) {
 		"a time such as 30s, or a JSON file with seconds of start, resize, park and resume")
 	set.Float64Var(&f.sigma, "sigma", 0,
 		"predictions of work are off by a log-normal factor with this deviation")
-	set.Float64Var(&f.load, "load", 1, "jobs arrive so many times as fast as in the trace")
-	set.Uint64Var(&f.seed, "seed", 1, "the seed of all chance")
+	set.Float64Var(&f.load, "load", 1, "jobs arrive this many times as fast as in the trace")
+	set.Uint64Var(&f.seed, "seed", 1, "the seed of all random numbers")
 	set.DurationVar(&f.round, "round", time.Minute,
-		"time between decisions of policies that decide of all jobs at once")
+		"time between decisions of policies that decide about all jobs at once")
 	set.Float64Var(&f.age, "age", 0, "how much sooner a job comes for each second that it waits")
 	set.Float64Var(&f.price, "price", 0, "what a GPU costs an hour")
-	set.BoolVar(&f.strict, "strict", false, "refuse a file with a defect")
-	set.BoolVar(&f.json, "json", false, "print one JSON object a policy and size")
-	set.StringVar(&f.csv, "csv", "", "write a line a job to this `FILE`")
+	set.BoolVar(&f.strict, "strict", false, "refuse a file with a faulty line")
+	set.BoolVar(&f.json, "json", false, "print one JSON object for each policy and size")
+	set.StringVar(&f.csv, "csv", "", "write a line for each job to this `FILE`")
 	set.StringVar(&f.html, "html", "", "write a page with charts to this `FILE`")
 	set.BoolVar(&f.force, "force", false, "replace files that are there")
-	set.StringVar(&f.experiment, "experiment", "", "play a question of a paper on public data")
+	set.StringVar(&f.experiment, "experiment", "", "replay an experiment of a paper on public data")
 	set.StringVar(&f.data, "data", "",
 		"folder with public data, for --experiment (default: that of SHOAL_DATA)")
 }

@@ -62,8 +62,8 @@ The agent runs workers of the job, as many as it has slots, over encrypted and a
                                  the job cannot do without them, it says why and stays
   Ctrl-C or SIGTERM again        its workers end at once, and the job goes on without them
 
-With --store and --job the agent asks the store of the job where the job listens, which is right
-also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
+With --store and --job the agent asks the store of the job where the job listens, even if another
+host leads it by now.`, cli.ExitCodes, "several-hosts"),
 		Example: `  shoal agent --join node1:7077 --token-file token
   shoal agent --join 10.0.0.5:7077 --token-file - --slots 2 < token
   shoal agent --store nats://db:4222 --job digits --token-file token`,
@@ -80,12 +80,13 @@ also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 	flags.StringVar(&f.tokenFile, "token-file", "",
 		"file with the token that shoal run wrote; - reads it from standard input")
 	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes, where 0 makes it a "+
-		"witness: one vote more when hosts are lost (default: one a GPU, else one a core)")
+		"witness, one more vote when hosts are lost (default: one for each GPU, or for each core "+
+		"if there is none)")
 	flags.StringVar(&f.name, "name", "", "name of this host in the job (default: its host name)")
 	flags.StringVar(&f.kind, "kind", "", kindUsage)
 	flags.StringVar(&f.listen, "listen", ":0", "address on which the other agents reach this one")
 	flags.StringVar(&f.logDir, "log-dir", "",
-		"keep the files of the workers in here (default ~/.local/state/shoal/runs)")
+		"keep the files of the workers in this directory (default ~/.local/state/shoal/runs)")
 	f.pod.addTo(flags)
 	return cmd
 }

@@ -43,8 +43,8 @@ func visibleGPUs(folders, devices []string, seen string, set bool) int {
 }
 
 // kindUsage is the help of the flag --kind.
-const kindUsage = "`KIND` of this host, which the on= of a mesh and the kinds of shoal plan name " +
-	"(default: the name of its GPU, else cpu)"
+const kindUsage = "`KIND` of this host, as the on= of a mesh and the kinds of shoal plan name it " +
+	"(default: the name of its GPU, or cpu)"
 
 // hostKind returns the kind of this host: the one that --kind has given, or if that is empty the
 // name of the first GPU, or else cpu.

@@ -34,13 +34,13 @@ type podFlags struct {
 func (f *podFlags) addTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.metrics, "metrics", "", "answer Prometheus at this `ADDRESS`, such as "+
 		":9400, with GET /metrics")
-	flags.StringVar(&f.status, "status-listen", "", "answer at this `ADDRESS` who has the token "+
-		"of --status-token-file: GET /v2/job, POST /v2/park to park the job, and POST /v2/lost to "+
-		"say that another host is gone")
+	flags.StringVar(&f.status, "status-listen", "", "answer requests that have the token of "+
+		"--status-token-file at this `ADDRESS`: GET /v2/job, POST /v2/park to park the job, and "+
+		"POST /v2/lost to say that another host is gone")
 	flags.StringVar(&f.token, "status-token-file", "", "with --status-listen: `FILE` with the "+
-		"token of who asks there, any line of 16 characters or more")
-	flags.StringVar(&f.end, "end-file", "", "write into this `FILE`, as JSON, whether the job has "+
-		"ended when this command does, or goes on elsewhere")
+		"token for its requests, any line of 16 characters or more")
+	flags.StringVar(&f.end, "end-file", "", "when this command ends, write into this `FILE`, as "+
+		"JSON, whether the job has ended or goes on elsewhere")
 }
 
 // pod answers questions about the job, and says how this host's part has ended. What is nil answers

@@ -75,7 +75,7 @@ func NewCommand() *cobra.Command {
 		Use:   "run [-n N] [-f job.yaml] [flags] -- command [args…]",
 		Short: "Run a command as N workers of one job",
 		Long: cli.Help(`Run a command as N workers of one job, on this machine or on several hosts, and keep their output.
-Ctrl-C stops the workers, and a second Ctrl-C kills them. Nothing of a job stays behind.
+Ctrl-C stops the workers, and a second Ctrl-C kills them. A job leaves no process and no memory.
 
   kind of job                     what a lost worker means
   any program                     the first worker that fails ends the job
@@ -137,16 +137,16 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	flags.SetInterspersed(false) // what follows the command belongs to it, with or without --
 	flags.IntVarP(&f.workers, "workers", "n", 0, "number of workers (default 1)")
-	flags.IntVar(&f.min, "min", 0, "with fewer than `N` workers wait for more, and survive also "+
-		"workers that fail (default: only those that are killed)")
-	flags.IntVar(&f.max, "max", 0, "have `N` workers at most (default: no limit); with --auto "+
-		"shoal may change their number up to there")
-	flags.IntVar(&f.spares, "spares", 0, "keep `N` workers more waiting, which take the places "+
-		"of lost ones at once and cost as much memory as others")
+	flags.IntVar(&f.min, "min", 0, "wait while there are fewer than `N` workers, and also "+
+		"survive workers that fail (default: only those that are killed)")
+	flags.IntVar(&f.max, "max", 0, "have at most `N` workers (default: no limit); with --auto "+
+		"shoal may change their number up to this")
+	flags.IntVar(&f.spares, "spares", 0, "keep `N` more workers waiting, which replace lost "+
+		"ones at once and need as much memory as the others")
 	flags.BoolVar(&f.grow, "grow", false, "with --listen or --hosts: take every slot that the "+
 		"hosts of the job offer, up to --max, whenever one joins")
-	flags.StringSliceVar(&f.prefork, "prefork", nil, "import these `MODULES` of Python once on "+
-		"each host, and fork the workers from there, so that one begins in a moment")
+	flags.StringSliceVar(&f.prefork, "prefork", nil, "import these Python `MODULES` once on "+
+		"each host, and fork the workers from that process, so that they start quickly")
 	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
 	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
@@ -154,23 +154,23 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 		"length and not by measurements, so that sums are the same in every run")
 	flags.BoolVar(&f.spread, "redundant", false, "place replicas on different hosts, so that "+
 		"losing a host loses no state")
-	flags.StringVar(&f.auto, "auto", "", "let shoal change how the job trains, in what the "+
-		"program has opened; with --auto=watch it only says what it would change")
+	flags.StringVar(&f.auto, "auto", "", "let shoal change how the job trains, within what "+
+		"the program allows; with --auto=watch it only says what it would change")
 	flags.Lookup("auto").NoOptDefVal = string(job.AutoAct)
 	flags.StringArrayVar(&f.policy, "policy", nil, "with --auto: let this `POLICY` decide, the "+
 		"file of a Python policy or of a program, or one of shoal by name, such as kungfu; "+
 		"repeat for more")
 	flags.Float64Var(&f.budget, "budget", 0, "with --auto, --max and --price: let an epoch cost "+
-		"this much `MONEY`, and have as many workers as train fastest for it")
+		"this much `MONEY`, with the number of workers that is fastest for it")
 	flags.Float64Var(&f.price, "price", 0, "with --budget: the `MONEY` that a worker costs an hour")
 	flags.StringVar(&f.logDir, "log-dir", "",
-		"keep the directory of the run in here (default ~/.local/state/shoal/runs)")
+		"put the directory of the run into this one (default ~/.local/state/shoal/runs)")
 	flags.StringVar(&f.listen, "listen", "",
 		"let other hosts join at this `ADDRESS`, such as :7077")
 	flags.StringVar(&f.hosts, "hosts", "", "start agents over ssh on `H1:SLOTS,H2:SLOTS`; this "+
 		"host then takes no workers, unless --slots says so")
 	flags.IntVar(&f.slots, "slots", 0, "with --listen or --hosts: workers that this host takes "+
-		"(default with --listen: one a GPU, else one a core)")
+		"(default with --listen: one for each GPU, or for each core if there is none)")
 	flags.StringVar(&f.kind, "kind", "", kindUsage)
 	flags.BoolVar(&f.slurm, "slurm", false, "in a job of Slurm, where srun starts this once on "+
 		"each node: run one job on all nodes, with --grow, and park and requeue it when Slurm "+
@@ -184,7 +184,7 @@ func (f *runFlags) addTo(flags *pflag.FlagSet) {
 		"(`URL`, such as nats://db:4222), or in a folder of this host")
 	f.store.addCredentialsTo(flags)
 	flags.BoolVar(&f.store.takeOver, "take-over", false, "with --store: begin even if a job of "+
-		"this name is led elsewhere, because you know that it is gone")
+		"this name runs elsewhere, because you know that it is gone")
 	f.pod.addTo(flags)
 	flags.StringVar(&f.pod.trust, "authority-file", "", "with --listen: `FILE` with the key by "+
 		"which hosts trust each other, for a program that makes tokens itself (default: a new key)")

@@ -45,13 +45,13 @@ func NewCommand() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "sim FILE... | --run DIR",
-		Short: "Play what becomes of a job in virtual time",
-		Long: cli.Help(`Play scenarios: jobs in virtual time, what happens to them, and which policies decide. The
-command prints what came, with every change, its reason, and what was predicted and measured. It
-fails when something is not as the scenario expects.
+		Short: "Simulate a job in virtual time",
+		Long: cli.Help(`Simulate scenarios: jobs in virtual time, what happens to them, and which policies decide. The
+command prints the result, with every change, its reason, and what was predicted and measured. It
+fails if something is not as the scenario expects.
 
-The policies are those of real jobs, and what they see is what a job measures of itself. A file
-comes to the same bytes each time. docs/formats/scenario.md has all lines that a scenario can have:
+The policies are those of real jobs, and they see what a job measures of itself. A file gives the
+same output each time. docs/formats/scenario.md has all lines that a scenario can have:
 
   hosts 4 cable 1Gbit
   compute 30ms + 0.2ms/sample sd 5%
@@ -63,20 +63,20 @@ comes to the same bytes each time. docs/formats/scenario.md has all lines that a
   policy batch
   expect goodput >= 0.95 of best after 100 steps
 
-With --policy, a policy of yours decides as well, the same file that shoal run takes. It takes the
-place of a policy of the scenario that decides about the same. It may take 10 s for a decision,
-which takes no time of the scenario.
+With --policy, a policy of yours decides as well: the same file that shoal run takes. It replaces a
+policy of the scenario that decides about the same thing. It may take 10 s for a decision, which
+takes no time in the scenario.
 
-With --what, each scenario is played twice, as it is and with something else from the start. Both
-share all chance that they have in common, so they differ by that alone. A policy in --what takes
-the place of all others.
+With --what, each scenario is simulated twice: as it is, and with something changed from the start.
+Both draw the same random numbers, so they differ by the change alone. A policy in --what replaces
+all others.
 
-With --run, a job is played as the files in its directory say that it has run: what a step takes by
-its batch and its workers, who is slow, and what the network takes. The command prints the seconds
-that were measured and those that it plays, so that you see how far to believe it, then what comes
-of --what with a band that holds it in 80 of 100 cases, and what it does not know.`, cli.ExitCodes, "train"),
+With --run, a job is simulated from the files in the directory of its run: what a step takes by its
+batch and its workers, who is slow, and what the network takes. The command prints the seconds that
+were measured and those that it simulates, so that you see how far to believe it, then what --what
+would bring, with a band that holds in 80 of 100 cases, and what it does not know.`, cli.ExitCodes, "train"),
 		Example: `  shoal sim slow_cable.txt
-  shoal sim scenarios/*.txt --seed 7       other chance
+  shoal sim scenarios/*.txt --seed 7       with other random numbers
   shoal sim slow_cable.txt --json          one JSON object a file
   shoal sim slow_cable.txt --what "size=8, batch=512, link h2=100Mbit, slow h3=2x, policy=none"
   shoal sim slow_cable.txt --policy ./mine.py --what policy=batch    yours beside one of shoal

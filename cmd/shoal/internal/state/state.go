@@ -25,10 +25,9 @@ import (
 // NewCommand returns the command shoal state.
 func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "state",
-		Short: "Look at training state in files, move it to other layouts and formats, prove " +
-			"that it is whole",
-		Long: cli.Help(`Look at training state in files, move it to other layouts and formats, and prove that it is whole.
+		Use:   "state",
+		Short: "Inspect training state in files, move it to other layouts and formats, verify it",
+		Long: cli.Help(`Inspect training state in files, move it to other layouts and formats, and verify that it is whole.
 No code in a pickle is run.
 
 Every command reads safetensors (a file, a folder with an index, shards), torch.save, torch's
