@@ -1,10 +1,13 @@
 package pool
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/shoal-ml/shoal/internal/shorten"
 )
 
 // What keepers report, and what follows for the slots that jobs hold.
@@ -55,8 +58,11 @@ func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 			e.Steps = max(e.Steps, j.Led.Steps)
 		}
 		m.partGone(e, r.Host)
+		e.failed = ""
 		if j.End != nil && !j.End.Final && j.End.Error != "" {
 			m.notef("job %s has no processes on host %s any more: %s", e.ID, r.Host, j.End.Error)
+			line, _, _ := strings.Cut(j.End.Error, "\n")
+			e.failed = fmt.Sprintf("on host %s: %s", r.Host, shorten.Text(line, maxFailed))
 		}
 		switch {
 		case j.End != nil && j.End.Final && e.started():
@@ -80,6 +86,9 @@ func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 		m.takeRefusal(e, j)
 	}
 }
+
+// maxFailed bounds what is kept of why a part has failed, in bytes: each change may have it.
+const maxFailed = 500
 
 // takeStuck takes whether the part of a job on a host waits to be told that others are gone.
 func (m *Machine) takeStuck(e *entry, r Report, stuck bool) {
@@ -355,5 +364,6 @@ func (m *Machine) checkGone(e *entry) {
 		m.end(e, Stopped, "")
 		return
 	}
-	m.requeue(e, Waiting, "all of its processes were killed, or their hosts are lost")
+	m.requeue(e, Waiting, cmp.Or(e.failed,
+		"all of its processes were killed, or their hosts are lost"))
 }

@@ -196,6 +196,8 @@ func (p *player) report(host string, words []string) error {
 			j.Refused = strings.ReplaceAll(value, "_", " ")
 		case key == "killed":
 			j.Live, j.End = false, &End{}
+		case key == "fails":
+			j.Live, j.End = false, &End{Error: strings.ReplaceAll(value, "_", " ")}
 		case key == "lost":
 			j.Live, j.End = false, &End{Lost: true}
 		case key == "ended":

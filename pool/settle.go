@@ -164,7 +164,7 @@ func (m *Machine) start(e *entry) {
 	e.Held, e.Target = e.Want.clone(), e.Want.clone()
 	e.Parts, e.Names, e.Parted = map[string]int{e.Lead: 1}, map[string]string{}, 1
 	e.init()
-	e.crashed, e.Lost, e.Hurt, e.seen = false, false, false, seen{}
+	e.crashed, e.Lost, e.Hurt, e.seen, e.failed = false, false, false, seen{}, ""
 	e.join, e.token, e.led = "", "", 0
 	e.traffic, e.Share = traffic{}, nil
 	if e.Began == 0 {
@@ -213,9 +213,10 @@ func (m *Machine) advanceStarting(e *entry) {
 	m.giveUp(e, "its hosts did not come together")
 }
 
-// giveUp ends an attempt that has not begun to train: what is left of it is killed.
+// giveUp ends an attempt that has not begun to train: what is left of it is killed. why counts
+// where no part has said what has failed.
 func (m *Machine) giveUp(e *entry, why string) {
-	m.requeue(e, Waiting, why)
+	m.requeue(e, Waiting, cmp.Or(e.failed, why))
 	e.gone = m.now - grace
 }
 
