@@ -259,6 +259,9 @@ func TestRefusedParkChangesNothing(t *testing.T) {
 		"it could not be parked": {func(l *launcher) {
 			l.registry.shutdown.park.setOutcome(&parkMessage{Problem: "no checkpoint"})
 		}, nothing, api.ParkStatus{ParkError: "no checkpoint"}},
+		"what it said controls no terminal": {func(l *launcher) {
+			l.registry.shutdown.park.setOutcome(&parkMessage{Problem: "\x1b[2Jno\nroom"})
+		}, nothing, api.ParkStatus{ParkError: `\x1b[2Jno\nroom`}},
 		"it is parked meanwhile": {func(l *launcher) { l.registry.requestPark("ada") }, sealed,
 			api.ParkStatus{Parked: true}},
 	} {

@@ -35,12 +35,13 @@ type parking struct {
 	reported bool   // people have been told what has come of it
 }
 
-// setOutcome registers what a worker says. All of them say the same.
+// setOutcome registers what a worker says, as it may be shown on a terminal. All of them say the
+// same.
 func (p *parking) setOutcome(m *parkMessage) {
 	if p.who == "" && !p.done && p.problem == "" { // asked for under another head
 		p.reported = false
 	}
-	p.done, p.problem, p.who = m.Problem == "", m.Problem, ""
+	p.done, p.problem, p.who = m.Problem == "", printableText(m.Problem), ""
 }
 
 // requestPark registers who wants the job to be parked. Where the agent refuses that, refuse puts
