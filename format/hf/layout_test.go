@@ -133,6 +133,28 @@ func TestLayoutShardsOfFlat(t *testing.T) {
 	checkTorchLoads(t, written, onlySharded(all))
 }
 
+// TestOneShard reads the only shard of a checkpoint by its own name. What shoal and torch have
+// written of this file is none of the checkpoint's values: another file would be described by it.
+func TestOneShard(t *testing.T) {
+	w := format.PackedIn("", 0, "w", tensor.U8, tensor.Shape{2})
+	o, err := hf.LayoutShards([][]format.Shard{{{Name: w.Name, DType: w.DType, Shape: w.Shape,
+		Box: w.Shape.Box()}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := formattest.WriteOutput(t, o, &format.Checkpoint{Tensors: o.Tensors},
+		format.NewFiles(fstest.MapFS{o.Files[0].Name: {Data: make([]byte, o.Files[0].Size)}}))
+	got, err := hf.ReadFile(format.NewFiles(written), o.Files[0].Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range got.Values {
+		if v.Path == "__metadata__.DCP_SHARDING_INFO" || v.Path == "__metadata__.shoal" {
+			t.Errorf("%s is a value", v.Path)
+		}
+	}
+}
+
 // TestLayoutShardsRefuses says which boxes cannot be laid out.
 func TestLayoutShardsRefuses(t *testing.T) {
 	s := format.Shard{Name: "w", DType: tensor.F32, Shape: tensor.Shape{4},

@@ -53,8 +53,10 @@ type reader struct {
 func newReader(files *format.Files, kind string) *reader {
 	return &reader{
 		Checkpoint: format.Checkpoint{Format: kind}, files: files,
-		index: map[string]int{}, values: map[string]string{}, differing: map[string]bool{},
-		origins: map[string]*format.Origin{}, read: map[string]bool{},
+		index: map[string]int{}, values: map[string]string{},
+		// These describe one file, and would describe another one wrongly.
+		differing: map[string]bool{shardingInfo: true, format.OriginKey: true},
+		origins:   map[string]*format.Origin{}, read: map[string]bool{},
 	}
 }
 
@@ -143,7 +145,7 @@ func (s *reader) readHeader(file string, f *format.File) (*safetensors.Header, [
 	}
 	s.Job = s.Job || format.IsOfJob(h.Metadata)
 	if origin != nil {
-		s.origins[file], s.differing[format.OriginKey] = origin, true
+		s.origins[file] = origin
 	}
 	for key, value := range h.Metadata {
 		if before, ok := s.values[key]; ok && before != value {
@@ -323,7 +325,6 @@ func readFolder(files *format.Files, names []string) (c *format.Checkpoint, read
 	if err := s.checkOrigins(names); err != nil {
 		return nil, nil, err
 	}
-	s.differing[shardingInfo] = true
 	c, err = s.finish()
 	return c, s.read, err
 }
