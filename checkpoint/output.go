@@ -90,10 +90,7 @@ var outputFormats = []outputFormat{
 	{name: "hf",
 		description: "safetensors with whole tensors, as Hugging Face's libraries read them: " +
 			"a folder, or a file DST.safetensors", textOnly: true, output: outputHF},
-	{name: "pt", description: "one file for torch.load",
-		output: func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
-			return torchzip.Layout(f.File, c.Tensors, c.Values)
-		}},
+	{name: "pt", description: "one file for torch.load", output: outputPT},
 	{name: "dcp", description: "torch's distributed checkpoint", ranks: true,
 		output: func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
 			shards, err := c.resolveShards(f.Spec)
@@ -168,8 +165,8 @@ func findFormat(name string) outputFormat {
 const metadata = "__metadata__."
 
 // Output describes the files of a checkpoint in a target format. lost is the number of values for
-// which that format has no place. For Megatron's formats it may rename tensors of c, and for
-// DeepSpeed's it adds proofs, which Move tries.
+// which that format has no place. For Megatron's formats it may rename tensors of c, for
+// DeepSpeed's it adds proofs, which Move tries, and for pt it may take away a value.
 func (c *Checkpoint) Output(f TargetFormat) (out *format.Output, lost int, err error) {
 	if err := c.checkStructure(); err != nil {
 		return nil, 0, err
@@ -313,6 +310,15 @@ func outputHF(c *Checkpoint, f TargetFormat) (*format.Output, error) {
 		err = renameFile(out, f.File)
 	}
 	return out, err
+}
+
+// outputPT describes one file of torch.save. It takes from the values of c for which library a file
+// of safetensors is, which says nothing of the state: load_state_dict refuses a dict with that key.
+func outputPT(c *Checkpoint, f TargetFormat) (*format.Output, error) {
+	c.Values = slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
+		return v.Path == metadata+"format"
+	})
+	return torchzip.Layout(f.File, c.Tensors, c.Values)
 }
 
 // renameFile gives the one file of an output another name, everywhere in the output.
