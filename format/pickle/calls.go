@@ -131,6 +131,8 @@ func copyCost(v any) int64 {
 	switch v := v.(type) {
 	case []byte:
 		return int64(len(v))
+	case string:
+		return int64(len(v))
 	case Tuple:
 		return slotBytes * int64(len(v))
 	case *List:

@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // This file makes the values of NumPy that pickles of checkpoints hold. It runs on the goroutine
@@ -77,15 +81,22 @@ func (a *Array) SetState(state any) error {
 	return nil
 }
 
-// newNumpyScalar makes the number that a NumPy scalar of a type and its bytes is.
+// newNumpyScalar makes the number, text or bytes that a NumPy scalar of a type and its bytes is.
 func newNumpyScalar(args []any) (any, error) {
 	if len(args) != 2 {
 		return nil, fmt.Errorf("%d arguments where a type and bytes are due", len(args))
 	}
 	t, ok := args[0].(*NumpyType)
 	b, is := args[1].([]byte)
-	if !ok || !is || len(b) == 0 || len(b) > 8 || t.Order == "=" {
+	switch {
+	case !ok || !is || t.Order == "=":
 		return nil, fmt.Errorf("a NumPy scalar that is no number")
+	case strings.HasPrefix(t.Code, "U"):
+		return newNumpyText(b, t.Order == ">")
+	case strings.HasPrefix(t.Code, "S"):
+		return b, nil
+	case len(b) == 0 || len(b) > 8:
+		return nil, fmt.Errorf("a NumPy scalar of type %q", t.Code)
 	}
 	if t.Order == ">" {
 		b = slices.Clone(b)
@@ -99,6 +110,8 @@ func newNumpyScalar(args []any) (any, error) {
 		return math.Float64frombits(bits), nil
 	case "f4":
 		return float64(math.Float32frombits(uint32(bits))), nil
+	case "f2":
+		return float64(tensor.Float16(bits).Float32()), nil
 	case "b1":
 		return bits != 0, nil
 	case "i1", "i2", "i4", "i8":
@@ -107,4 +120,23 @@ func newNumpyScalar(args []any) (any, error) {
 		return parseLong(append(slices.Clone(b), 0)), nil
 	}
 	return nil, fmt.Errorf("a NumPy scalar of type %q", t.Code)
+}
+
+// newNumpyText makes a text of characters of four bytes each.
+func newNumpyText(b []byte, bigEndian bool) (any, error) {
+	var text strings.Builder
+	for i := 0; i < len(b); i += 4 {
+		r := rune(-1)
+		if len(b)-i >= 4 {
+			r = rune(binary.LittleEndian.Uint32(b[i:]))
+			if bigEndian {
+				r = rune(binary.BigEndian.Uint32(b[i:]))
+			}
+		}
+		if !utf8.ValidRune(r) {
+			return nil, fmt.Errorf("a NumPy text, byte %d of which is no character", i)
+		}
+		text.WriteRune(r)
+	}
+	return text.String(), nil
 }

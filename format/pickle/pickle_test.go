@@ -191,6 +191,45 @@ func TestNumpy(t *testing.T) {
 	}
 }
 
+// TestNumpyTexts reads scalars of NumPy that are a half, texts and bytes.
+func TestNumpyTexts(t *testing.T) {
+	// pickle.dumps((np.float16(-1.5), np.str_("hé🐟"), np.str_(""), np.bytes_(b"a\0b"),
+	// np.bytes_(b"")), 2)
+	const text = "800228636e756d70792e5f636f72652e6d756c746961727261790a7363616c61720a7100636e" +
+		"756d70790a64747970650a71015802000000663271028988877103527104284b035801000000" +
+		"3c71054e4e4e4affffffff4affffffff4b0074710662635f636f646563730a656e636f64650a" +
+		"7107580300000000c2be710858060000006c6174696e31710986710a52710b86710c52710d68" +
+		"00680158020000005533710e898887710f527110284b0368054e4e4e4b0c4b044b0874711162" +
+		"6807580e00000068000000c3a90000001fc3b401007112680986711352711486711552711668" +
+		"0068015802000000553071178988877118527119284b0368054e4e4e4b004b044b0874711a62" +
+		"635f5f6275696c74696e5f5f0a62797465730a711b2952711c86711d52711e68006801580200" +
+		"00005333711f8988877120527121284b0358010000007c71224e4e4e4b034b014b0074712362" +
+		"6807580300000061006271246809867125527126867127527128680068015802000000533071" +
+		"29898887712a52712b284b0368224e4e4e4b004b014b0074712c62681c86712d52712e74712f" +
+		"2e"
+	for _, c := range []struct{ text, err string }{
+		{text, ""},
+		// the third character is beyond those of Unicode, or half of one
+		{strings.Replace(text, "1fc3b40100", "1fc3b41100", 1), "is no character"},
+		{strings.Replace(text, "1fc3b40100", "00c3980000", 1), "is no character"},
+	} {
+		v, err := load(unhex(t, c.text), pickle.Options{})
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%v, want %s", err, c.err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		const want = "(f13832806255468478464, s68c3a9f09f909f, s, b610062, b)"
+		if got := repr(v, 0); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
 // TestRefuses says of broken pickles what is wrong, and where.
 func TestRefuses(t *testing.T) {
 	for _, c := range []struct{ name, text, err string }{
