@@ -28,6 +28,7 @@ type pair struct {
 	seen   map[string][]head.Action // by host, the actions that runAll has kept
 	spy    func(wire.Message)       // is called for each message before it is received; nil = none
 	asked  []asked                  // what the head has wanted a route for
+	proof  digest.Proof             // what each host proves of each batch that does not fail
 }
 
 // asked is what a head wants a route for.
@@ -106,7 +107,11 @@ func (p *pair) runAll() {
 					p.seen[host] = append(p.seen[host],
 						&head.Execute{Batch: a.Batch, Hosts: slices.Clone(a.Hosts),
 							Parts: copyParts(a.Parts), More: a.More})
-					p.agents[host].BatchExecuted(a.Batch, digest.Proof{})
+					proof := p.proof
+					if a.Parts[0].Err != nil {
+						proof = digest.Proof{}
+					}
+					p.agents[host].BatchExecuted(a.Batch, proof)
 				case *head.Apply:
 					p.seen[host] = append(p.seen[host], copyApply(a))
 				default:

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/head/meshes"
 	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/digest"
 )
 
 // The methods of leader in this file run on the thread of the Agent and do no I/O.
@@ -141,16 +142,19 @@ func (r *leader) removeRejoining(
 }
 
 // continueBatches adds to r.batches those of the reports, by host, that every host of theirs that
-// is left has executed, and returns their numbers. Left out are those that the log has, and those
-// without a host that belongs to the job: its loss was not decided, so that they did not count.
+// is left has executed, and returns their numbers. Left out are those that the log has, those
+// without a host that belongs to the job: its loss was not decided, so that they did not count; and
+// a reshape of which all hosts are left, and have not proved together that the state is as it was.
 func (r *leader) continueBatches(reports map[string]wire.Report) (keep []BatchID) {
 	batches, executed := map[BatchID]wire.Exec{}, map[BatchID]map[string]bool{}
+	proofs := map[BatchID]digest.Proof{}
 	for host, rep := range reports {
 		for _, s := range rep.Batches {
 			if batches[s.Batch] = s.Exec; executed[s.Batch] == nil {
 				executed[s.Batch] = map[string]bool{}
 			}
 			executed[s.Batch][host] = s.Executed
+			proofs[s.Batch] = proofs[s.Batch].Plus(s.Proof)
 		}
 	}
 	for _, n := range sortedKeys(batches) {
@@ -161,6 +165,7 @@ func (r *leader) continueBatches(reports map[string]wire.Report) (keep []BatchID
 		})
 		missing := slices.ContainsFunc(left, func(h string) bool { return !executed[n][h] })
 		missing = missing || slices.ContainsFunc(e.Without, r.agent.Record().Belongs)
+		missing = missing || len(left) == len(e.Hosts) && proofs[n].Old != proofs[n].New
 		if missing || slices.ContainsFunc(r.log, func(c wire.Commit) bool { return c.Batch == n }) {
 			continue
 		}

@@ -269,3 +269,82 @@ func TestParkOnAMesh(t *testing.T) {
 	step(9, 0)
 	check("when they had trained on", "ada", "ada")
 }
+
+// TestUnprovedReshapeOutlivesItsHead: a reshape whose fingerprints differ does not count either
+// where the head is lost before it has heard so: the next head adds them up as well.
+func TestUnprovedReshapeOutlivesItsHead(t *testing.T) {
+	arrange := func(_ head.Shape, _ string, members topo.View) (meshes.Arranged, error) {
+		to := meshes.Arranged{Mesh: "dp=2", Order: members.Workers()}
+		slices.Reverse(to.Order)
+		return to, nil
+	}
+	p := &pair{t: t, seen: map[string][]head.Action{}, agents: map[string]*head.Agent{
+		"A": head.New(head.Config{Self: "A", Slots: member.NoSlots, Arrange: arrange,
+			Job: &member.Config{Want: 2}})}}
+	hosts := []string{"A", "B", "C"}
+	for _, host := range hosts[1:] {
+		p.agents[host] = head.New(head.Config{Self: host, Slots: 1, Arrange: arrange})
+	}
+	for _, host := range hosts {
+		for _, other := range hosts {
+			if other != host {
+				p.agents[host].LinkUp(other)
+			}
+		}
+	}
+	p.runAll()
+	for w, host := range hosts[1:] {
+		a := p.agents[host]
+		id := topo.WorkerID(w)
+		a.WorkerStarted(id)
+		a.ReportLayout(wire.Shaped{Worker: id, State: "state", Mesh: "tp=2", Ranks: 2})
+		a.ReportData(id, openData(), setting.Levers{})
+		a.WorkerAsks(id)
+		p.runAll()
+	}
+	post := func(ticket uint64, kind collective.Kind) {
+		for w, host := range hosts[1:] {
+			call := collective.Call{Kind: kind, DType: tensor.U8, Shape: []int{0}}
+			call.Step = true
+			p.agents[host].PostCall(
+				&collective.Posted{Worker: topo.WorkerID(w), Ticket: ticket, Call: call})
+		}
+		p.runAll()
+	}
+	if err := p.agents["A"].Reshape("dp=2", 2, "somebody"); err != nil {
+		t.Fatal(err)
+	}
+	post(1, collective.Barrier)
+	if s := p.agents["B"].State().Shape; s.Next != "dp=2" {
+		t.Fatalf("the job goes to %+v", s)
+	}
+	p.proof = digest.Proof{Old: digest.Sum{Value: 1, Bytes: 8}, New: digest.Sum{Value: 2, Bytes: 8}}
+	p.spy = func(m wire.Message) {
+		if f, is := m.(*wire.Frame); is && f.Up && slices.ContainsFunc(f.Payloads,
+			func(b wire.Payload) bool { _, is := b.(*wire.Executed); return is }) {
+			delete(p.agents, "A")
+		}
+	}
+	post(2, collective.Reshape)
+	p.spy = nil
+	for _, host := range hosts[1:] {
+		p.agents[host].LinkDown("A", "was killed")
+		p.runAll()
+	}
+	for range 20 {
+		for _, host := range hosts[1:] {
+			p.agents[host].Tick()
+			p.runAll()
+		}
+	}
+	for _, host := range hosts[1:] {
+		a := newestAction[*head.Apply](p, host)
+		if s := p.agents[host].State().Shape; s.Mesh != "tp=2" || s.Next != "dp=2" {
+			t.Errorf("%s is on %+v", host, s)
+		}
+		if len(a.Parts) != 1 || a.Parts[0].Err == nil ||
+			!strings.Contains(a.Parts[0].Err.Error(), "a fingerprint differs") {
+			t.Errorf("%s applies %+v", host, a)
+		}
+	}
+}
