@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"bytes"
+	"cmp"
+	"compress/flate"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -74,42 +78,53 @@ func (d *driver) acceptStatement(m *worker, s *reshape.Statement,
 	}
 	if shape == nil || d.told != state.ID() {
 		d.told = state.ID()
-		text, err := statementText(s)
+		packed, err := packLayout(s)
 		if err != nil {
 			return "", err
 		}
 		d.runInput(func() {
 			d.head.ReportLayout(
 				wire.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks,
-					Layout: text, Redundant: d.planner.Redundant})
+					Layout: packed, Redundant: d.planner.Redundant})
 		})
 	}
 	return mesh, nil
 }
 
-// maxLayout is how many bytes a layout may have to be sent to other hosts. A head whose host has no
-// workers learns it so, and a message has to carry it.
+// maxLayout is how many bytes a layout may have, once it is compressed, to be sent to other hosts.
+// A head whose host has no workers learns it so, and a message has to carry it.
 const maxLayout = 1 << 20
 
-// statementText is the text of a worker's statement without the worker's own part; "" where that is
-// longer than maxLayout. Any goroutine may call it.
-func statementText(s *reshape.Statement) (string, error) {
+// packLayout returns a worker's statement without the worker's own part, compressed, for other
+// hosts; nil where that is longer than maxLayout. Any goroutine may call it.
+func packLayout(s *reshape.Statement) (wire.Opaque, error) {
 	whole := *s
 	whole.Local = nil
 	text, err := json.Marshal(whole)
-	if err != nil || len(text) > maxLayout {
-		return "", err
+	if err != nil {
+		return nil, err
 	}
-	return string(text), nil
+	var packed bytes.Buffer
+	w, _ := flate.NewWriter(&packed, flate.BestSpeed) // which is a level
+	_, err = w.Write(text)
+	if err = cmp.Or(err, w.Close()); err != nil || packed.Len() > maxLayout {
+		return nil, err
+	}
+	return packed.Bytes(), nil
 }
 
-// learnLayout gives the planner the layout that another host has sent, where no worker of this host
-// has stated one. A text that cannot be read is ignored.
-func (d *driver) learnLayout(text string) {
-	if d.planner.State() != nil || text == "" {
+// learnLayout gives the planner the layout that another host has sent, as packLayout makes it,
+// where no worker of this host has stated one. What cannot be read is ignored.
+func (d *driver) learnLayout(packed []byte) {
+	if d.planner.State() != nil || len(packed) == 0 {
 		return
 	}
-	if s, err := reshape.ParseStatement([]byte(text)); err == nil {
+	unpacked := flate.NewReader(bytes.NewReader(packed))
+	text, err := io.ReadAll(io.LimitReader(unpacked, maxStatement))
+	if err != nil {
+		return
+	}
+	if s, err := reshape.ParseStatement(text); err == nil {
 		if state, err := reshape.NewState(s); err == nil {
 			d.planner.SetState(state)
 		}

@@ -57,9 +57,12 @@ func TestReshapes(t *testing.T) {
 }
 
 // The host that leads has no workers, as where a job is started on other hosts than one's own: it
-// arranges meshes all the same.
+// arranges meshes all the same, also where the layout is longer than what agents tell each other of
+// it.
 func TestAHeadWithoutWorkersReshapes(t *testing.T) {
-	s := newMeshJob(t, "dp=2,tp=2", []int{member.NoSlots, 2, 2}, false, nil)
+	s := newMeshJob(t, "dp=2,tp=2", []int{member.NoSlots, 2, 2}, false, func(s *meshJob) {
+		s.said.Layout += strings.Repeat(" ", 2<<20)
+	})
 	defer s.end()
 	s.awaitMesh("dp=2,tp=2")
 	for _, next := range []string{"tp=4", "pp=2,dp=1", "dp=2,tp=2"} {

@@ -50,9 +50,9 @@ type Config struct {
 	// one.
 	Arrange meshes.Arrange
 	// Learn is told, where this host leads, the layout that the shell of some agent has given to
-	// ReportLayout, before Arrange needs it; more than once, and "" where it is too long. nil =
-	// nobody is told.
-	Learn func(layout string)
+	// ReportLayout, before Arrange needs it; more than once, and nil where it is too long. A nil
+	// Learn is told nothing.
+	Learn func(layout []byte)
 }
 
 // Agent is the part of one host in a job. Every input may lead to actions; the shell takes them

@@ -160,8 +160,9 @@ type (
 		// Mesh is the mesh with which the job begins, and Ranks how many it has.
 		Mesh  string
 		Ranks int
-		// Layout is the whole layout, for a head whose host has no workers; "" = it is too long.
-		Layout string
+		// Layout is the whole layout, for a head whose host has no workers, as the shells of agents
+		// write and read it; nil = it is too long.
+		Layout Opaque
 		// Redundant asks to place replicas on different hosts.
 		Redundant bool
 	}
@@ -345,5 +346,5 @@ func (Decides) payload()    {}
 // MaxNote is how many bytes a note to the head has at most.
 const MaxNote = 2 << 10
 
-// Opaque is bytes that mean nothing to the agents, and in messages are base64.
+// Opaque is bytes that mean nothing to package head, and in messages are base64.
 type Opaque []byte
