@@ -37,7 +37,30 @@ func (goodputShare) Decide(v *View, mem []byte) (Decision, []byte) {
 		continue
 	}
 	because := func(i int) string { return elasticReason(v, c.want, i) }
-	return Decision{Want: c.want, Need: c.want, Because: because}, mem
+	return Decision{Want: c.want, Need: c.want, Because: because, Again: c.nextGrowth()}, mem
+}
+
+// nextGrowth returns when a job is old enough to gain by more of the slots that are free now, as
+// loss has it: nothing need happen until then. 0 = none waits for that.
+func (c *climb) nextGrowth() (at int64) {
+	pause := c.view.Costs.Resize.Mean / 1000
+	for i, j := range c.view.Jobs {
+		n := c.want[i]
+		next := j.nextSize(n)
+		if n == 0 || n != j.Slots() || next == 0 || next-n > c.free {
+			continue
+		}
+		// It gains where its age, less a pause for each move, over its age and one more pause is
+		// above this part.
+		part := j.Rate(n) / j.Rate(next)
+		if part < 1 {
+			age := pause * (float64(j.Moves) + part) / (1 - part)
+			if when := AddMillis(j.Started, age); when >= c.view.Now && when != Never {
+				at = earlier(at, when+1)
+			}
+		}
+	}
+	return at
 }
 
 // sizeBelow returns the greatest number of slots below n that the job can have, or its smallest. It
