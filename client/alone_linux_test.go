@@ -35,6 +35,23 @@ func TestWrongCallsAreRefusedInAJobOfOne(t *testing.T) {
 	}
 }
 
+// What the system has no memory for is refused in a job of one too, and does not end the process.
+// Where the system promises any memory, there is some.
+func TestMoreMemoryThanThereIsInAJobOfOne(t *testing.T) {
+	job, n := joinAlone(t), maxBytes/4
+	x, err := Empty[float32](job, n)
+	y, err2 := Shared[float32](job, "x", n)
+	for name, got := range map[string]struct {
+		length int
+		err    error
+	}{"Empty": {len(x), err}, "Shared": {len(y), err2}} {
+		refused := got.err != nil && strings.Contains(got.err.Error(), "check the shape")
+		if !refused && (got.err != nil || got.length != n) {
+			t.Errorf("%s: %d elements of %d, %v", name, got.length, n, got.err)
+		}
+	}
+}
+
 // What is right in a job of one is done there.
 func TestRightCallsAreDoneInAJobOfOne(t *testing.T) {
 	job, ctx := joinAlone(t), t.Context()

@@ -56,6 +56,17 @@ func sizeOf[T Element](n int) (int, error) {
 	return n * int(size), nil
 }
 
+// makeOwn returns n elements of so many bytes in memory of this process, all zero; an error where
+// the system has no room for them.
+func makeOwn[T Element](n, size int) ([]T, error) {
+	if size >= growth { // where the system refuses make, it ends the process
+		if err := arena.TryMemory(size); err != nil {
+			return nil, fmt.Errorf("client: %w; check the shape", err)
+		}
+	}
+	return make([]T, n), nil
+}
+
 const (
 	// maxBytes is the largest memory that an agent gives, in bytes: what any host can have.
 	maxBytes = 1 << 46
@@ -214,7 +225,7 @@ func Empty[T Element](j *Job, n int) ([]T, error) {
 		return nil, err
 	}
 	if j.solo {
-		return make([]T, n), nil
+		return makeOwn[T](n, size)
 	}
 	b, err := j.mem.allocate(size)
 	if err != nil {

@@ -51,7 +51,7 @@ func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
 	case g.freed.Load():
 		return nil, errFreed
 	case g.job.solo || g.alone:
-		return make([]T, n), nil
+		return makeOwn[T](n, size)
 	}
 	s, err := g.sharedResult(name, size)
 	if err != nil {

@@ -47,6 +47,9 @@ type Window struct{ Mem []byte }
 // NewWindow returns ErrUnsupported.
 func NewWindow(int) (*Window, error) { return nil, ErrUnsupported }
 
+// TryMemory returns nil: it is not known here.
+func TryMemory(int) error { return nil }
+
 // Show returns ErrUnsupported.
 func (w *Window) Show(int) error { return ErrUnsupported }
 

@@ -21,9 +21,19 @@ type Window struct {
 func NewWindow(n int) (*Window, error) {
 	mem, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
-		return nil, fmt.Errorf("arena: a window of %s: %w", bytesText(int64(n)), err)
+		return nil, fmt.Errorf("arena: %s of memory: %w", bytesText(int64(n)), err)
 	}
 	return &Window{Mem: mem, fd: -1}, nil
+}
+
+// TryMemory returns an error if the system has no room for n bytes of memory of this process. It
+// keeps none of them.
+func TryMemory(n int) error {
+	w, err := NewWindow(n)
+	if err != nil {
+		return err
+	}
+	return w.Close()
 }
 
 // Show makes the window show a result, which can then only be read: a write to Mem ends the
