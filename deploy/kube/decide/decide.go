@@ -65,6 +65,8 @@ type State struct {
 
 	Crashes   int   // pods in a row that have ended by themselves, those of one moment as one
 	LastCrash int64 // when the last one did, in seconds of View.Now
+
+	PausedSince int64 // since when it stands while it is to be parked; 0 = it does not
 }
 
 // Pod is a pod of the job as it was seen.
@@ -87,9 +89,11 @@ type View struct {
 	Frozen   bool   // its spec is wrong, so that nothing new is made of it
 	Suspend  bool   // it should have no pods
 	Because  string // why it should have none, or fewer than people want; "" = suspend is true
+	Limited  bool   // others than people say how many it may have
 	Replicas int    // pods that the job should have
 	Retries  int    // how often a job that has failed is begun again
-	Now      int64  // seconds since any time
+	Now      int64  // seconds since any time, above 0
+	Grace    int64  // seconds that a pod gets to leave
 	State    State
 	Pods     []Pod // of all runs
 	Live     Live
@@ -101,6 +105,7 @@ type Live struct {
 	Waiting   bool   // all pods that run have been asked, and each waits for a job to join
 	Early     bool   // not all with whom it begins are there yet: it has made no step
 	Paused    bool   // it has too few workers to make steps
+	Mesh      bool   // each worker has a part of the state
 	Steps     int64  // committed ones
 	ParkedBy  string // who has asked for it to be parked; "" = nobody
 	Parked    bool   // its checkpoint is sealed
@@ -166,6 +171,7 @@ func Next(v View) Decision {
 	d.State.Members = slices.Clone(v.State.Members)
 	// A time to come is that of a clock that was put back, or of another operator's.
 	d.State.LastCrash = min(d.State.LastCrash, v.Now)
+	d.State.PausedSince = 0 // outlasts says otherwise
 	slices.SortFunc(v.Pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Number, b.Number))
 	})

@@ -12,9 +12,7 @@ func (d Decision) freeze(v View) Decision {
 	switch d.State.Phase {
 	case Starting, Running, Parking:
 		if countLive(v.Pods) == 0 {
-			d.State.Phase, d.State.Members = Parked, nil
-			d.say("Parked", "the job has no pods any more; it goes on from its newest checkpoint "+
-				"when %s", v.until())
+			d.setParked(v)
 		}
 	}
 	return d

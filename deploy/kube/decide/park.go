@@ -10,6 +10,13 @@ func (v View) lost() bool {
 	return v.Live.Waiting && (first == nil || first.Ended)
 }
 
+// stands reports whether a job that is paused waits to be parked, too, and in vain: nobody has
+// asked for that, or its state lies on a mesh, whose step does not end without others.
+func (v View) stands() bool {
+	return v.Live.Answers && v.Live.Paused && !v.Live.Parked &&
+		(v.Live.ParkedBy == "" || v.Live.Mesh)
+}
+
 // park has the job parked. Pods of a job that has not begun, or is gone, have nothing to save.
 func (d *Decision) park(v View) {
 	d.State.Phase = Parking
@@ -19,17 +26,50 @@ func (d *Decision) park(v View) {
 	running := slices.ContainsFunc(v.Pods, func(p Pod) bool {
 		return p.Run == v.State.Run && p.Running && !p.Ended
 	})
+	ask := v.Live.Answers && v.Live.ParkedBy == "" && !v.Live.Parked
 	switch {
 	case countLive(v.Pods) == 0:
-		d.State.Phase, d.State.Members = Parked, nil
-		d.say("Parked", "the job has no pods any more; it goes on from its newest checkpoint when "+
-			"%s", v.until())
+		d.setParked(v)
 	case !running || v.lost() || v.Live.Answers && v.Live.Early:
 		d.deleteAll(v.Pods, false)
-	case v.Live.Answers && v.Live.Paused && v.Because == "": // it ends no step without others
-		d.keepSize(v)
-		d.State.Phase = Parking
-	case v.Live.Answers && v.Live.ParkedBy == "" && !v.Live.Parked:
-		d.Park = true
+	case v.stands() && !v.Limited:
+		d.keepSize(v) // on a mesh it is parked when it has the pod that it lacks
+		d.State.Phase, d.Park = Parking, ask && !v.Live.Mesh
+	case v.stands() && d.outlasts(v):
+		d.deleteAll(v.Pods, false)
+		if len(d.Delete) > 0 {
+			d.warn("StepsLost", "the job has been paused for %d s and cannot be parked, since no "+
+				"step ends, and it may have no pods: they are deleted, and the steps since its "+
+				"newest checkpoint are lost; %s", v.Grace, v.why())
+		}
+	default:
+		d.Park = ask && !(v.Live.Paused && v.Live.Mesh)
 	}
+}
+
+// outlasts notes since when a job stands, and reports whether it has for as long as its pods get to
+// leave.
+func (d *Decision) outlasts(v View) bool {
+	since := min(v.State.PausedSince, v.Now)
+	if v.State.PausedSince == 0 {
+		since = v.Now
+		if v.Live.Mesh { // another one is parked as it is
+			d.say("Paused", "the job is paused, so that no step ends behind which it is parked: "+
+				"unless it gets the workers that it lacks in %d s, its pods are deleted, and the "+
+				"steps since its newest checkpoint are lost", v.Grace)
+		}
+	}
+	d.State.PausedSince = since
+	return v.Now-since >= v.Grace
+}
+
+// setParked makes a job parked that has no pods any more, none of which has said that it is.
+func (d *Decision) setParked(v View) {
+	d.State.Phase, d.State.Members = Parked, nil
+	lost := ""
+	if v.State.Trained {
+		lost = "; the steps since that are lost"
+	}
+	d.say("Parked", "the job has no pods any more; it goes on from its newest checkpoint when %s%s",
+		v.until(), lost)
 }

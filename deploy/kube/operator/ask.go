@@ -108,7 +108,7 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 			waiting++
 		case err == nil && (!t.live.Answers || t.job.State == control.Stuck):
 			t = told{job: answer, ip: at[i], live: decide.Live{Answers: true,
-				Early: answer.Generation == 0, Paused: answer.Paused,
+				Early: answer.Generation == 0, Paused: answer.Paused, Mesh: answer.Mesh != "",
 				Steps: int64(stepsOf(answer)), ParkedBy: answer.ParkedBy, Parked: answer.Parked,
 				ParkError: answer.ParkError}}
 			if answer.State != control.Stuck {

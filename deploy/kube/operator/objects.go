@@ -56,10 +56,15 @@ func ownedBy(j *v1alpha1.ShoalJob, name string) metav1.ObjectMeta {
 // graceOf returns the time that the pods of a job get when the job is deleted: that of the template
 // if it is shorter.
 func graceOf(j *v1alpha1.ShoalJob) client.GracePeriodSeconds {
+	return client.GracePeriodSeconds(min(secondsToLeave(j), graceOfDeleted))
+}
+
+// secondsToLeave returns how many seconds a pod of a job gets to leave at the end of a step.
+func secondsToLeave(j *v1alpha1.ShoalJob) int64 {
 	if t := j.Spec.Template.Spec.TerminationGracePeriodSeconds; t != nil {
-		return client.GracePeriodSeconds(min(*t, graceOfDeleted))
+		return *t
 	}
-	return graceOfDeleted
+	return grace
 }
 
 // podName returns the name of a pod of a job.
@@ -78,10 +83,8 @@ func newPod(j *v1alpha1.ShoalJob, w wish, run, number int, first bool) *corev1.P
 	p.Labels[LabelJob], p.Labels[labelRun] = j.Name, strconv.Itoa(run)
 	p.Labels[labelNumber] = strconv.Itoa(number)
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
-	if p.Spec.TerminationGracePeriodSeconds == nil {
-		seconds := int64(grace)
-		p.Spec.TerminationGracePeriodSeconds = &seconds
-	}
+	seconds := secondsToLeave(j)
+	p.Spec.TerminationGracePeriodSeconds = &seconds
 	mode := int32(0o444) // whoever the containers of the pod run as
 	if c := p.Spec.SecurityContext; c != nil && c.FSGroup != nil {
 		mode = 0o440

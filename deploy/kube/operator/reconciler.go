@@ -185,8 +185,9 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 		}
 	}
 	view := decide.View{Deleted: deleted, Suspend: w.suspend, Because: w.because,
-		Replicas: w.replicas, Retries: int(j.Spec.BackoffLimit), Now: r.Now().Unix(),
-		State: stateOf(j.Status), Pods: seenPods(pods), Live: told.live, Frozen: w.wrong != ""}
+		Limited: w.limited, Replicas: w.replicas, Retries: int(j.Spec.BackoffLimit),
+		Now: r.Now().Unix(), Grace: secondsToLeave(j), State: stateOf(j.Status),
+		Pods: seenPods(pods), Live: told.live, Frozen: w.wrong != ""}
 	markPods(view.Pods, w, pods)
 	d := decide.Next(view)
 	if d.Acts(view.State) {
@@ -245,11 +246,12 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 			return ctrl.Result{}, fmt.Errorf("deleting pod %s: %w", name, err)
 		}
 	}
+	again := lookAgain
 	if d.Park {
 		if err := r.Asker.Park(ctx, told.ip, token); err != nil {
 			r.say(j, decide.Event{Reason: "ParkRefused", Warning: true,
-				Text: "the job trains on, since it cannot be parked: " + err.Error()})
-			return ctrl.Result{RequeueAfter: retryAgain}, nil
+				Text: "the job goes on, since it cannot be parked: " + err.Error()})
+			again = retryAgain
 		}
 	}
 	if result, err := r.createPods(ctx, j, w, d); err != nil || !result.IsZero() {
@@ -257,7 +259,7 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 	}
 	switch d.State.Phase {
 	case decide.Starting, decide.Running, decide.Parking:
-		return ctrl.Result{RequeueAfter: lookAgain}, nil
+		return ctrl.Result{RequeueAfter: again}, nil
 	case decide.Succeeded, decide.Failed: // nothing may happen to the pods any more
 		if slices.ContainsFunc(w.claims, func(c claimed) bool { return !c.Finished }) {
 			return ctrl.Result{RequeueAfter: time.Second}, nil

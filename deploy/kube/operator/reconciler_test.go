@@ -58,6 +58,7 @@ type testCluster struct {
 type testAsker struct {
 	job     control.Job
 	waiting bool
+	refuses error       // why the job cannot be parked; nil = it can
 	parked  atomic.Bool // somebody has asked for that
 
 	mu   sync.Mutex // guards lost
@@ -82,8 +83,8 @@ func (a *testAsker) Ask(context.Context, string, string) (control.Job, error) {
 
 // Park implements Asker.
 func (a *testAsker) Park(context.Context, string, string) error {
-	a.parked.Store(true)
-	return nil
+	a.parked.Store(a.refuses == nil)
+	return a.refuses
 }
 
 // example is a job of two pods.

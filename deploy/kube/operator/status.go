@@ -34,7 +34,7 @@ func samplesText(n float64) string {
 func stateOf(s v1alpha1.ShoalJobStatus) decide.State {
 	state := decide.State{Phase: decide.Phase(s.Phase), Run: s.Run, Begun: s.Begun,
 		Trained: s.Trained, Fruitless: s.Fruitless, Retries: s.Retries, Next: s.Next,
-		Crashes: s.Crashes, LastCrash: s.LastCrash}
+		Crashes: s.Crashes, LastCrash: s.LastCrash, PausedSince: s.PausedSince}
 	if s.Phase == v1alpha1.Invalid { // the spec was mended
 		state.Phase = decide.Pending
 	}
@@ -55,6 +55,7 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 	s.Phase, s.Run, s.Begun = v1alpha1.Phase(d.State.Phase), d.State.Run, d.State.Begun
 	s.Trained, s.Fruitless, s.Next = d.State.Trained, d.State.Fruitless, d.State.Next
 	s.Retries, s.Crashes, s.LastCrash = d.State.Retries, d.State.Crashes, d.State.LastCrash
+	s.PausedSince = d.State.PausedSince
 	s.Pods = nil
 	for _, m := range d.State.Members {
 		s.Pods = append(s.Pods, v1alpha1.PodStatus{Number: m.Number, Seen: m.Seen})

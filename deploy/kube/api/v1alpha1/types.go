@@ -80,6 +80,9 @@ type ShoalJobStatus struct {
 	// last one did, in seconds since 1970: the next ones are made later.
 	Crashes   int   `json:"crashes,omitempty"`
 	LastCrash int64 `json:"lastCrash,omitempty"`
+	// PausedSince is since when the job, which is to be parked, is paused and cannot be, in seconds
+	// since 1970; 0 = it is not.
+	PausedSince int64 `json:"pausedSince,omitempty"`
 	// Next is the number that the next new pod of the run gets.
 	Next int `json:"next,omitempty"`
 	// Pods are those that the job is meant to have, by number.

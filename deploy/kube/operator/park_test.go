@@ -1,0 +1,83 @@
+package operator
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
+)
+
+// newPausedQueued returns a job of three pods in a queue that needs four, so that it is paused.
+func newPausedQueued(t *testing.T) *testCluster {
+	c := newQueueCluster(t, newJob(`{"command": ["x"], "workers": 4, "max": 8, "min": 4}`))
+	c.change(size(4))
+	c.runQueued(3)
+	c.admit(1, 4, "a100")
+	c.runQueued(6)
+	c.want(v1alpha1.Running, "big-1-0* big-1-1 big-1-2 big-1-3")
+	c.asker.job.Paused, c.asker.job.Steps = true, 7
+	return c
+}
+
+// TestQueueTakesPausedMesh has a queue take the pods of a paused job that cannot be parked, since
+// its state lies on a mesh: they stay as long as pods get to leave, and then the queue has its
+// quota, and people read that steps are lost.
+func TestQueueTakesPausedMesh(t *testing.T) {
+	c := newPausedQueued(t)
+	c.asker.job.Mesh = "dp=4"
+	c.remove("big-1-3")
+	c.evict(1)
+	c.runQueued(4)
+	c.want(v1alpha1.Parking, "big-1-0* big-1-1 big-1-2")
+	j := c.job()
+	if j.Status.PausedSince == 0 || c.asker.parked.Load() {
+		t.Fatalf("paused since %d; it was asked to park: %v", j.Status.PausedSince,
+			c.asker.parked.Load())
+	}
+	j.Status.PausedSince -= grace
+	c.must(c.api.Status().Update(t.Context(), j))
+	c.runQueued(4)
+	c.want(v1alpha1.Parked, "")
+	c.wantClaims("1: 4-4")
+	said := strings.Join(c.events, "\n")
+	for _, want := range []string{"Paused: ", "StepsLost: the job has been paused for 120 s",
+		"queue lab takes quota back: urgent goes first"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("no event says %q:\n%s", want, said)
+		}
+	}
+	parked := meta.FindStatusCondition(c.job().Status.Conditions, v1alpha1.ConditionParked)
+	if parked == nil || !strings.Contains(parked.Message, "the steps since that are lost") {
+		t.Errorf("condition %+v", parked)
+	}
+}
+
+// TestPausedInQueueIsSuspended suspends a paused job in a queue: it is asked to park, and keeps the
+// pods that make its checkpoint.
+func TestPausedInQueueIsSuspended(t *testing.T) {
+	c := newPausedQueued(t)
+	c.change(suspend(true))
+	c.runQueued(4)
+	c.want(v1alpha1.Parking, "big-1-0* big-1-1 big-1-2 big-1-3")
+	if !c.asker.parked.Load() {
+		t.Error("nobody has asked the job to park")
+	}
+}
+
+// TestPausedGetsItsPod suspends a paused job that refuses to be parked: it gets the pod that it
+// lacks all the same.
+func TestPausedGetsItsPod(t *testing.T) {
+	c := newCluster(t, newJob(example))
+	c.reconcile(4)
+	c.asker.job.Paused, c.asker.refuses = true, errors.New("it is paused")
+	c.remove("big-1-1")
+	c.change(suspend(true))
+	c.reconcile(2)
+	c.want(v1alpha1.Parking, "big-1-0* big-1-2")
+	if said := strings.Join(c.events, "\n"); !strings.Contains(said, "ParkRefused: ") {
+		t.Errorf("no event says that it cannot be parked:\n%s", said)
+	}
+}
