@@ -53,7 +53,7 @@ func (s *State) delayText(now int64) string {
 // retry begins a job again that has failed, as a pod says.
 func (d *Decision) retry(v View, p Pod) {
 	d.State.crash(v.Now)
-	if v.Frozen {
+	if v.Frozen || v.Suspend {
 		d.State.Phase, d.State.Members = Parked, nil
 		d.State.Retries++
 		d.warn("Retried", "the job has failed, as pod %s says: %s; it begins again from its "+
