@@ -110,8 +110,8 @@ func chooseFolder(fsys fs.FS) (reader, string, error) {
 	return nil, "", nil
 }
 
-// numbered matches a name with a number at its end, such as checkpoint-500.
-var numbered = pattern.New(`^[^.].*?(\d{1,18})$`)
+// numbered matches a name with a number at its end, such as checkpoint-500, or that is one.
+var numbered = pattern.New(`^(?:[^.].*?)??(\d{1,18})$`)
 
 // numberOf returns the number at the end of a name; -1 if there is none.
 func numberOf(name string) int {

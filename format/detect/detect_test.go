@@ -207,6 +207,12 @@ func TestFolderOfCheckpoints(t *testing.T) {
 	if _, _, err := detect.Open(trainer, ""); err == nil || err.Error() != want {
 		t.Errorf("%v; want %q", err, want)
 	}
+	steps := fstest.MapFS{"900/model.safetensors": {}, "1000/model.safetensors": {},
+		"2000/model.safetensors": {}}
+	want = strings.Replace(want, "checkpoint-1000", "2000", 1)
+	if _, _, err := detect.Open(steps, ""); err == nil || err.Error() != want {
+		t.Errorf("%v; want %q", err, want)
+	}
 	for i := range 9 { // which are newer, and none
 		trainer[fmt.Sprintf("run-%d/log", 5000+i)] = &fstest.MapFile{}
 	}
