@@ -145,7 +145,8 @@ func Layout(tensors []Tensor, metadata map[string]string) (*Header, error) {
 	for i := range h.Tensors {
 		t := &h.Tensors[i]
 		if storeOrder(t.DType) < 0 {
-			return fail(*t, "the format has no element type %v; cast it first", t.DType)
+			return fail(*t, "the format has no element type %v; save it as another type with what "+
+				"wrote it, or leave it out with --only", t.DType)
 		}
 		if seen[t.Name] {
 			return fail(*t, "the name is taken; every name of a file is of one tensor, and %s "+

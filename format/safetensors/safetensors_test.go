@@ -238,7 +238,8 @@ func TestLayoutRefuses(t *testing.T) {
 		err  string
 	}{
 		{[]safetensors.Tensor{{Name: "w", DType: tensor.C128}},
-			`tensor "w": the format has no element type c128`},
+			`tensor "w": the format has no element type c128; save it as another type with what ` +
+				`wrote it, or leave it out with --only`},
 		{[]safetensors.Tensor{{Name: "w"}}, `the format has no element type dtype(0)`},
 		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8}, {Name: "w", DType: tensor.I8}},
 			`the name is taken`},

@@ -119,8 +119,8 @@ func Placeholder(i int, t format.Tensor) (any, error) {
 	}
 	dtype, class := longestName(dtypes, t.DType), longestName(storages, t.DType)
 	if dtype.Name == "" {
-		return nil, fmt.Errorf("torch: tensor %q: torch has no element type %v; cast it first",
-			t.Name, t.DType)
+		return nil, fmt.Errorf("torch: tensor %q: torch has no element type %v; save it as "+
+			"another type with what wrote it, or leave it out with --only", t.Name, t.DType)
 	}
 	shape, strides := IntTuple(t.Shape), IntTuple(t.Shape.Strides())
 	hooks := &pickle.Object{Class: pickle.Global{Module: "collections", Name: "OrderedDict"}}
