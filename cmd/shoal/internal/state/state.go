@@ -349,12 +349,16 @@ func printCheck(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSO
 	if asJSON {
 		return printAll(out, listUnknown(c, blind), true)
 	}
-	verdict := "is whole"
+	var open []string
 	if c.Doubt != "" {
-		verdict = "has no fault, but may not be whole (" + c.Doubt + ")"
+		open = append(open, "may not be whole ("+c.Doubt+")")
 	}
 	if text := describeSuspicion(c); text != "" {
-		verdict = "has no fault, but is suspicious (" + text + ")"
+		open = append(open, "is suspicious ("+text+")")
+	}
+	verdict := "is whole"
+	if open != nil {
+		verdict = "has no fault, but " + strings.Join(open, ", and ")
 	}
 	_, err := fmt.Fprintf(out, "%s %s: %s, %s, every element in exactly one place%s\n", path,
 		verdict, c.Format, plural.Of(len(c.Tensors), "tensor"), sums)
