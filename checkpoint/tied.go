@@ -130,8 +130,12 @@ func removeTied(ctx context.Context, a, b *Checkpoint, found []Difference,
 
 // Placeholders lists the tensors that stand where a parameter should be, and have no elements: of
 // floats, and of shape [0]. A state_dict has them that is saved while DeepSpeed's ZeRO-3 or FSDP
-// has the parameters on other ranks. It reads no file.
+// has the parameters on other ranks. In a job's checkpoint such a tensor is what was registered. It
+// reads no file.
 func (c *Checkpoint) Placeholders() (names []string) {
+	if c.Job {
+		return nil
+	}
 	for i := range c.Tensors {
 		if t := &c.Tensors[i]; t.DType.Float() && t.Coords == nil && len(t.Shape) == 1 &&
 			t.Shape[0] == 0 {

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,5 +57,21 @@ func TestModelAlone(t *testing.T) {
 			c.note == "" && len(notes) > 0 || !strings.Contains(strings.Join(notes, "\n"), c.note) {
 			t.Errorf("%s: %s, %q; want %s, %q", c.tensors, got, notes, c.want, c.note)
 		}
+	}
+}
+
+// TestPlaceholders has an empty array of floats in a checkpoint of torch, where it is suspicious,
+// and in one of a job, which has what was registered.
+func TestPlaceholders(t *testing.T) {
+	c := &Checkpoint{Checkpoint: &format.Checkpoint{
+		Tensors: []format.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{0}},
+			{Name: "n", DType: tensor.I64, Shape: tensor.Shape{0}},
+			{Name: "m", DType: tensor.F32, Shape: tensor.Shape{0, 3}}}}}
+	if names := c.Placeholders(); !slices.Equal(names, []string{"w"}) {
+		t.Errorf("%q", names)
+	}
+	c.Job = true
+	if names := c.Placeholders(); names != nil {
+		t.Errorf("of a job: %q", names)
 	}
 }
