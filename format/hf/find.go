@@ -43,26 +43,34 @@ func find(fsys fs.FS) (w weights, err error) {
 			return w, err
 		}
 	}
-	indexes := names["*.safetensors"+indexSuffix]
-	switch {
-	case slices.Contains(indexes, safetensors.IndexName):
-		return weights{index: safetensors.IndexName}, nil
-	case len(indexes) == 1:
-		return weights{index: indexes[0]}, nil
-	case len(names["*.safetensors"]) > 0:
+	if w.index, err = chooseIndex(names["*.safetensors"+indexSuffix],
+		safetensors.IndexName); w.index != "" || err != nil {
+		return w, err
+	}
+	if len(names["*.safetensors"]) > 0 {
 		return weights{files: names["*.safetensors"]}, nil
 	}
-	const usual = "pytorch_model.bin" + indexSuffix
-	switch indexes := names["*.bin"+indexSuffix]; {
-	case slices.Contains(indexes, usual):
-		return weights{index: usual}, nil
-	case len(indexes) == 1:
-		return weights{index: indexes[0]}, nil
-	case len(indexes) > 1:
-		return w, fmt.Errorf("the folder has the indexes %s; give the path of one of them",
-			strings.Join(indexes, ", "))
-	case len(names["*pytorch_model*.bin"]) > 0:
+	if w.index, err = chooseIndex(names["*.bin"+indexSuffix],
+		"pytorch_model.bin"+indexSuffix); w.index != "" || err != nil {
+		return w, err
+	}
+	if len(names["*pytorch_model*.bin"]) > 0 {
 		return weights{files: names["*pytorch_model*.bin"]}, nil
 	}
 	return weights{files: names["adapter_model.bin"]}, nil
+}
+
+// chooseIndex returns which of the indexes of a folder counts: the one of the usual name, or else
+// the only one; "" = there is none. Of several others none counts, as each is of a model.
+func chooseIndex(indexes []string, usual string) (string, error) {
+	switch {
+	case slices.Contains(indexes, usual):
+		return usual, nil
+	case len(indexes) == 1:
+		return indexes[0], nil
+	case len(indexes) > 1:
+		return "", fmt.Errorf("the folder has the indexes %s; give the path of one of them",
+			strings.Join(indexes, ", "))
+	}
+	return "", nil
 }

@@ -132,8 +132,10 @@ func TestIndexes(t *testing.T) {
 	training, what := torchFile(t, "training")
 	index := indexOf(what, "w.bin")
 	for names, want := range map[string]string{
-		"diffusion_pytorch_model.bin.index.json":         "",
-		"a.bin.index.json b.bin.index.json":              "give the path of one of them",
+		"diffusion_pytorch_model.bin.index.json": "",
+		"a.bin.index.json b.bin.index.json":      "give the path of one of them",
+		"a.safetensors.index.json b.safetensors.index.json": "the indexes " +
+			"a.safetensors.index.json, b.safetensors.index.json; give the path of one of them",
 		"a.bin.index.json pytorch_model.bin.index.json":  "",
 		"diffusion_pytorch_model.safetensors.index.json": "",
 	} {
