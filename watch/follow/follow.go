@@ -145,6 +145,7 @@ func (f *Follower) askLauncher(ctx context.Context, now time.Time) error {
 		(now.Sub(f.last) < endPatience || durable.IsLocked(f.events.path)):
 		f.Run.SetLive(nil, "the job is at its end", watch.Seconds(now))
 	case errors.Is(err, control.ErrEnded):
+		f.live = nil
 		f.Run.SetLive(nil, "", watch.Seconds(now))
 	default:
 		f.Run.SetLive(nil, err.Error(), watch.Seconds(now))

@@ -189,7 +189,8 @@ func TestLog(t *testing.T) {
 }
 
 // Nobody says that a launcher was killed while it lives and has no socket here: its job was started
-// on another machine or with another XDG_RUNTIME_DIR, or is at its end.
+// on another machine or with another XDG_RUNTIME_DIR, or is at its end. What is torn when it was
+// killed will get no end, whether it has answered before or not.
 func TestALauncherOutOfReach(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	dir := t.TempDir()
@@ -201,6 +202,7 @@ func TestALauncherOutOfReach(t *testing.T) {
 	if err := durable.Flock(ledger, syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
+	writeRunFile(t, dir, "metrics.jsonl", metricsLine(0, 1)+`{"time"`)
 	unknown, ending := openRun(t, dir), openRun(t, dir)
 	ending.live = control.AtSocket(filepath.Join(dir, "none.ctl"))
 	for _, f := range []*Follower{unknown, ending} {
@@ -216,5 +218,6 @@ func TestALauncherOutOfReach(t *testing.T) {
 		if s := f.Run.View(1).State; s.Word != "killed" || !s.Over {
 			t.Errorf("when it lives no more: %+v", s)
 		}
+		mustHaveNotes(t, f.Run.View(1), "the last line of metrics.jsonl is torn")
 	}
 }
