@@ -327,6 +327,17 @@ def test_drop_last_leaves_out_others_in_each_epoch():
     assert epochs == [[*range(12)]] * 3
 
 
+def test_samples_of_an_epoch_come_from_the_whole_dataset():
+    """Of a dataset that may be sorted, each epoch of fewer samples has some of all its quarters,
+    and the epochs have all of it.
+    """
+    ((epochs, _),) = world(1, _draw_samples, 120, 8, {"samples_per_epoch": 40})
+    for epoch in epochs:
+        assert len({*epoch}) == 40
+        assert all(len([i for i in epoch if i // 30 == quarter]) >= 4 for quarter in range(4))
+    assert {i for epoch in epochs for i in epoch} == {*range(120)}
+
+
 def _ask_for_too_few_samples():
     """Ask for a loader with drop_last of fewer samples than a batch; return the text of the
     error.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
 import math
 from time import perf_counter_ns
@@ -15,7 +16,7 @@ from shoal._live.epochs import End
 from shoal._runtime.arguments import as_batch_range, as_integer
 from shoal._runtime.log import log_line
 from shoal._runtime.solo import Solo
-from shoal.cursor import MAX_SAMPLES, Cursor, Samples, random_word
+from shoal.cursor import MAX_SAMPLES, Cursor, Order, Samples, random_word
 from shoal.steps import Progress
 
 from . import elastic
@@ -24,8 +25,8 @@ from .state import keep_random_state
 
 # What a DataLoader worker is asked for: the plan that the batch belongs to, and the samples; none
 # are a question without answer.
-Order = Tuple[int, List[int]]
-_NOTHING: Order = (-1, [])
+Request = Tuple[int, List[int]]
+_NOTHING: Request = (-1, [])
 
 
 def is_map_style(dataset: Any) -> bool:
@@ -74,8 +75,8 @@ def loader(
     sample, give it, or a global_batch of two or more for each worker: then a worker gets a single
     sample only where that is all that an epoch has left.
 
-    With `samples_per_epoch` an epoch takes so many of the dataset's samples, with shuffle others in
-    the next.
+    With `samples_per_epoch` an epoch takes so many of the dataset's samples: without shuffle its
+    first ones, with shuffle samples from all over it, and others in the next epoch.
 
     With `weights`, a number for each sample, an epoch draws as many samples as the dataset has,
     with replacement and in proportion to the weights, as torch's WeightedRandomSampler does. The
@@ -352,7 +353,8 @@ class _BatchOrders:
     that the members, and so the samples of each, have become others.
 
     The samples are `epoch_shift` further on in each epoch, so that those that an epoch leaves out
-    are not always the same.
+    are not always the same. Where that is a batch or more, they are further on in a random order of
+    all samples: in the dataset's own, which may be sorted, an epoch would have some classes alone.
     """
 
     def __init__(
@@ -363,10 +365,15 @@ class _BatchOrders:
         self._draws = draws  # what stands at the place of a sample; None = the sample itself
         self._end = end
         self._epoch_shift = epoch_shift
+        # The order of all samples, in which those of an epoch are neighbours; None = the dataset's.
+        self._whole: Optional[Order] = None
+        stated = progress.stated_start
+        if epoch_shift >= stated.batch:
+            self._whole = dataclasses.replace(stated, samples=stated.samples + epoch_shift).order()
         # The samples of orders of this plan whose steps were not made yet, by epoch and places.
         self._drawn: Dict[Tuple[int, Tuple[int, ...]], List[int]] = {}
 
-    def __iter__(self) -> Iterator[Order]:
+    def __iter__(self) -> Iterator[Request]:
         """The orders, without end: drawn from the job's place in the data when the DataLoader
         asks.
         """
@@ -406,6 +413,8 @@ class _BatchOrders:
         """The samples of the dataset at these places of an epoch."""
         whole = self._progress.cursor.samples + self._epoch_shift
         samples = [(int(i) + epoch * self._epoch_shift) % whole for i in places]
+        if self._whole is not None:
+            samples = [int(i) for i in self._whole.take((i, i + 1) for i in samples)]
         if self._draws is not None:
             samples = [self._draws.at(epoch, i) for i in samples]
         return samples
@@ -444,7 +453,7 @@ class _Batches(Dataset):  # type: ignore[type-arg]
         self._dataset = dataset
         self._collate = collate
 
-    def __getitem__(self, order: Order) -> Tuple[int, Any]:
+    def __getitem__(self, order: Request) -> Tuple[int, Any]:
         """The batch of an order, collated (None where it asks for no samples), and the plan that it
         belongs to. It runs in the DataLoader's worker processes, or where there are none on the
         thread of the training loop.
