@@ -146,5 +146,47 @@ def test_a_static_graph_of_a_worker_that_is_alone():
     assert len(weight[0]) == 3 and len(bias) == 1
 
 
+class _Branched(torch.nn.Module):
+    """A model whose ranks use different layers, with weights in the memory order channels_last."""
+
+    def __init__(self):
+        """Make its layers, the same on all ranks."""
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = torch.nn.ModuleList(torch.nn.Conv2d(2, 3, 2) for _ in range(2))
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x, layer):
+        """The output of one of the layers."""
+        return self.layers[layer](x)
+
+
+def _average_branches():
+    """Make a step in which each rank uses a layer of its own; return the gradients that the
+    parameters have, and what they are by the samples of both ranks.
+    """
+    import shoal
+    import shoal.torch
+
+    job, x = shoal.join(), torch.randn(2, 2, 3, 3, generator=torch.Generator().manual_seed(2))
+    loader = shoal.torch.loader(TensorDataset(x), 2, shuffle=False)
+    model = shoal.torch.ddp(_Branched(), find_unused_parameters=True)
+    for (mine,) in loader:
+        model(mine, job.rank).square().sum().backward()
+    plain = _Branched()
+    for rank in range(2):
+        (plain(x[rank : rank + 1], rank).square().sum() / 2).backward()
+    return [[p.grad.tolist() for p in m.parameters()] for m in (model, plain)]
+
+
+def test_what_another_worker_has_used_lies_in_the_memory_order_of_the_parameter():
+    """A gradient that only another worker has is the same everywhere, in the elements of the
+    parameter, also where these lie in another order than their numbers.
+    """
+    for got, expected in world(2, _average_branches):
+        for a, b in zip(got, expected):
+            assert torch.allclose(torch.tensor(a), torch.tensor(b), atol=1e-6), (got, expected)
+
+
 if __name__ == "__main__":
     main(globals())

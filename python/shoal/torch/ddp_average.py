@@ -315,7 +315,7 @@ class Average:
         """
         path = self._path
         with path.copier.copying_in():
-            for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+            for parameter, gradient in _gradients_in(bucket):
                 unused = self._used is not None and parameter not in self._used
                 self._fill(parameter, None if unused else gradient)
         self._count_full()
@@ -331,7 +331,7 @@ class Average:
         which these are all buckets.
         """
         # A bucket with a sparse gradient has a parameter and no gradient.
-        given = {p for bucket, _ in taken for p, _ in zip(bucket.parameters(), bucket.gradients())}
+        given = {p for bucket, _ in taken for p, _ in _gradients_in(bucket)}
         names = [self._names[p] for p in reversed(self._parameters) if p not in given]
         if names:
             raise RuntimeError(
@@ -370,9 +370,7 @@ class Average:
         """Wait for the means, and copy them into DDP's buckets and the model's buffers, on the
         thread of the copier's tasks.
         """
-        gradients = {
-            p: g for bucket in taken for p, g in zip(bucket.parameters(), bucket.gradients())
-        }
+        gradients = {p: g for bucket in taken for p, g in _gradients_in(bucket)}
         for bucket in path.exchange.averaged_buckets():
             for tensor, average in zip(bucket.parameters, bucket.unpack()):
                 if tensor in gradients:
@@ -403,3 +401,27 @@ class Average:
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(gradient)
             self._path.copier.copy_out(parameter.grad, average)
+
+
+def _gradients_in(bucket: dist.GradBucket) -> List[Tuple[Tensor, Tensor]]:
+    """The parameters of a bucket of DDP's that have a gradient in it, each with that, which is a
+    view of the bucket. Its own `gradients()` has the elements in the order of their memory, such as
+    channels_last, and in a new PyTorch others where they are complex.
+    """
+    parameters, buffer = bucket.parameters(), bucket.buffer()
+    if buffer.is_sparse:  # a bucket with a sparse gradient has a parameter and no gradient
+        return []
+    if parameters[0].is_complex() and not buffer.is_complex():
+        buffer = torch.view_as_complex(buffer.view(-1, 2))
+    parts = buffer.split([p.numel() for p in parameters])
+    return [(p, _view_like(p, part)) for p, part in zip(parameters, parts)]
+
+
+def _view_like(parameter: Tensor, part: Tensor) -> Tensor:
+    """A part of a bucket of DDP's as the gradient of a parameter, which lies there as the parameter
+    does, if that is dense.
+    """
+    strides = parameter.stride()
+    if parameter.is_contiguous() or torch.empty_like(parameter, device="meta").stride() == strides:
+        return part.as_strided(parameter.shape, strides)
+    return part.view(parameter.shape)
