@@ -100,6 +100,9 @@ def _check_refusals():
 
         shoal.torch.loader([1, 2], global_batch=2)
         shoal.torch.ddp(torch.nn.Linear(1, 1), bucket_cap_mb="x")
+    waves = torch.nn.Linear(1, 1, dtype=torch.complex64)
+    with pytest.raises(TypeError, match="cannot divide weight, which has complex numbers"):
+        shoal.torch.zero(waves, torch.optim.SGD(waves.parameters(), lr=0.1))
 
 
 def test_wrong_arguments_are_named():

@@ -188,5 +188,61 @@ def test_what_another_worker_has_used_lies_in_the_memory_order_of_the_parameter(
             assert torch.allclose(torch.tensor(a), torch.tensor(b), atol=1e-6), (got, expected)
 
 
+class _Complex(torch.nn.Module):
+    """A model with complex parameters beside a real one."""
+
+    def __init__(self):
+        """Make its parameters, the same on all ranks."""
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        values = torch.randn(2, 3, 2, generator=generator)
+        self.weight = torch.nn.Parameter(torch.view_as_complex(values))
+        self.shift = torch.nn.Parameter(torch.tensor([1 + 2j]))
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        """A real number for each sample."""
+        found = x.to(self.weight.dtype) @ self.weight.t() + self.shift
+        return self.scale * found.abs().square().sum(1)
+
+
+def _train_complex(way):
+    """Train complex parameters on this rank: by "ddp", by "optimizer", or by local steps of that
+    strategy. Return the parameters, as real numbers.
+    """
+    import shoal.torch
+
+    x = torch.randn(24, 3, generator=torch.Generator().manual_seed(2))
+    loader = shoal.torch.loader(TensorDataset(x), 4, epochs=1)
+    model = _Complex()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if way == "ddp":
+        model = shoal.torch.ddp(model)
+    elif way == "optimizer":
+        optimizer = shoal.torch.optimizer(optimizer)
+    else:
+        optimizer = shoal.torch.optimizer(optimizer, model, sync=way)
+    for (mine,) in loader:
+        optimizer.zero_grad()
+        model(mine).mean().backward()
+        optimizer.step()
+    with optimizer.anchor() if hasattr(optimizer, "anchor") else torch.no_grad():
+        found = [torch.view_as_real(p) if p.is_complex() else p for p in model.parameters()]
+        return [p.tolist() for p in found]
+
+
+@pytest.mark.parametrize("way", ["ddp", "optimizer", "diloco:every=2", "pair:every=2"])
+def test_complex_parameters(way):
+    """Complex parameters are averaged as real ones are: they train as on one worker, and by local
+    steps are the same on all.
+    """
+    one, other = world(2, _train_complex, way)
+    assert one == other
+    if ":" not in way:
+        (alone,) = world(1, _train_complex, way)
+        for a, b in zip(one, alone):
+            assert torch.allclose(torch.tensor(a), torch.tensor(b), rtol=1e-4, atol=1e-5)
+
+
 if __name__ == "__main__":
     main(globals())

@@ -51,9 +51,10 @@ class Bucket:
 
     In each step come `begin_step`, a `put` for each parameter, `negotiation_calls`, `payload_calls`
     and `unpack`, in this order. With another `dtype` than that of the parameters, such as bfloat16,
-    the buffer takes fewer bytes, and every rank rounds what it puts. One thread at a time uses it:
-    the one that runs backward fills it, and that of the copier's tasks, which may be the same, does
-    what follows. No method waits for other workers.
+    the buffer takes fewer bytes, and every rank rounds what it puts. Complex numbers lie in it as
+    two real ones each. One thread at a time uses it: the one that runs backward fills it, and that
+    of the copier's tasks, which may be the same, does what follows. No method waits for other
+    workers.
     """
 
     gradient = True  # it is for gradients; else for other tensors of the model
@@ -74,14 +75,18 @@ class Bucket:
             # The first gradient comes after a forward pass, or after the state of the others. What
             # is pinned for a device gets its pages before that.
             make = empty_lazy if self.parameters[0].device.type == "cpu" else empty
-        sizes = [p.numel() for p in self.parameters]
+        kind = self.parameters[0].dtype
+        real = torch.empty(0, dtype=kind).abs().dtype if kind.is_complex else kind
+        sizes = [p.numel() * (1 + kind.is_complex) for p in self.parameters]
         self._narrow = dtype is not None
-        self.buffer = make(sum(sizes) + len(sizes), dtype or self.parameters[0].dtype)
+        self.buffer = make(sum(sizes) + len(sizes), dtype or real)
         # As small as can be told from 0 in a mean over a thousand workers: the agent measures how
         # noisy gradients are by what is in the buffer, in which a 1 could be most of it.
         self._mark = 2.0**-12 if self.buffer.dtype == torch.float16 else 2.0**-40
         *parts, self._marks = self.buffer.split([*sizes, len(sizes)])
         self._marks.fill_(self._mark)
+        if kind.is_complex:
+            parts = [torch.view_as_complex(part.view(-1, 2)) for part in parts]
         self.parts = [part.view(p.shape) for part, p in zip(parts, self.parameters)]
 
     def begin_step(self, info: StepInfo) -> None:

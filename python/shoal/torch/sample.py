@@ -78,7 +78,7 @@ class LocalSample:
         chosen: List[Tensor] = [
             torch.zeros(count, device=device)
             if g is None
-            else g.detach().reshape(-1)[places].to(device, torch.float32)
+            else torch.real(g.detach()).reshape(-1)[places].to(device, torch.float32)
             for g, count in zip(gradients, counts)
         ]
         sample.copy_(torch.cat(chosen))

@@ -15,6 +15,7 @@ from shoal.sync import partners
 from shoal.sync.matching import average_pair, part_of_step
 
 from ..arena import empty
+from ..wire import wire_to_move
 
 
 class _Meeting:
@@ -86,8 +87,8 @@ class Partners:
             for meeting in met
             if len(meeting.own)
             for call in (
-                self._group.send_async(meeting.own, other, tag),
-                self._group.recv_async(meeting.theirs, other, tag),
+                self._group.send_async(wire_to_move(meeting.own).data, other, tag),
+                self._group.recv_async(wire_to_move(meeting.theirs).data, other, tag),
             )
         ]
         lost = False

@@ -67,7 +67,7 @@ def zero(
     Raises RuntimeError without a loader and for a model on a GPU, ValueError for a loader that
     takes several averages a step, for an optimizer with parameters of something else than the
     model, and for a model whose gradients are averaged already, and TypeError for an optimizer
-    whose state cannot be cut.
+    whose state cannot be cut, and for complex parameters.
 
     After Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
     SC'20, section 5 (P_os and P_os+g).
@@ -94,6 +94,14 @@ def zero(
         raise RuntimeError(
             f"shoal.torch.zero has a parameter on {elsewhere[0]}, and keeps parameters in memory of"
             " the host: leave the model on the CPU; shoal.torch.ddp trains models on GPUs"
+        )
+    taken = {id(p) for group in opt.param_groups for p in group["params"]}
+    named = model.named_parameters()
+    unreal = [name for name, p in named if p.is_complex() and id(p) in taken]
+    if unreal:
+        raise TypeError(
+            f"shoal.torch.zero cannot divide {unreal[0]}, which has complex numbers: keep its real"
+            " and imaginary parts as two parameters, or use shoal.torch.ddp, which averages both"
         )
     known = {id(p) for p in model.parameters()}
     strangers = [p for g in opt.param_groups for p in g["params"] if id(p) not in known]
