@@ -63,6 +63,8 @@ def _refusals():
             "epochs='3': how many epochs",
         ),
         (lambda: shoal.torch.empty("x"), TypeError, "shape='x': the length of a tensor"),
+        (lambda: shoal.torch.empty(-1), ValueError, "shape=-1: the length of a tensor"),
+        (lambda: shoal.torch.empty([2, -1]), ValueError, r"shape=\[2, -1\]: the length of a"),
         (lambda: shoal.torch.ddp([linear]), TypeError, "model=.*: a torch.nn.Module"),
         (
             lambda: shoal.torch.optimizer(linear.parameters()),

@@ -16,17 +16,17 @@ def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) 
 
     Collectives on the tensor copy nothing: the agent works on it in place. Its memory is freed with
     the last view of it. Joins the job where nobody has, and may wait for the agent; any thread may
-    call it. Raises TypeError for a shape that is none, and ArenaError where the agent has no
-    memory.
+    call it. Raises TypeError or ValueError for a shape that is none, and ArenaError where the agent
+    has no memory.
     """
+    what = "the length of a tensor, an integer from 0 on, or a list of one for each dimension"
     try:
-        shape = torch.Size(shape if isinstance(shape, Iterable) else [operator.index(shape)])
+        size = torch.Size(shape if isinstance(shape, Iterable) else [operator.index(shape)])
     except TypeError:
-        raise wrong_type(
-            "shape",
-            shape,
-            "the length of a tensor, an integer, or a list of one for each dimension",
-        ) from None
+        raise wrong_type("shape", shape, what) from None
+    if any(n < 0 for n in size):
+        raise ValueError(f"shape={shape!r}: {what}")
+    shape = size
     if shape.numel() == 0:
         return torch.empty(shape, dtype=dtype)
     return _over_buffer(shape.numel(), dtype, lazy=False).view(shape)
