@@ -477,6 +477,8 @@ def test_what_is_not_possible():
     refused(TypeError, "which is iterable", mock.Mock(spec=torch.utils.data.IterableDataset))
     refused(ValueError, "lengths", train_sampling_strategy="group_by_length")
     refused(ValueError, "auto_find_batch_size", auto_find_batch_size=True)
+    for optim in ("galore_adafactor_layerwise", "apollo_adamw_layerwise", "lomo", "adalomo"):
+        refused(ValueError, f"{optim}'.* within the backward pass", optim=optim)
     args = transformers.TrainingArguments("unused", use_cpu=True, report_to="none")
     for name in ("fsdp", "deepspeed"):
         setattr(args, name, "full_shard")

@@ -75,6 +75,13 @@ def check_arguments(args: Any, dataset: Any) -> None:
             "TrainingArguments were made before shoal.transformers was imported, and take this"
             " worker for one of several processes: import it first"
         )
+    optim = getattr(args.optim, "value", args.optim)
+    if optim.endswith("layerwise") or optim in ("lomo", "adalomo"):
+        raise ValueError(
+            f"TrainingArguments(optim={optim!r}) makes its steps within the backward pass, before"
+            " the gradients of the workers are averaged: use another one, such as"
+            f" {'galore_adamw' if optim.endswith('layerwise') else 'adafactor'!r}"
+        )
     if args.train_sampling_strategy not in ("random", "sequential"):
         raise ValueError(
             f"train_sampling_strategy={args.train_sampling_strategy!r} orders the samples by their"
