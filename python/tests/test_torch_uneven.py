@@ -132,6 +132,33 @@ def test_two_averages_in_a_step():
         assert torch.allclose(torch.tensor(a), torch.tensor(b), rtol=1e-4, atol=1e-6)
 
 
+def _average_nothing(way):
+    """Make two steps of which no samples count, as where the workers are lost that have some;
+    return the running variances of the model in the end.
+    """
+    import shoal.torch
+
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    loader = shoal.torch.loader(TensorDataset(x), 4)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if way == "ddp":
+        model = shoal.torch.ddp(model)
+    else:
+        optimizer = shoal.torch.zero(model, optimizer)
+    for (mine,) in loader:
+        loader.step.weight = 0
+        model(mine).square().sum().backward()
+        optimizer.step()
+    return next(b for name, b in model.named_buffers() if "running_var" in name).tolist()
+
+
+@pytest.mark.parametrize("way", ["ddp", "zero"])
+def test_running_means_of_nobody_stay(way):
+    """Where nobody is left whose samples count, running means and variances stay as they are."""
+    assert min(world(1, _average_nothing, way)[0]) > 0.5
+
+
 def _draw_by_weights():
     """The samples of each step of two epochs that are drawn by weights, on this rank; all are
     skipped.

@@ -16,7 +16,7 @@ from shoal._runtime.protocol import NO_GRADIENT
 
 from .. import averaged, registry
 from ..arena import empty
-from ..bucket import make_buckets
+from ..bucket import StepInfo, make_buckets
 from ..exchange import require_open_step
 from ..scale import check_rule, follow_batch
 from ..state import check_arguments, mark_registered, register_state
@@ -278,9 +278,12 @@ class Zero(torch.optim.Optimizer):
         step = require_open_step(self._job)
         self._looked = look or bool(registry.live_scalers())
         room = self._pack_gradients()
-        calls = []
+        job, calls = self._job, []
+        share = step.weight / step.samples_of_ranks(range(job.size))
+        info = StepInfo(job.rank, job.size, step.number, share, fresh=False)
         with self._job.grouped():
             for bucket in self._statistics:
+                bucket.begin_step(info)
                 bucket.pack([b.detach() for b in bucket.parameters])
                 calls.append(step.share(bucket.buffer, last=False, tag=NO_GRADIENT))
             kept = self._submit_sums(step, room, calls, whole)
@@ -289,8 +292,9 @@ class Zero(torch.optim.Optimizer):
             call.wait()
         self._job._backend.step_timer.record_average_done()
         for bucket in self._statistics:
-            for buffer, average in zip(bucket.parameters, bucket.parts):
-                buffer.detach().copy_(average)
+            for buffer, average in zip(bucket.parameters, bucket.unpack()):
+                if average is not None:  # else nobody is left whose samples count
+                    buffer.detach().copy_(average)
         self._assign_gradients(kept, whole)
         self._averaged.set(self._flat.parameters)
 
