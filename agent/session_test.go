@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	api "github.com/shoal-ml/shoal/api/worker"
+	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
@@ -89,6 +90,23 @@ func TestAnswersRepeatTheSerial(t *testing.T) {
 		arena.CloseFDs(fds)
 		if want := []uint64{41, 1 << 60, 7, 0}[i]; r.Serial != want {
 			t.Errorf("%v: the answer has serial %d, want %d: %+v", message, r.Serial, want, r)
+		}
+	}
+}
+
+// Who goes on from a checkpoint with another batch learns which data that is of, and what to do.
+func TestAPlaceInOtherDataIsDescribed(t *testing.T) {
+	w := joinRaw(t, startAgent(t, 1), 0)
+	place, err := cursor.Cursor{Samples: 96, Batch: 8, Seed: 7}.AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _ := w.request(&api.DataRequest{Samples: 96, Batch: 12, Seed: 7, Shuffle: true,
+		Cursor: place})
+	for _, want := range []string{"a place in 96 samples in batches of 8, shuffled with seed 7",
+		"trains on 96 samples in batches of 12", "give it the data, the batch and the seed"} {
+		if r.Type != "error" || !strings.Contains(r.Error, want) {
+			t.Errorf("%+v, want %q", r, want)
 		}
 	}
 }
