@@ -395,9 +395,10 @@ class Strategy(SingleDeviceStrategy):
         write_once(job, lambda: save(checkpoint, filepath, storage_options=storage_options))
 
     def load_checkpoint(self, checkpoint_path: Any, *others: Any, **options: Any) -> Any:
-        """As Lightning's own, and keep the place in the data, from which `setup` begins."""
+        """As Lightning's own, and for a training keep the place in the data, where it begins."""
         checkpoint = super().load_checkpoint(checkpoint_path, *others, **options)
-        if self._job is not None and _PLACE in checkpoint:
+        fits = self.lightning_module.trainer.state.fn == TrainerFn.FITTING  # else it is evaluated
+        if fits and self._job is not None and _PLACE in checkpoint:
             self._place = Cursor.unpack(bytes.fromhex(checkpoint[_PLACE]))
             if _LOGGED in checkpoint:  # not in checkpoints of earlier versions
                 self._logged.take_epoch_values(checkpoint[_LOGGED])

@@ -63,18 +63,22 @@ def test_a_released_worker_ends_where_it_was_rank_0():
 
 def test_a_checkpoint_of_an_earlier_version():
     """A checkpoint of an earlier version, which has the place in the data, and not what was logged
-    in the epoch so far, can be loaded.
+    in the epoch so far, can be loaded. One that is evaluated before the training leaves its place.
     """
     from shoal.cursor import Cursor
+    from lightning.pytorch.trainer.states import TrainerFn
     from shoal.lightning import Strategy
 
     strategy, place = Strategy.__new__(Strategy), Cursor.start(96, 8, 1, True)
-    strategy._job, strategy._logged = common.RELEASED, mock.Mock()
+    strategy._job, strategy._logged, strategy._place = common.RELEASED, mock.Mock(), None
+    strategy._lightning_module = mock.Mock()
     old = {"shoal-place": place.pack().hex()}
     own = "lightning.pytorch.strategies.Strategy.load_checkpoint"
-    with mock.patch(own, return_value=old):
-        assert strategy.load_checkpoint("unused") is old
-    assert strategy._place == place and not strategy._logged.take_epoch_values.called
+    for fn, kept in ("validate", None), ("fit", place):
+        strategy._lightning_module.trainer.state.fn = TrainerFn(fn)
+        with mock.patch(own, return_value=old):
+            assert strategy.load_checkpoint("unused") is old
+        assert strategy._place == kept and not strategy._logged.take_epoch_values.called
 
 
 def test_a_metric_in_a_training_step_is_refused():
