@@ -220,6 +220,22 @@ def test_callbacks_that_a_job_cannot_follow_are_refused(name, options, instead):
         strategy.setup(trainer)
 
 
+def test_weights_are_not_averaged_where_batch_norms_want_another_epoch():
+    """StochasticWeightAveraging is refused for a model with batch norms alone, which it takes
+    through the batches once more without a backward pass.
+    """
+    from lightning.pytorch.callbacks import StochasticWeightAveraging
+    from shoal._trainers.refused import check_trainer
+
+    trainer = mock.Mock(reload_dataloaders_every_n_epochs=0, max_epochs=3)
+    trainer.callbacks = [StochasticWeightAveraging(swa_lrs=0.1)]
+    trainer.lightning_module.modules = lambda: [torch.nn.Linear(1, 1)]
+    check_trainer(trainer)
+    trainer.lightning_module.modules = lambda: [torch.nn.BatchNorm1d(1)]
+    with pytest.raises(ValueError, match="without backward passes.* by the callback WeightAver"):
+        check_trainer(trainer)
+
+
 def test_several_loaders_are_refused():
     """A training with a second DataLoader is refused, before a step."""
     from shoal.lightning import Strategy

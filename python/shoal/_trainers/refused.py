@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    StochasticWeightAveraging,
 )
 
 # Callbacks that a job cannot follow: why, and what to use in their place.
@@ -38,3 +39,11 @@ def check_trainer(trainer: Any) -> None:
         for kind, instead in _UNSUPPORTED.items():
             if isinstance(callback, kind):
                 raise ValueError(f"{kind.__name__} {instead}")
+        averages = isinstance(callback, StochasticWeightAveraging) and trainer.max_epochs != -1
+        if averages and callback.pl_module_contains_batch_norm(trainer.lightning_module):
+            raise ValueError(
+                "StochasticWeightAveraging goes through the batches once more for the batch norms"
+                " of the model, without backward passes, and a job makes its steps of all batches:"
+                " average by the callback WeightAveraging, and call"
+                " torch.optim.swa_utils.update_bn behind the training"
+            )
