@@ -188,6 +188,57 @@ def test_what_another_worker_has_used_lies_in_the_memory_order_of_the_parameter(
             assert torch.allclose(torch.tensor(a), torch.tensor(b), atol=1e-6), (got, expected)
 
 
+class _Seen(torch.nn.Module):
+    """A model that puts another tensor in the place of its buffer in each forward pass."""
+
+    def __init__(self):
+        """Make its layer, the same on all ranks, and the buffer."""
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = torch.nn.Linear(3, 1)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        """The output of the layer, for samples without their running mean."""
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.layer(x - self.mean)
+
+
+def _train_with_new_buffers(way):
+    """Train on this rank: by "ddp", by "zero", or by local steps of that strategy. Return the
+    running mean.
+    """
+    import shoal.torch
+
+    x = torch.randn(24, 3, generator=torch.Generator().manual_seed(2))
+    loader = shoal.torch.loader(TensorDataset(x), 4, epochs=1)
+    model = _Seen()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if way == "ddp":
+        model = shoal.torch.ddp(model)
+    elif way == "zero":
+        optimizer = shoal.torch.zero(model, optimizer)
+    else:
+        optimizer = shoal.torch.optimizer(optimizer, model, sync=way)
+    for (mine,) in loader:
+        optimizer.zero_grad()
+        model(mine).square().mean().backward()
+        optimizer.step()
+    return next(iter(model.buffers())).tolist()
+
+
+@pytest.mark.parametrize("way", ["ddp", "zero", "local:every=2"])
+def test_buffers_that_a_module_replaces(way):
+    """A running mean is the same on all workers, and that of one worker, also where the module puts
+    another tensor in its place.
+    """
+    one, other = world(2, _train_with_new_buffers, way)
+    assert one == other
+    if ":" not in way:
+        (alone,) = world(1, _train_with_new_buffers, way)
+        assert torch.allclose(torch.tensor(one), torch.tensor(alone), atol=1e-6), (one, alone)
+
+
 class _Complex(torch.nn.Module):
     """A model with complex parameters beside a real one."""
 

@@ -14,6 +14,7 @@ from torch import Tensor
 import shoal
 
 from .bucket import Bucket, make_buckets
+from .buffers import Buffers
 from .bucket_copy import HOST
 from .bucket_sizes import BucketSizes
 from .exchange import require_open_step
@@ -31,7 +32,7 @@ class Average:
     the copier waits for all of them, which on the CPU is in the hook.
 
     `statistics` are buffers of the model (running means and the like) that are averaged too, so
-    that they are the same everywhere after the step.
+    that they are the same everywhere after the step; None = none are.
 
     The thread that runs backward uses it, and the methods change its fields there; a method for
     that of the copier's tasks says so. On the CPU both are one thread; else backward adds to
@@ -46,7 +47,7 @@ class Average:
         make: Callable[[Sequence[Tensor]], Bucket],
         bucket_bytes: int,
         find_unused: bool,
-        statistics: Sequence[Tensor] = (),
+        statistics: Optional[Buffers] = None,
     ):
         """Make the buckets. With `find_unused`, watch which parameters get a gradient."""
         parameters = [p for p in model.parameters() if p.requires_grad]
@@ -60,14 +61,12 @@ class Average:
         self._names = {p: name for name, p in model.named_parameters()}
         # Gradients are ready in about the reverse order of the parameters.
         self._parameters = parameters[::-1]
-        self._statistics = make_buckets(statistics)
-        for bucket in self._statistics:
-            bucket.gradient = False
+        self._statistics = Buffers(()) if statistics is None else statistics
         self._sizes: Optional[BucketSizes] = None  # None = buckets keep their size
         self._size = bucket_bytes  # the largest size of a bucket, in bytes
         self._paths = Paths(
             job,
-            [*parameters, *statistics],
+            [*parameters, *self._statistics.tensors],
             self._make_buckets(),
             group,
             uncompressed=make is Bucket,
@@ -105,7 +104,8 @@ class Average:
         """New buckets of the current size, after those of statistics, which stay. Notes in `_place`
         where each parameter lies: the index of its bucket, and its own in that.
         """
-        all_buckets = [*self._statistics, *make_buckets(self._parameters, self._size, self._make)]
+        buckets = make_buckets(self._parameters, self._size, self._make)
+        all_buckets = [*self._statistics.buckets, *buckets]
         self._place: Dict[Tensor, Tuple[int, int]] = {
             p: (i, j)
             for i, bucket in enumerate(all_buckets)
@@ -300,7 +300,8 @@ class Average:
         self._path = path
         path.copier.begin_step()
         path.exchange.begin_step()
-        statistics = len(self._statistics)  # the buckets of statistics come first, and are full
+        self._statistics.find(path.buckets)
+        statistics = len(self._statistics.buckets)  # their buckets come first, and are full
         self._missing, self._full = (
             [0] * statistics + [len(b.parameters) for b in path.buckets[statistics:]],
             0,

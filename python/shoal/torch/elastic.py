@@ -17,6 +17,7 @@ from shoal._runtime.arguments import wrong_type
 
 from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket
+from .buffers import Buffers
 from .ddp_average import Average
 from .ddp_model import DistributedDataParallel
 
@@ -83,7 +84,7 @@ def wrap_elastic(
         make,
         limit,
         bool(options.get("find_unused_parameters")),
-        [b for b in model.buffers() if b.is_floating_point()],
+        Buffers([model]),
     )
     if adaptive:
         average.find_bucket_size(total)

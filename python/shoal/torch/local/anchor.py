@@ -22,6 +22,7 @@ from shoal.sync.contract import assign, differences
 
 from ..arena import empty
 from ..bucket import Bucket, BucketCall, StepInfo, make_buckets
+from ..buffers import Buffers
 from ..exchange import require_open_step
 from ..optimizer_wrapper import submit_whole
 from ..path import Paths
@@ -71,22 +72,20 @@ class Anchor:
         job: "shoal.Job",
         strategy: Strategy,
         parameters: Sequence[Tensor],
-        buffers: Sequence[Tensor],
+        buffers: Buffers,
     ):
-        """An anchor at the parameters as they are, the same on all workers. `buffers` are tensors
-        of the model, such as running means of batch norms, that become their means at each commit.
+        """An anchor at the parameters as they are, the same on all workers. `buffers` are those of
+        the models, such as running means of batch norms, that become their means at each commit.
         """
         self._job = job
-        self._buffers = list(buffers)
+        self._buffers = buffers
         # What the buffers were when the round under way began; empty = it has one step.
         self._buffers_before: List[Tensor] = []
-        self._statistics = make_buckets(buffers)
-        for bucket in self._statistics:
-            bucket.gradient = False
         self._round_buckets = make_buckets(parameters, make=_RoundBucket)
         self._round_buckets[0].worker_count = empty(1, torch.int64)  # type: ignore[attr-defined]
-        buckets = [*self._statistics, *self._round_buckets]
-        self._path = Paths(job, [*parameters, *buffers], buckets, None, uncompressed=False).arena
+        buckets = [*buffers.buckets, *self._round_buckets]
+        tensors = [*parameters, *buffers.tensors]
+        self._path = Paths(job, tensors, buckets, None, uncompressed=False).arena
         # In the order of the buckets, as are `z` and the arrays in `kept`.
         self.parameters = [p for bucket in self._round_buckets for p in bucket.parameters]
         self.sample = LocalSample(self.parameters)  # of the gradients in this round
@@ -104,7 +103,8 @@ class Anchor:
 
     def begin_round(self, steps: int) -> None:
         """Note what the buffers are, before the first of so many local steps."""
-        self._buffers_before = [b.detach().clone() for b in self._buffers if steps > 1]
+        self._buffers.find(self._buffers.buckets)
+        self._buffers_before = [b.detach().clone() for b in self._buffers.tensors if steps > 1]
 
     def commit(self, skipped: bool = False) -> None:
         """End a round: average how far the parameters have moved over the workers, as the commit of
@@ -112,8 +112,9 @@ class Anchor:
         worker has left out samples, which are in its buffers already, whatever they are; it gives
         what those were when the round began.
         """
+        self._buffers.find(self._buffers.buckets)
         if skipped:
-            for buffer, before in zip(self._buffers, self._buffers_before):
+            for buffer, before in zip(self._buffers.tensors, self._buffers_before):
                 buffer.detach().copy_(before)
         w, has_samples = self.w, require_open_step(self._job).weight > 0
         moved: List[Optional[Tensor]] = list(differences(w, self.z))
@@ -153,6 +154,7 @@ class Anchor:
             return tensors[places[id(bucket)] :][: len(bucket.parameters)]
 
         path = self._path
+        self._buffers.find(path.buckets)
         submit_whole(path, tensors_of)
         for bucket in path.exchange.averaged_buckets():
             for i, (like, mean) in enumerate(zip(bucket.parameters, bucket.unpack())):

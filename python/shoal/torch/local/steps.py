@@ -13,6 +13,7 @@ from shoal._runtime.log import format_count, log_line
 from shoal.sync import Sync, parse
 
 from .. import averaged
+from ..buffers import Buffers
 from ..exchange import require_open_step
 from ..moments import broadcast_state
 from ..optimizer_wrapper import Wrapper
@@ -130,11 +131,10 @@ class LocalSteps(Wrapper):
         self._job = job
         trained = [p for group in inner.param_groups for p in group["params"]]
         averaged.by_optimizer.update(trained)
-        buffers = [b for m in models for b in m.buffers() if b.is_floating_point()]
         # The strategy as the setting of the job names it, and how a setting has named the one in
         # force: the two differ where a change was void.
         self._text = self._in_force = sync.strategy.text
-        self._anchor = Anchor(job, sync.strategy, trained, buffers)
+        self._anchor = Anchor(job, sync.strategy, trained, Buffers(models))
         self._partners = Partners(job, self._anchor.parameters)
         self._comparison = Comparison(job)
         self._begun = False  # local steps were made of which no commit was made yet

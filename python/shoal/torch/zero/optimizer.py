@@ -16,7 +16,8 @@ from shoal._runtime.protocol import NO_GRADIENT
 
 from .. import averaged, registry
 from ..arena import empty
-from ..bucket import StepInfo, make_buckets
+from ..bucket import StepInfo
+from ..buffers import Buffers
 from ..exchange import require_open_step
 from ..scale import check_rule, follow_batch
 from ..state import check_arguments, mark_registered, register_state
@@ -150,7 +151,7 @@ class Zero(torch.optim.Optimizer):
         # Parameters that nobody averages, because they were frozen.
         self._frozen = [p for g in inner.param_groups for p in g["params"] if not p.requires_grad]
         self._shards = Shards(job, inner, self._flat)
-        self._statistics = make_buckets([b for b in model.buffers() if b.is_floating_point()])
+        self._statistics = Buffers([model])
         # A mark for each parameter: not 0 where a worker had a gradient, and no number where that
         # was not finite.
         self._marks = empty(len(self._flat.parameters))
@@ -282,7 +283,8 @@ class Zero(torch.optim.Optimizer):
         share = step.weight / step.samples_of_ranks(range(job.size))
         info = StepInfo(job.rank, job.size, step.number, share, fresh=False)
         with self._job.grouped():
-            for bucket in self._statistics:
+            self._statistics.find(self._statistics.buckets)
+            for bucket in self._statistics.buckets:
                 bucket.begin_step(info)
                 bucket.pack([b.detach() for b in bucket.parameters])
                 calls.append(step.share(bucket.buffer, last=False, tag=NO_GRADIENT))
@@ -291,7 +293,7 @@ class Zero(torch.optim.Optimizer):
         for call in reversed(calls):
             call.wait()
         self._job._backend.step_timer.record_average_done()
-        for bucket in self._statistics:
+        for bucket in self._statistics.buckets:
             for buffer, average in zip(bucket.parameters, bucket.unpack()):
                 if average is not None:  # else nobody is left whose samples count
                     buffer.detach().copy_(average)
