@@ -412,6 +412,8 @@ def _gradients_in(bucket: dist.GradBucket) -> List[Tuple[Tensor, Tensor]]:
     parameters, buffer = bucket.parameters(), bucket.buffer()
     if buffer.is_sparse:  # a bucket with a sparse gradient has a parameter and no gradient
         return []
+    if not parameters[0].is_complex() and all(p.is_contiguous() for p in parameters):
+        return list(zip(parameters, bucket.gradients()))
     if parameters[0].is_complex() and not buffer.is_complex():
         buffer = torch.view_as_complex(buffer.view(-1, 2))
     parts = buffer.split([p.numel() for p in parameters])
