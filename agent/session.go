@@ -291,9 +291,9 @@ func (s *session) serveData(r *api.DataRequest) error {
 		place, err := cursor.Parse(r.Cursor)
 		if err == nil && !place.SameData(d) &&
 			!(place.SameSamples(d) && levers.Batch.Contains(place.Batch)) {
-			err = fmt.Errorf("it is a place in %s, and the program trains on %s: give it the data, "+
-				"the batch and the seed with which the checkpoint was written", place.Describe(),
-				d.Describe())
+			err = fmt.Errorf("it is a place in %s, and the program trains on %s: give it the "+
+				"data, the batch and the seed with which the checkpoint was written",
+				place.Describe(), d.Describe())
 		}
 		if err == nil && place.Round > 1 && r.Sync == "" {
 			err = fmt.Errorf("it is a place in rounds of %d steps, and the program averages in "+
