@@ -161,7 +161,7 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 		if len(grids) == 0 {
 			return nil, p.undividedError(workers)
 		}
-		return p.best(grids, workers, nil)
+		return p.bestOfFew(grids, combos, workers)
 	}
 	s := newMixedSearch(p, combos, workers)
 	s.proposeAll()
@@ -179,4 +179,25 @@ func (p *problem) solveMixed(workers int) (*Result, error) {
 		return nil, p.infeasibleError(lacks, workers)
 	}
 	return nil, p.undividedError(workers)
+}
+
+// bestOfFew returns the best plan of the grids of few plans, for so many workers, 0 = any number;
+// combos are those of all plans. What is proved is the most that either of both ways to prove
+// something says: of the grids, or of all units of each kind.
+func (p *problem) bestOfFew(grids []grid, combos []combo, workers int) (*Result, error) {
+	var known []*solved
+	if p.from != nil {
+		known = append(known, p.from)
+	}
+	r, err := p.best(grids, workers, known)
+	if err != nil {
+		return nil, err
+	}
+	c, seconds := &r.Best.Certificate, r.Best.Predicted.Seconds
+	if c.Bound < seconds {
+		if least := newMixedSearch(p, combos, workers).bound(seconds); least > c.Bound {
+			c.Bound, c.Gap, c.Proof = least, gapOf(seconds, least), nil
+		}
+	}
+	return r, nil
 }

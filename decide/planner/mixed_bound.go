@@ -134,17 +134,10 @@ func (s *mixedSearch) boundShares(e *estimate, most float64) float64 {
 		if len(alone) < 2 || !allows(most) {
 			continue
 		}
-		for at := low; most-at > 1e-4*most; {
-			if middle := (at + most) / 2; allows(middle) {
-				most = middle
-			} else {
-				at = middle
-			}
-		}
 		if allows(low) {
 			return low
 		}
-		most *= 1 - 1e-4 // what is not allowed, at most
+		most = bound.Bisect(low, most, func(seconds float64) bool { return !allows(seconds) })
 	}
 	return most
 }

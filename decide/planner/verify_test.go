@@ -167,3 +167,28 @@ func FuzzVerify(f *testing.F) {
 		_, _ = planner.Verify(request, d)
 	})
 }
+
+// TestVerifyMixed proves plans on two kinds of devices again. It plans for as many workers as the
+// plan has, which may be few enough to play all plans, and these were any number before.
+func TestVerifyMixed(t *testing.T) {
+	const seed = 12
+	random, count := rand.New(rand.NewPCG(seed, 6)), 0
+	for i := range instances(150) {
+		x := drawMixed(random)
+		x.places = [2]int{1 + random.IntN(5), 1 + random.IntN(5)}
+		x.batch *= 1 + random.IntN(4)
+		r := x.request(t)
+		got, err := planner.Solve(r)
+		if err != nil {
+			continue
+		}
+		count++
+		d := reread(t, *got.Best, deployment.Parse)
+		if fails, err := verify(r, d); err != nil || fails != nil {
+			t.Errorf("seed %d, case %d: %s: %v, %v: %+v", seed, i, d.Mesh, fails, err, x)
+		}
+	}
+	if count < instances(150)/2 {
+		t.Errorf("%d have a plan", count)
+	}
+}

@@ -67,14 +67,21 @@ func (m *Mixed) Least(low, high float64) float64 {
 	if m.Allows(low) {
 		return low
 	}
-	for high-low > 1e-4*high {
-		if middle := (low + high) / 2; m.Allows(middle) {
-			high = middle
-		} else {
-			low = middle
-		}
-	}
-	return low
+	return Bisect(low, high, func(seconds float64) bool { return !m.Allows(seconds) })
+}
+
+// Bisect returns the most seconds that are refuted, from low, which are, to high, which are not: to
+// a part in 2^13, by which those that it looks at differ. They are the same whatever low and high
+// are, so that who has another plan proves the same.
+func Bisect(low, high float64, refuted func(seconds float64) bool) float64 {
+	const rest = 52 - 13 // bits of a number that are 0
+	number := func(seconds float64) int { return int(math.Float64bits(seconds) >> rest) }
+	seconds := func(number int) float64 { return math.Float64frombits(uint64(number) << rest) }
+	first := number(low)
+	more := sort.Search(number(high)-first, func(i int) bool {
+		return !refuted(seconds(first + 1 + i))
+	})
+	return max(low, seconds(first+more))
 }
 
 // Allows reports that the terms do not rule out all plans that take so long at most.
