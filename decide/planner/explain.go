@@ -21,7 +21,7 @@ func (p *problem) result(found []*solved, least float64) *Result {
 	best := found[0]
 	r := p.brief(best, least)
 	r.Fullest, r.Has = p.fullest(&best.candidate)
-	r.Timeline, r.Rows, r.Memory = best.timeline, p.rows(best), p.memories(best)
+	r.Timeline, r.Rows, r.Memory = best.timeline, p.rows(best), p.memories(&best.candidate)
 	r.Rejected, r.Helps = p.rejected(found), p.helps(best)
 	r.Binds = bindsText(r.Rows, best.timeline.Busy, best.seconds)
 	return r

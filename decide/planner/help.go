@@ -143,13 +143,16 @@ func (s *solved) busiest(most int) []int {
 	return list[:min(most, len(list))]
 }
 
-// memories returns what takes the memory of a worker of each stage, of the replicas that need most.
-func (p *problem) memories(s *solved) []Memory {
-	list := make([]Memory, s.stages)
+// memories returns what takes the memory of a worker of each stage, of the replicas that have least
+// left.
+func (p *problem) memories(c *candidate) []Memory {
+	list := make([]Memory, c.stages)
 	for stage := range list {
-		for i := range s.laid.classes {
-			if m := p.memoryOf(&s.candidate, i, stage); m.Sum() > list[stage].Sum() {
-				list[stage] = m
+		least := int64(math.MaxInt64)
+		for i, k := range c.laid.classes {
+			m := p.memoryOf(c, i, stage)
+			if left := k.costs[stage].limit - m.Sum(); left < least {
+				least, list[stage] = left, m
 			}
 		}
 	}

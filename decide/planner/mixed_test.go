@@ -314,6 +314,21 @@ func TestSharesMixed(t *testing.T) {
 	}
 }
 
+// TestFullestMixed says of replicas on two kinds of devices, those on the one with more memory need
+// more, what those need that have least left.
+func TestFullestMixed(t *testing.T) {
+	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
+	x.places, x.batch, x.memory = [2]int{1, 1}, 2, [2]int64{1 << 40, 1 << 20}
+	x.layers[0][0].Kept = 1 << 30
+	r, err := planner.Judge(x.request(t), "dp=2(1/1;on=a/b),pp=1(micro=1)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := r.Memory[r.Fullest]; r.Has != 1<<20 || m.Sum() > r.Has || m.Kept > 100_000 {
+		t.Errorf("%+v of %d bytes", m, r.Has)
+	}
+}
+
 // TestMixedBound compares what is proved of large mixes of devices with the best of all plans of
 // small ones: it is never above it.
 func TestMixedBound(t *testing.T) {

@@ -53,9 +53,10 @@ type Result struct {
 	Has      int64
 	Timeline *timeline.Timeline // of one replica
 	Rows     []timeline.Row     // what a trace of it says of each stage
-	Memory   []Memory           // of a worker of each stage
-	Binds    string             // what the step waits for, for people
-	Helps    []Help             // what would let more samples through, the most first
+	// Memory is of a worker of each stage, of those that have least left; nil = in Best alone.
+	Memory []Memory
+	Binds  string // what the step waits for, for people
+	Helps  []Help // what would let more samples through, the most first
 	// Rejected is even stages of the same degrees, and then the best of other degrees and
 	// micro-batches, the fastest first; in SpaceAny the best mesh before them, if that is not the
 	// plan.

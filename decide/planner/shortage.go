@@ -195,7 +195,7 @@ func (p *problem) tooLargeError(mesh string, m *shortage) error {
 		}
 		if s, err := p.play(c); err == nil {
 			stage, _ := p.fullest(c)
-			would = fitsText(p.mesh(c), p.memory(c, stage), s.seconds)
+			would = fitsText(p.mesh(c), p.memories(c)[stage].Sum(), s.seconds)
 			break
 		}
 	}

@@ -277,9 +277,7 @@ func printPlan(out io.Writer, r *planner.Result) error {
 		fmt.Fprintf(&b, "guaranteed  at most (M + 4N - 4)·C + A = (%d + 4·%d - 4)·%s + %s "+
 			"= %s\n", g.Micro, g.Stages, seconds(g.Slowest), seconds(g.Tail), seconds(g.Seconds))
 	}
-	fmt.Fprintf(&b, "memory      %s of %s on the fullest workers, those of stage %d%s\n",
-		plural.Bytes(d.Stages[r.Fullest].Memory), plural.Bytes(r.Has), r.Fullest,
-		memoryText(r.Memory, r.Fullest))
+	fmt.Fprintf(&b, "memory      %s\n", memoryText(r))
 	fmt.Fprintf(&b, "binds       %s\n", r.Binds)
 	if len(r.Helps) > 0 {
 		fmt.Fprintf(&b, "helps       %s\n", helpText(r.Helps))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/decide/planner"
 	"github.com/shoal-ml/shoal/decide/planner/deployment"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // What shoal plan says of a plan, in words. The functions are pure.
@@ -31,12 +32,14 @@ func stepText(step deployment.Step) string {
 	return fmt.Sprintf("%.0f %s", step.Plans, step.Argument)
 }
 
-// memoryText writes what takes the memory of a worker of a stage, after ": "; "" where that is not
-// known.
-func memoryText(list []planner.Memory, stage int) string {
-	if stage >= len(list) {
-		return ""
+// memoryText writes how much memory the workers need that have least left, and, where that is
+// known, what takes it.
+func memoryText(r *planner.Result) string {
+	needs, parts := r.Best.Stages[r.Fullest].Memory, ""
+	if r.Memory != nil {
+		m := r.Memory[r.Fullest]
+		needs, parts = m.Sum(), ": "+m.String()
 	}
-	m := list[stage]
-	return ": " + m.String()
+	return fmt.Sprintf("%s of %s on the fullest workers, those of stage %d%s",
+		plural.Bytes(needs), plural.Bytes(r.Has), r.Fullest, parts)
 }
