@@ -117,13 +117,17 @@ func (p *problem) divisions(workers int) (list []division) {
 			}
 			d.replicas = workers / d.stages / d.tp
 			stages, replicas := 0, 0 // for which there are places
+			kinds := 0               // that have places for a replica
 			for _, count := range units {
 				stages, replicas = stages+count/d.replicas, replicas+count/d.stages
+				if count >= d.stages {
+					kinds++
+				}
 			}
 			if d.unlike = false; stages >= d.stages {
 				list = append(list, d)
 			}
-			if d.unlike = true; len(p.kinds) > 1 && d.replicas > 1 && replicas >= d.replicas {
+			if d.unlike = true; kinds > 1 && d.replicas > 1 && replicas >= d.replicas {
 				list = append(list, d)
 			}
 		}

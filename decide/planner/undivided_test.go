@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -48,6 +49,21 @@ func TestUndivided(t *testing.T) {
 		if _, err := planner.Solve(r); err == nil || !strings.HasSuffix(err.Error(), x.want) {
 			t.Errorf("%+v: %v", x, err)
 		}
+	}
+}
+
+// TestUndividedUnlike asks for a plan of a batch that could be divided among replicas on two kinds
+// of devices if there were places for them on both.
+func TestUndividedUnlike(t *testing.T) {
+	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
+	x.layers = [2][]model.Cost{x.layers[0][:2], x.layers[1][:2]}
+	x.params, x.out = x.params[:2], x.out[:2]
+	x.places, x.batch = [2]int{4, 1}, 3
+	r := x.request(t)
+	r.Workers = 4
+	if _, err := planner.Solve(r); err == nil || !strings.HasSuffix(err.Error(),
+		": take a batch of 2 or 4, or 3 workers (--workers 3)") {
+		t.Error(err)
 	}
 }
 
