@@ -109,7 +109,8 @@ func (p *problem) orOwn(workers int, mesh *Result, noMesh error) (*Result, error
 		return nil, noMesh
 	case mesh != nil:
 		least = min(least, mesh.Best.Certificate.Bound)
-		if best == nil || best.timeline.Seconds >= mesh.Best.Predicted.Seconds {
+		if best == nil ||
+			best.timeline.Seconds >= mesh.Best.Predicted.Seconds*(1-rounding) {
 			c := &mesh.Best.Certificate
 			c.Bound, c.Space = least, ownSpace
 			c.Gap = gapOf(mesh.Best.Predicted.Seconds, least)

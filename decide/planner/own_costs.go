@@ -256,8 +256,12 @@ func (o *own) neighbours(layers int) (list []spp.Plan) {
 }
 
 // heldOf lists how many micro-batches so many stages hold in the orders that are tried: as many as
-// fit into memory, the cyclic order, and multiples of halves of what 1F1B holds.
+// fit into memory, the cyclic order, and multiples of halves of what 1F1B holds. A stage that is
+// alone holds one: it waits for nobody.
 func heldOf(stages, micro int, fit []int) (list [][]int) {
+	if stages == 1 {
+		return [][]int{{min(fit[0], 1)}}
+	}
 	list = append(list, slices.Clone(fit), spp.Cyclic(stages, micro))
 	for halves := 1; halves <= 4; halves++ {
 		list = append(list, timeline.Held(stages, halves, micro))

@@ -270,3 +270,29 @@ func TestHostOrder(t *testing.T) {
 		t.Errorf("%v, %v", fails, err)
 	}
 }
+
+// TestVerifyAny judges plans with own numbers of replicas again that are a mesh. A stage that is
+// alone holds one micro-batch, as in any mesh.
+func TestVerifyAny(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 39))
+	for i := range instances(100) {
+		c := randomChain(random)
+		r := c.request(t, c.places*(1+random.IntN(3)))
+		r.Space = planner.SpaceAny
+		got, err := planner.Solve(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := got.Best
+		if len(d.Stages) == 1 && d.Stages[0].Ahead > 1 {
+			t.Errorf("case %d: one stage holds %+v", i, d.Stages[0])
+		}
+		if d.Mesh == "" {
+			continue
+		}
+		r.Space = planner.SpaceMesh
+		if fails, err := verify(r, d); err != nil || fails != nil {
+			t.Errorf("case %d: %s: %v, %v", i, d.Mesh, fails, err)
+		}
+	}
+}
