@@ -22,9 +22,10 @@ const (
 // Repair returns a plan near one that was made before for other machines, of which it gets the text
 // of the mesh. As many ranks share layers as there, or the micro-batch is the same, if such a plan
 // fits; the number of replicas, the kinds of devices and the cuts are found anew by estimates, of
-// which a few are compared by timelines. So it answers much sooner than Solve, and proves nothing:
-// of the Result there are only Best, Workers and Devices. As Request.From, its mesh is what Solve
-// begins with.
+// which a few are compared by timelines, with the last plan if it still fits. Where none of them
+// fits into memory, it looks for plans that need little. So it answers much sooner than Solve, and
+// proves nothing: of the Result there are only Best, Workers and Devices. As Request.From, its mesh
+// is what Solve begins with.
 func Repair(r Request, last string) (*Result, error) {
 	was, _, stages, err := parseAxes(last)
 	if err != nil {
@@ -51,12 +52,18 @@ func Repair(r Request, last string) (*Result, error) {
 		return list
 	}
 	x := &repair{problem: p, was: was, workers: p.wanted(r.Workers), seconds: math.Inf(1)}
+	if s, err := p.begin(last, r.Workers); err == nil && s != nil {
+		x.best, x.seconds = s.candidate, s.seconds
+	}
 	x.compare(with(func(c combo) bool { return c.tp == was.tp && c.sample == was.sample }))
 	x.compare(with(func(c combo) bool { return (c.tp == was.tp) != (c.sample == was.sample) }))
 	if x.best.starts == nil {
 		x.compare(combos)
 	}
 	best := x.improved()
+	if best == nil {
+		best, _ = p.leanMixed(r.Workers)
+	}
 	if best == nil {
 		return nil, fmt.Errorf("no plan near the last one, %s, fits these machines", last)
 	}

@@ -59,6 +59,32 @@ func TestRepair(t *testing.T) {
 	}
 }
 
+// TestRepairTight makes plans fit for machines whose memory is too small for what 1F1B holds: the
+// plan that they have, as it is, and one for others.
+func TestRepairTight(t *testing.T) {
+	c := alike(3, 3)
+	c.memory = 3*1<<10 + 4*64 + 2*1<<10 // state and transfers of one layer, and two micro-batches
+	r := c.request(t, 6)
+	best, err := planner.Solve(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, last := range []string{best.Best.Mesh, "dp=1,pp=2(2/1;micro=1)"} {
+		got, err := planner.Repair(r, last)
+		if err != nil {
+			t.Errorf("%s, for %s: %v", best.Best.Mesh, last, err)
+			continue
+		}
+		judged, err := planner.Judge(r, got.Best.Mesh)
+		if err != nil || judged.Best.Predicted.Seconds != got.Best.Predicted.Seconds {
+			t.Errorf("%s, for %s: %+v, %v", got.Best.Mesh, last, judged, err)
+		}
+		if last == best.Best.Mesh && got.Best.Predicted.Seconds > best.Best.Predicted.Seconds {
+			t.Errorf("%s becomes %s", last, got.Best.Mesh)
+		}
+	}
+}
+
 // TestRepairRefuses refuses texts that are no plan, and says so where no plan can be.
 func TestRepairRefuses(t *testing.T) {
 	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
