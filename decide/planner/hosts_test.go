@@ -170,3 +170,26 @@ func TestOverHosts(t *testing.T) {
 		t.Errorf("%d cases have a plan", count)
 	}
 }
+
+// TestSharedCard plays stages on two hosts that are far from each other, whose workers share a
+// network card: that is busy with what they send for as long as it takes, not as long as the link
+// of one of them is.
+func TestSharedCard(t *testing.T) {
+	x := spread{chain: alike(2, 4), hosts: 2, between: cluster.Curve{Latency: 0.03, Rate: 1e6}}
+	for i := range x.layers {
+		x.layers[i].Forward, x.layers[i].Backward, x.out[i] = 1e-3, 1e-3, 1000
+	}
+	const micro = 50
+	r := x.request(t, 4*micro)
+	all := *r.Cluster
+	all.Links[1].Shared = &cluster.Curve{Rate: 2.5e5}
+	r.Cluster = reread(t, all, cluster.Parse)
+	got, err := planner.Judge(r, "pp=2(1/1;micro=1;ahead=50/1),dp=4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	card := micro * 4 * 1000 / 2.5e5
+	if s := got.Best.Predicted.Seconds; s < card || s > 1.2*card {
+		t.Errorf("the step takes %v s, and the card is busy for %v", s, card)
+	}
+}

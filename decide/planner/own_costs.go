@@ -92,9 +92,10 @@ func (c *ownCosts) between(key [3]int, pairs int, part float64,
 }
 
 // transfer returns the slowest link over which a micro-batch goes at the cut before a layer, from a
-// stage on the places from a to b to one on those from b to end, and the seconds one way. Each
-// worker sends what it has to those that need it, and the side with fewer has the most to do.
-func (c *ownCosts) transfer(layer, a, b, end int) (slowest *cluster.Link, seconds float64) {
+// stage on the places from a to b to one on those from b to end, the seconds one way, and for how
+// many of them links are busy. Each worker sends what it has to those that need it, and the side
+// with fewer has the most to do.
+func (c *ownCosts) transfer(layer, a, b, end int) (slowest *cluster.Link, seconds, busy float64) {
 	few, many := min(b-a, end-b), max(b-a, end-b)
 	bytes := float64(c.model.Layers[layer-1].Out) * float64(c.point.Micro) * float64(c.parts)
 	ways := c.between([3]int{a, b, end}, many, float64(few)/float64(many),
@@ -104,14 +105,15 @@ func (c *ownCosts) transfer(layer, a, b, end int) (slowest *cluster.Link, second
 		if slowest == nil || s > seconds {
 			slowest, seconds = w.link, s
 		}
+		busy = max(busy, w.link.BusyTogether(bytes/float64(few), w.messages))
 	}
-	return slowest, seconds
+	return slowest, seconds, busy
 }
 
 // sent returns the seconds in which the slowest link of transfer, with the same arguments, carries
 // a micro-batch forward and back, where both directions share it, and else one way.
 func (c *ownCosts) sent(layer, a, b, end int) float64 {
-	link, seconds := c.transfer(layer, a, b, end)
+	link, seconds, _ := c.transfer(layer, a, b, end)
 	if link.HalfDuplex {
 		return 2 * seconds
 	}
@@ -171,8 +173,8 @@ func (c *ownCosts) stages(plan *spp.Plan) (o *own, stages []timeline.Stage, fit 
 		x.Tail = c.tail(from, to, first, end)
 		if s+1 < len(stages) {
 			_, _, _, nextEnd := o.stage(s+1, layers)
-			link, seconds := c.transfer(to, first, end, nextEnd)
-			x.Down, x.Up, x.Latency = seconds, seconds, min(link.Latency, seconds)
+			link, seconds, busy := c.transfer(to, first, end, nextEnd)
+			x.Down, x.Up, x.Latency = seconds, seconds, seconds-busy
 			x.HalfDuplex, x.Transfer = link.HalfDuplex, transfers[c.all.Transfer]
 			o.Slowest = max(o.Slowest, c.sent(to, first, end, nextEnd))
 		}

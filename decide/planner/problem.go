@@ -193,12 +193,13 @@ func (p *problem) stageOf(g *grid, k *class, s, from, to int) (x timeline.Stage)
 	}
 	x.Transfer = transfers[p.all.Transfer]
 	sent := float64(p.sent(to-1, g.sample))
+	busy := 0.0
 	for _, w := range k.ways[s] {
-		if down := w.link.SecondsTogether(sent, w.messages); down > x.Down {
-			x.Down, x.Up, x.Latency = down, down, w.link.Latency
-		}
+		x.Down = max(x.Down, w.link.SecondsTogether(sent, w.messages))
+		busy = max(busy, w.link.BusyTogether(sent, w.messages))
 		x.HalfDuplex = x.HalfDuplex || w.link.HalfDuplex
 	}
+	x.Up, x.Latency = x.Down, x.Down-busy
 	return x
 }
 

@@ -93,6 +93,16 @@ func (l Link) SecondsTogether(bytes float64, messages int) float64 {
 	return seconds
 }
 
+// BusyTogether returns for how much of SecondsTogether the link, or what the messages share, is
+// busy with them: without the latencies, in which the next ones can go.
+func (l Link) BusyTogether(bytes float64, messages int) float64 {
+	busy := l.SecondsOf(bytes) - l.Latency
+	if l.Shared != nil && messages > 1 {
+		busy = max(busy, l.Shared.SecondsOf(bytes*float64(messages))-l.Shared.Latency)
+	}
+	return busy
+}
+
 // Parse reads a cluster. An error says what is wrong, with the kind, the host or the link.
 func Parse(text []byte) (*Cluster, error) {
 	if len(text) > MaxBytes {
