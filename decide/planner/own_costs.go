@@ -140,18 +140,12 @@ func (c *ownCosts) tail(i, j, a, b int) float64 {
 // memory returns the bytes of a worker of a stage of the layers from one up to another that has so
 // many replicas and holds so many micro-batches.
 func (c *ownCosts) memory(from, to, replicas, held int) int64 {
-	var sent int64
-	if from > 0 {
-		sent += 2 * c.model.Layers[from-1].Out * int64(c.point.Micro)
-	}
-	if to < len(c.model.Layers) {
-		sent += 2 * c.model.Layers[to-1].Out * int64(c.point.Micro)
-	}
 	// share returns the bytes of a replica's part of a micro-batch.
 	share := func(bytes int64) int64 {
-		return (bytes*int64(c.parts) + int64(replicas) - 1) / int64(replicas)
+		return (times(bytes, c.parts) + int64(replicas) - 1) / int64(replicas)
 	}
-	return c.state[to] - c.state[from] + share(c.kept[to]-c.kept[from])*int64(held) + share(sent)
+	return c.state[to] - c.state[from] + times(share(c.kept[to]-c.kept[from]), held) +
+		share(c.passing(from, to, c.point.Micro))
 }
 
 // stages returns a plan that was not played yet, what its stages take, and how many micro-batches

@@ -165,7 +165,17 @@ func (p *problem) sent(layer, sample int) int64 {
 	if layer+1 >= len(p.model.Layers) {
 		return 0
 	}
-	return p.model.Layers[layer].Out * int64(sample)
+	return times(p.model.Layers[layer].Out, sample)
+}
+
+// times returns n times some bytes; or, so that sums of a few such are no overflow, 2^59, which is
+// more than any device has, if that is less.
+func times(bytes int64, n int) int64 {
+	const most = 1 << 59
+	if bytes > most/int64(max(n, 1)) {
+		return most
+	}
+	return bytes * int64(n)
 }
 
 // transfers are the ways of transfers by their names in a cluster.
@@ -288,9 +298,9 @@ func (p *problem) memory(c *candidate, stage int) (most int64) {
 func (p *problem) memoryOf(c *candidate, class, stage int) Memory {
 	from, to := p.layersOf(c, stage)
 	took := c.laid.classes[class].costs[stage]
-	held := int64(min(c.ahead[stage], c.microOf(class)))
+	held := min(c.ahead[stage], c.microOf(class))
 	return Memory{State: took.state[to] - took.state[from], Sent: p.passing(from, to, c.sample),
-		Kept: (took.kept[to] - took.kept[from]) * held}
+		Kept: times(took.kept[to]-took.kept[from], held)}
 }
 
 // fitting returns how many micro-batches a worker can hold of a stage of the layers from one up to

@@ -154,3 +154,22 @@ func TestTightMixed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHugeMemory judges meshes of models that need more bytes than can be counted.
+func TestHugeMemory(t *testing.T) {
+	c := alike(2, 2)
+	c.layers[0].Kept = 1 << 49
+	r := c.request(t, 1<<15)
+	const mesh = "dp=1,pp=2(1/1;micro=1;ahead=32768/1)"
+	if _, err := planner.Judge(r, mesh); err == nil ||
+		!strings.Contains(err.Error(), "does not fit into memory") {
+		t.Errorf("2^64 bytes are kept: %v", err)
+	}
+	c.layers[0].Kept, c.out[0] = 0, 1<<49
+	r = c.request(t, 1<<16)
+	r.Model.Points[0].Micro = 1 << 15
+	if _, err := planner.Judge(r, "dp=1,pp=2(1/1;micro=32768;ahead=1/1)"); err == nil ||
+		!strings.Contains(err.Error(), "does not fit into memory") {
+		t.Errorf("2^64 bytes are sent: %v", err)
+	}
+}

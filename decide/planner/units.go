@@ -227,7 +227,7 @@ func (e *estimate) tail(kind, from, to int) float64 {
 func (e *estimate) fits(kind, from, to, behind int) (fits, more bool) {
 	took := e.of[kind]
 	need := took.state[to] - took.state[from] +
-		(took.kept[to]-took.kept[from])*int64(min(e.micro, behind+1))
+		times(took.kept[to]-took.kept[from], min(e.micro, behind+1))
 	need += 2 * e.problem.sent(to-1, e.sample)
 	if more = need <= took.limit; from > 0 {
 		need += 2 * e.problem.sent(from-1, e.sample)
