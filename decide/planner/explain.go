@@ -58,15 +58,18 @@ func (p *problem) brief(best *solved, least float64) *Result {
 	if best.order > 0 {
 		d.Hosts = p.hostsOf(&best.grid)
 	}
-	point := best.laid.classes[0].costs[0].point
-	spread := 0.0
+	spread, formulas := 0.0, []string{}
 	for _, k := range best.laid.classes {
 		for _, took := range k.costs {
 			spread = max(spread, took.point.Spread)
+			if f := took.point.Formula; f != "" && !slices.Contains(formulas, f) {
+				formulas = append(formulas, f)
+			}
 		}
 	}
 	d.Predicted = deployment.Prediction{Seconds: seconds, Low: seconds / (1 + spread),
-		High: seconds * (1 + spread), Formula: point.Formula, Bubble: p.waiting(best)}
+		High: seconds * (1 + spread), Formula: strings.Join(formulas, "; "),
+		Bubble: p.waiting(best)}
 	for s := range best.stages {
 		from, to := p.layersOf(&best.candidate, s)
 		allReduce, update := p.tailOf(&best.candidate, s)

@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strconv"
@@ -326,6 +327,22 @@ func TestFullestMixed(t *testing.T) {
 	}
 	if m := r.Memory[r.Fullest]; r.Has != 1<<20 || m.Sum() > r.Has || m.Kept > 100_000 {
 		t.Errorf("%+v of %d bytes", m, r.Has)
+	}
+}
+
+// TestFormulasMixed says of each kind of device that a plan is on from what its times come.
+func TestFormulasMixed(t *testing.T) {
+	r := drawMixed(rand.New(rand.NewPCG(1, 2))).request(t)
+	r.Model.Points[0].Formula, r.Model.Points[1].Formula = "1 TFLOP/s", "2 TFLOP/s"
+	for mesh, want := range map[string]string{
+		"dp=1,pp=1(micro=1;on=b)":       "2 TFLOP/s",
+		"dp=1,pp=2(1/1;micro=1;on=a/b)": "1 TFLOP/s; 2 TFLOP/s",
+	} {
+		got, err := planner.Judge(r, strings.Replace(mesh, "1/1", fmt.Sprintf("1/%d",
+			len(r.Model.Layers)-1), 1))
+		if err != nil || got.Best.Predicted.Formula != want {
+			t.Errorf("%s: %+v, %v; want %s", mesh, got, err, want)
+		}
 	}
 }
 
