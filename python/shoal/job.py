@@ -24,7 +24,7 @@ from typing import (
 
 from ._checkpoint.checkpoints import Checkpoints
 from ._live.epochs import End
-from ._live.object_collectives import map_over_workers
+from ._live.object_collectives import map_over_workers, pack, unpack
 from ._live.only_first import OnlyFirst
 from ._live.step import Step
 from ._live.transfer import State
@@ -320,7 +320,9 @@ class Job(World):
 
         def make(part: int) -> Any:
             """What `function` makes of one part of the samples, by its number."""
-            return function(order.take([(part * each, min((part + 1) * each, samples))]))
+            made = function(order.take([(part * each, min((part + 1) * each, samples))]))
+            # The function may fill and return the same array again, as it can with more workers.
+            return made if self.size > 1 else unpack(pack(made))
 
         found = map_over_workers(self, range(-(-samples // each)), make)
         return [found[part] for part in sorted(found)]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytest.importorskip("numpy")
+numpy = pytest.importorskip("numpy")
 from running_job import HANG, results
 
 import shoal
@@ -65,6 +65,11 @@ def test_a_job_of_one_is_the_first_and_evaluates_alone():
         assert job.only_first(lambda: len)("abc") == 3
         assert job.evaluate(7, list, batch=3) == [[0, 1, 2], [3, 4, 5], [6]]
         assert job.evaluate(2, list) == [[0, 1]] and job.evaluate(0, list) == []
+        room = numpy.zeros(1)
+        parts = job.evaluate(3, lambda at: numpy.copyto(room, at) or room, batch=1)
+        assert [part.tolist() for part in parts] == [[0], [1], [2]]  # as several workers have it
+        with pytest.raises(TypeError, match="a result is a set, which can go neither"):
+            job.evaluate(2, set)
         with pytest.raises(TypeError, match="factory=.*SummaryWriter"):
             job.only_first(made)
         with pytest.raises(TypeError, match="function=None"):
