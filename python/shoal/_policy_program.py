@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import runpy
 import sys
 import traceback
@@ -17,7 +18,10 @@ PROTOCOL = 1
 
 
 def _load(path: str) -> Policy:
-    """The only policy of a file, which is run. Ends the process where there is another number."""
+    """The only policy of a file, which is run as a script is: it finds the modules beside it. Ends
+    the process where there is another number of policies.
+    """
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     runpy.run_path(path)
     if len(decorated) != 1:
         sys.exit(

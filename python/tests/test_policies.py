@@ -90,6 +90,18 @@ def test_a_policy_that_fails_goes_on(tmp_path):
     assert "thinking" in errors
 
 
+def test_a_policy_imports_what_lies_beside_it(tmp_path):
+    """A module in the folder of the file is found, whatever the working directory is."""
+    (tmp_path / "beside_it.py").write_text("LEVERS = ['batch']\n")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import beside_it, shoal\n"
+        "@shoal.policy(levers=beside_it.LEVERS)\n"
+        "def still(o, state): pass\n"
+    )
+    assert serve(file) == ([{"protocol": 1, "name": "still", "levers": ["batch"]}], "")
+
+
 def test_cases_that_are_none(tmp_path):
     """A line that is no observation is named as such, and a file without one has tested nothing."""
 
