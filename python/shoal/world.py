@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import threading
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
@@ -112,9 +113,10 @@ class World(Group):
         return numpy_view(kind, dims, self._backend.buffer(element_count(dims) * kind.itemsize))
 
     def zeros(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
-        """Like `empty`, filled with 0."""
+        """Like `empty`, filled with bytes that are 0."""
         x = self.empty(shape, dtype)
-        x.fill(0)
+        # no fill(0), which makes texts of "0", and fails for bytes
+        ctypes.memset(x.__array_interface__["data"][0], 0, x.nbytes)
         return x
 
     def buffer(self, nbytes: int) -> Any:

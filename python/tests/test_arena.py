@@ -44,6 +44,16 @@ def test_shapes(agent):
         job.empty(1 << 62)
 
 
+def test_zeros_of_any_type(agent):
+    """All bytes are 0, also of texts, of bytes and of memory that was used before."""
+    job = agent.join()
+    for dtype in ("U3", "S2", "V4", "M8[s]", "i4,f8", "float16", "bool"):
+        job.empty(5, "int64").fill(-1)
+        x = job.zeros(5, dtype)
+        assert x.dtype == dtype and x.tobytes() == bytes(x.nbytes), dtype
+    assert job.zeros((), "int32") == 0 and job.zeros((0, 3)).shape == (0, 3)
+
+
 def test_an_array_that_became_read_only_gets_no_result(agent):
     """The description that is kept of an array does not outlive a change of its flags."""
     job = agent.join()
