@@ -107,7 +107,7 @@ class World(Group):
         elements are arbitrary.
 
         dtype is anything that NumPy takes, or "bfloat16" (needs ml_dtypes). Raises ArenaError when
-        the agent has no memory.
+        there is no memory.
         """
         kind, dims = check_dtype_and_shape(shape, dtype)
         return numpy_view(kind, dims, self._backend.buffer(element_count(dims) * kind.itemsize))

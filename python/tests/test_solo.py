@@ -116,6 +116,8 @@ def test_outputs_that_begin_where_the_input_does(job):
         (lambda j, x: j.empty((2, -1)), ValueError, "negative"),
         (lambda j, x: j.broadcast(x, root=0.5), TypeError, "integer"),
         (lambda j, x: j.empty(3.0), TypeError, ""),
+        (lambda j, x: j.empty(1 << 45), shoal.ArenaError, "check the shape"),
+        (lambda j, x: j.buffer(1 << 70), shoal.ArenaError, "check the shape"),
         (lambda j, x: j.empty(3, "object"), TypeError, "pointers"),
         (lambda j, x: j.report(loss="low"), TypeError, "a metric is a number"),
         (lambda j, x: j.report(step=10**400), TypeError, "a metric is a number"),

@@ -11,7 +11,7 @@ import threading
 from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, TypeVar
 
 from ..cursor import Cursor
-from ..errors import ShoalError
+from ..errors import ArenaError, ShoalError
 from .backend import Call, DeclaredSync, Setting
 from .handle import CompletedHandle, Handle
 from .protocol import KINDS, DType
@@ -87,8 +87,16 @@ class Solo:
         return array_like(x, dtype, shape, self.buffer(element_count(shape) * dtype.itemsize))
 
     def buffer(self, nbytes: int, lazy: bool = False) -> Any:
-        """New zeroed memory of this process, freed when nothing refers to it."""
-        return (ctypes.c_ubyte * nbytes)()
+        """New zeroed memory of this process, freed when nothing refers to it. Raises ArenaError
+        where the system has none.
+        """
+        try:
+            return (ctypes.c_ubyte * nbytes)()
+        except (MemoryError, OverflowError):
+            raise ArenaError(
+                f"the system does not give {nbytes} bytes: check the shape, free arrays, or raise"
+                " `ulimit -v`"
+            ) from None
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
         """Memory of this process to read; the same again for the same group and name."""
