@@ -178,9 +178,12 @@ def _user_at_host() -> str:
 
 def _least_and_most(workers: Union[int, Tuple[int, int]]) -> Tuple[int, int]:
     """The least and the largest number of workers that `workers` of `Pool.submit` says."""
+    given: Any = workers
     try:
-        least, most = (workers, workers) if isinstance(workers, int) else workers
-        least, most = operator.index(least), operator.index(most)
+        try:
+            least = most = operator.index(given)
+        except TypeError:
+            least, most = map(operator.index, given)
     except (TypeError, ValueError):
         raise TypeError(
             f"workers={workers!r}: give a number, or the least and the largest, such as (1, 4)"
@@ -322,7 +325,7 @@ class Pool:
         answer = self._call(
             "/v1/submit",
             {
-                "spec": json.dumps(spec),
+                "spec": json.dumps(spec, default=operator.index),  # integers of NumPy
                 "dir": os.path.abspath(directory or os.getcwd()),
                 "env": [f"{key}={value}" for key, value in os.environ.items()],
                 "who": _user_at_host(),

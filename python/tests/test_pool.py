@@ -102,7 +102,9 @@ def test_what_cannot_be_submitted(pool, tmp_path):
     assert pool.jobs(over=True) == []
     script = tmp_path / "script"
     script.write_text("")
-    assert pool.submit([sys.executable, script]).wait(60) == "ended"
+    one = pytest.importorskip("numpy").int64(1)
+    job = pool.submit([sys.executable, script], workers=one, steps=one, priority=one)
+    assert job.wait(60) == "ended"
 
 
 # Each worker writes its samples of each committed step into a file of its own. A file says how many
