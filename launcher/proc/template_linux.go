@@ -102,6 +102,10 @@ func StartTemplate(g *group.Group, c Command, log string, ended func(why string)
 	as := c.shielded()
 	cmd := &exec.Cmd{Path: as.Path, Args: as.Args, Env: c.Env, SysProcAttr: workerAttr(),
 		Stdout: output, Stderr: output, ExtraFiles: []*os.File{theirs}}
+	if third := inheritedThird(); third != nil {
+		defer third.Close()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, third)
+	}
 	started := make(chan error, 1)
 	g.Go("wait for the template", func(context.Context) error {
 		runtime.LockOSThread() // as for a worker
@@ -131,6 +135,22 @@ func (t *Template) Stop() {
 	if t != nil {
 		t.stop()
 	}
+}
+
+// inheritedThird returns a copy of what this process has inherited as descriptor 3, such as the
+// file by which the keeper of a pool knows that processes of the job run: a template has its socket
+// there. nil = it has inherited none. The caller closes it.
+func inheritedThird() *os.File {
+	const third = 3
+	flags, err := unix.FcntlInt(third, unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC != 0 {
+		return nil
+	}
+	copied, err := unix.FcntlInt(third, unix.F_DUPFD_CLOEXEC, third+1)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(copied), "inherited")
 }
 
 // socketPair makes two connected sockets, both of which the caller closes.

@@ -211,6 +211,24 @@ def test_what_a_person_has_set_stays_where_a_job_is_parked(pool, binary, tmp_pat
     assert job.wait(60) == "stopped"
 
 
+def test_forked_workers_hold_the_slots_of_their_job(pool, binary, tmp_path):
+    """The file by which the keeper knows that processes of a job are left is open in its workers,
+    also where these are forked.
+    """
+    program, spec = tmp_path / "files.py", tmp_path / "job.json"
+    program.write_text("import os\nfor f in os.listdir('/proc/self/fd'):\n"
+                       "    if os.path.lexists('/proc/self/fd/' + f):\n"
+                       "        print(os.readlink('/proc/self/fd/' + f))\n")
+    for name, modules in (("anew", []), ("forked", ["json"])):
+        command = [sys.executable, str(program)]
+        spec.write_text(json.dumps({"name": name, "command": command, "prefork": modules}))
+        subprocess.run([str(binary), "submit", "-f", str(spec)], check=True, capture_output=True)
+        job = shoal.pool.PoolJob(pool, name)
+        assert job.wait(60) == "ended"
+        with open(f"{job.view()['run']}/rank-0.log") as log:
+            assert f"/jobs/{name}.lock\n" in log.read()
+
+
 def test_a_job_is_parked_for_an_urgent_one(pool, tmp_path):
     """It gives all its slots at the end of a step, and goes on with the next sample when it has
     slots again. One that writes no checkpoints keeps them, and the pool says why.

@@ -38,7 +38,18 @@ import signal
 import socket
 import sys
 import types
-from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Set, Tuple
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Set,
+    Tuple,
+)
 
 # What is imported besides a package that has been imported: what a script with shoal imports beside
 # torch, and its optimizers; and what a package imports only when it is used first.
@@ -117,7 +128,9 @@ def main() -> None:
         _give_up(reason)
     gc.collect()
     gc.freeze()  # what is here now stays in pages that all workers share
-    become_worker(serve(requests), environment_changes(before), find_standard_copies(files))
+    request, changes = serve(requests), environment_changes(before)
+    inherited = set(map(int, files)) - {_REQUESTS}
+    become_worker(request, changes, find_standard_copies(files), inherited)
     show_command_line(argv)
     run_program(argv)
 
@@ -323,19 +336,25 @@ def receive_request(requests: socket.socket) -> Optional[Request]:
 
 
 def become_worker(
-    request: Request, changes: Mapping[str, Change], copies: Mapping[int, int]
+    request: Request,
+    changes: Mapping[str, Change],
+    copies: Mapping[int, int],
+    inherited: Collection[int] = (),
 ) -> None:
     """Give this fork what a process has that has just started: a process group, its own standard
-    files and no others, its environment, and random numbers of its own. `changes` are what imports
-    have done to the environment; a variable that the worker has from elsewhere stays. `copies` are
-    the descriptors that imports have left, each with the number of the standard one that it copies.
+    files, its environment, and random numbers of its own. `changes` are what imports have done to
+    the environment; a variable that the worker has from elsewhere stays. `copies` are the
+    descriptors that imports have left, each with the number of the standard one that it copies.
+    Of others it has those of `inherited`, as that by which the keeper of a pool knows that it runs.
     """
     with contextlib.suppress(OSError):  # the template may have done it
         os.setpgid(0, 0)
     for standard, file in enumerate(request.files, 1):
         os.dup2(file, standard)
     request.answers.detach()
-    os.closerange(3, max(map(int, _open_files())) + 1)
+    for descriptor in map(int, _open_files()):
+        if descriptor > 2 and descriptor not in inherited:
+            os.close(descriptor)
     for copy, standard in copies.items():
         os.dup2(standard, copy, inheritable=False)
     os.environ.clear()
