@@ -390,25 +390,30 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 	for _, w := range workers {
 		j.Workers = append(j.Workers, describeWorker(w, s, waits))
 	}
+	j.State = stateOf(&j, s.Stuck, joined)
+	return j
+}
+
+// stateOf returns in a word how a job is, of which all but that is known. joined says that one of
+// its workers has joined. It is pure.
+func stateOf(j *api.Job, stuck, joined bool) api.State {
 	switch {
 	case j.StoppedBy != "":
-		j.State = api.Stopping
+		return api.Stopping
 	case j.Parked:
-		j.State = api.Parked
-	case s.Stuck:
-		j.State = api.Stuck
-	case j.Paused:
-		j.State = api.Paused
+		return api.Parked
+	case stuck:
+		return api.Stuck
+	case j.Paused && (j.ParkedBy == "" || j.Mesh != ""): // on a mesh it is parked later
+		return api.Paused
 	case j.Generation == 0 && joined:
-		j.State = api.Starting
+		return api.Starting
 	case j.ParkedBy != "":
-		j.State = api.Parking
+		return api.Parking
 	case j.Elastic && (j.Size != j.Want || j.Entering > 0 || j.NextMesh != ""):
-		j.State = api.Resizing
-	default:
-		j.State = api.Running
+		return api.Resizing
 	}
-	return j
+	return api.Running
 }
 
 // describeWorker returns a worker as it is in the status s, for tools; waits says, by the number of

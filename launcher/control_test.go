@@ -280,3 +280,21 @@ func TestRefusedParkChangesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A paused job that is to be parked is being parked, but on a mesh it waits for others first.
+func TestStateOfPausedJob(t *testing.T) {
+	for _, c := range []struct {
+		by, mesh string
+		parked   bool
+		want     api.State
+	}{
+		{"", "", false, api.Paused}, {"ada", "", false, api.Parking},
+		{"ada", "dp=4", false, api.Paused}, {"", "", true, api.Parked},
+	} {
+		j := api.Job{Generation: 3, Paused: true, MeshStatus: api.MeshStatus{Mesh: c.mesh}}
+		j.ParkedBy, j.Parked = c.by, c.parked
+		if got := stateOf(&j, false, true); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
