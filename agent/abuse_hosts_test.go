@@ -61,3 +61,35 @@ func TestUnusedFieldsAcrossHosts(t *testing.T) {
 		}
 	}
 }
+
+// A rank whose output overlaps its input in a wrong place has all ranks get an error, those of
+// other hosts too, which cannot see it: they would wait for ever for its part.
+func TestWrongOverlapAcrossHosts(t *testing.T) {
+	c := startHosts(t, 2, []int{1, 1}, agent.Orders{})
+	workers := []*rawWorker{nil, nil}
+	for range workers {
+		at := <-c.started
+		workers[at.number] = joinRawWithToken(t, at.agent, at.number, at.token)
+	}
+	for kind, change := range map[collective.Kind]func(d *arena.Descriptor){
+		collective.AllGather:     func(d *arena.Descriptor) { d.Out.Count = 2 * d.In.Count },
+		collective.ReduceScatter: func(d *arena.Descriptor) { d.In.Count = 2 * d.Out.Count },
+	} {
+		for rank, w := range workers {
+			d := validCall()
+			d.Kind = uint8(kind)
+			change(&d)
+			d.Out.Offset = 1024
+			if rank == 1 {
+				d.Out.Offset = d.In.Offset
+			}
+			w.submit(d)
+		}
+		for rank, w := range workers {
+			if status, text := w.wait(); status != arena.Failed ||
+				!strings.Contains(text, "overlaps") {
+				t.Errorf("%v: rank %d, status %d: %s", kind, rank, status, text)
+			}
+		}
+	}
+}

@@ -10,7 +10,7 @@ func (s *Schedule) allGather(calls []*Call) error {
 	off, size := 0, calls[0].DType.Size()
 	for r, c := range calls {
 		s.addMove(c.InLen(), s.newSpans(Span{r, false, 0}), s.spansOfAll(len(calls), true, off))
-		if !isApartOrAt(c.Out, c.In, off*size) {
+		if !c.isApartOrAt(off * size) {
 			return &MemberError{r,
 				fieldError("out.offset",
 					"the input of all_gather overlaps the output outside its own block")}

@@ -140,8 +140,20 @@ type Flags struct {
 }
 
 // Far stands for memory on another host: Call.In and Call.Out are nil, and only their numbers of
-// elements are known.
-type Far struct{ In, Out int }
+// elements are known, and where they overlap.
+type Far struct {
+	In, Out int
+	// Shares says that the block of the rank, in an all-gather or a reduce-scatter, overlaps the
+	// memory of all blocks; it begins At bytes behind the begin of that.
+	Shares bool
+	At     int
+}
+
+// AsFar returns what other hosts know of the memory of the call.
+func (c *Call) AsFar() Far {
+	at, shares := c.sharedPlace()
+	return Far{In: c.InLen(), Out: c.OutLen(), Shares: shares, At: at}
+}
 
 // InLen returns the number of input elements.
 func (c *Call) InLen() int {

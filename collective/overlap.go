@@ -25,15 +25,32 @@ func (c *Call) checkOverlap() error {
 	return fieldError("out.offset", "the output of %v overlaps its input", c.Kind)
 }
 
-// isApartOrAt reports whether part shares no memory with whole, or lies in it exactly off bytes
-// from its start. It compares addresses, and reads no memory.
-func isApartOrAt(whole, part []byte, off int) bool {
+// sharedPlace returns where the memory of this rank's block begins in that of all blocks, in bytes,
+// if the two overlap: in an all-gather the input in the output, and in a reduce-scatter the output
+// in the input. It compares addresses, and reads no memory.
+func (c *Call) sharedPlace() (at int, shares bool) {
+	whole, part := c.Out, c.In
+	switch {
+	case c.Far != nil:
+		return c.Far.At, c.Far.Shares
+	case c.Kind == ReduceScatter:
+		whole, part = c.In, c.Out
+	case c.Kind != AllGather:
+		return 0, false
+	}
 	if len(whole) == 0 || len(part) == 0 {
-		return true
+		return 0, false
 	}
 	w, p := uintptr(unsafe.Pointer(&whole[0])), uintptr(unsafe.Pointer(&part[0]))
 	if p+uintptr(len(part)) <= w || w+uintptr(len(whole)) <= p {
-		return true
+		return 0, false
 	}
-	return p == w+uintptr(off)
+	return int(p) - int(w), true
+}
+
+// isApartOrAt reports whether the memory of this rank's block shares nothing with that of all
+// blocks, or lies in it exactly off bytes from its begin.
+func (c *Call) isApartOrAt(off int) bool {
+	at, shares := c.sharedPlace()
+	return !shares || at == off
 }

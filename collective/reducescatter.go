@@ -9,7 +9,7 @@ func (s *Schedule) reduceScatter(calls []*Call) error {
 	off, size := 0, calls[0].DType.Size()
 	for r, c := range calls {
 		s.addMove(c.OutLen(), s.spansOfAll(len(calls), false, off), s.newSpans(Span{r, true, 0}))
-		if !isApartOrAt(c.In, c.Out, off*size) {
+		if !c.isApartOrAt(off * size) {
 			return &MemberError{r,
 				fieldError("out.offset",
 					"the output of reduce_scatter overlaps its input outside its own block")}

@@ -24,7 +24,7 @@ import (
 // job has its setting, in version 5 the size in it, and in version 6 rounds and how workers
 // synchronise; in version 7 generations say how many workers a job may have on each host, in
 // version 8 a host tells a new head how many workers it is to start, and in version 9 the layout of
-// a job's state is compressed.
+// a job's state is compressed, and calls say where their memory overlaps.
 const Protocol = 9
 
 // handshakeTime is how long a connection may take until both sides know what it is for.

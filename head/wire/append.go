@@ -37,6 +37,8 @@ const (
 	callFar
 	callShared
 	callWeight
+	callShares
+	callAt
 	callBits // the first bit that has no meaning
 )
 
@@ -99,9 +101,14 @@ func appendCall(b []byte, c *Call) []byte {
 	if math.IsNaN(weight) || math.IsInf(weight, 0) {
 		weight = -1 // as in JSON
 	}
+	far := collective.Far{}
+	if c.Far != nil {
+		far = *c.Far
+	}
 	bits := 0
 	for i, is := range [...]bool{c.More, c.Step, c.Aside, c.Narrow, c.Sparing, c.Promoted,
-		c.Far != nil, c.Shared != collective.Shared{}, weight != 0} {
+		c.Far != nil, c.Shared != collective.Shared{}, weight != 0, far.Shares,
+		far.At != 0} {
 		if is {
 			bits |= 1 << i
 		}
@@ -116,8 +123,11 @@ func appendCall(b []byte, c *Call) []byte {
 	b = form.AppendInts(b, c.Splits)
 	b = form.AppendInts(b, c.Shape)
 	if bits&callFar != 0 {
-		b = binary.AppendVarint(b, int64(c.Far.In))
-		b = binary.AppendVarint(b, int64(c.Far.Out))
+		b = binary.AppendVarint(b, int64(far.In))
+		b = binary.AppendVarint(b, int64(far.Out))
+	}
+	if bits&callAt != 0 {
+		b = binary.AppendVarint(b, int64(far.At))
 	}
 	if bits&callShared != 0 {
 		b = binary.AppendUvarint(b, uint64(c.Shared.Group))

@@ -127,7 +127,7 @@ func (c *Call) FillFrom(p *collective.Posted) {
 	c.copyFrom(&Call{p.Worker, p.Ticket, p.Call})
 	c.In, c.Out, c.Window, c.Far = nil, nil, nil, nil
 	if p.Call.Far != nil || p.Call.DType.Valid() {
-		c.Far = storeIn(far, collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()})
+		c.Far = storeIn(far, p.Call.AsFar())
 	}
 }
 

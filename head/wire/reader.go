@@ -123,7 +123,13 @@ func (r *Reader) readCall(c *Call) {
 		uint32(in.Uint(math.MaxUint32))
 	c.Splits, c.Shape = in.Ints(splits), in.Ints(shape)
 	if bits&callFar != 0 {
-		c.Far = storeIn(far, collective.Far{In: in.Int(), Out: in.Int()})
+		c.Far = storeIn(far, collective.Far{In: in.Int(), Out: in.Int(),
+			Shares: bits&callShares != 0})
+		if bits&callAt != 0 {
+			c.Far.At = in.Int()
+		}
+	} else if bits&(callShares|callAt) != 0 {
+		in.MarkBad()
 	}
 	if bits&callShared != 0 {
 		c.Shared = collective.Shared{Group: topo.GroupID(in.Uint(math.MaxUint32)),
