@@ -206,7 +206,7 @@ func (l *Loop) isResized() bool {
 // EntryApplied tells the loop of an entry of the log, also of those that change no setting.
 func (l *Loop) EntryApplied(e Entry) {
 	if e.Leads && !l.entry.Leads {
-		l.next, l.pace = e.Step+interval, interval
+		l.next, l.pace = e.Step+commitsForSteps(interval, e.Setting.Round), interval
 	}
 	l.entry = e
 	l.forgetStay(e)

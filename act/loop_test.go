@@ -103,6 +103,27 @@ func TestWhenPoliciesAreAsked(t *testing.T) {
 	}
 }
 
+// Where a host comes to lead, policies wait for so many optimizer steps, in as few commits as
+// rounds make of them.
+func TestPoliciesWaitForRoundsOfANewHead(t *testing.T) {
+	var at []uint64
+	j := newJob(newLoop(t, act.Auto, asker{5, &at}), 64, batches)
+	j.state.Setting = setting.Setting{Sync: "local", Round: 4}
+	j.state.Leads = false
+	j.loop.EntryApplied(j.state)
+	for range 20 {
+		j.stepUnobserved()
+	}
+	j.state.Leads = true
+	j.loop.EntryApplied(j.state)
+	for range 20 {
+		j.step(t)
+	}
+	if len(at) == 0 || at[0] != 22 {
+		t.Errorf("who leads from commit 20 on is asked at %v, want 10 steps later at first", at)
+	}
+}
+
 // A change that makes the job slower, whatever was predicted, is taken back; the next one waits.
 func TestLoopTakesBack(t *testing.T) {
 	j := newJob(newLoop(t, act.Auto, policy.Batch{}), 64, batches)
