@@ -109,6 +109,54 @@ def test_more_grouped_calls_than_slots(agent):
         h.wait()
 
 
+def test_a_thread_that_is_woken_as_its_sleep_ends_can_be_woken_again(agent, monkeypatch):
+    """A thread whose sleep has ended by time just when another one woke it goes on to sleep, and
+    the next one that wakes it finds its lock taken.
+    """
+    woken_twice = threading.Event()
+
+    class Late:
+        """A lock whose first timed wait ends as it is released, and the next one begins late."""
+
+        def __init__(self):
+            self._lock, self._sleeps = threading.Lock(), 0
+            self._lock.acquire()
+            self.release = self._lock.release
+
+        def acquire(self, blocking=True, timeout=-1):
+            if timeout < 0:
+                return self._lock.acquire(blocking)
+            self._sleeps += 1
+            if self._sleeps == 1:
+                with self._lock:  # released by another thread
+                    return False
+            woken_twice.wait(DONE_SOON)
+            return self._lock.acquire(timeout=timeout)
+
+    job = agent.join()
+    calls = job._backend.calls
+    agent.going.clear()
+    first, second = job.barrier_async(), job.barrier_async()
+    leader = threading.Thread(target=first.wait)
+    leader.start()
+    while not calls._leader:
+        os.sched_yield()
+    monkeypatch.setattr("shoal._runtime.calls._taken_lock", Late)
+    sleeper = threading.Thread(target=second.wait)
+    sleeper.start()
+    try:
+        for _ in range(2):
+            while not calls._sleepers:
+                os.sched_yield()
+            with calls._parking_lock:
+                calls._wake_sleepers()
+    finally:
+        woken_twice.set()
+        agent.going.set()
+        sleeper.join()
+        leader.join()
+
+
 def test_done_never_blocks(agent):
     """done() is False while the agent has not executed the call, and True after that."""
     job = agent.join()

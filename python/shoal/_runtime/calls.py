@@ -316,6 +316,7 @@ class Calls:
                     if not self._leader:
                         self._leader = leading = threading.get_ident()
                     elif sleeper not in self._sleepers:
+                        sleeper.acquire(blocking=False)  # free where it was woken just too late
                         self._sleepers.append(sleeper)
                 if not leading:
                     sleeper.acquire(timeout=_seconds_to_sleep(deadline))
@@ -367,6 +368,7 @@ class Calls:
                 if self._leader in (0, threading.get_ident()):
                     break
                 if sleeper not in self._sleepers:
+                    sleeper.acquire(blocking=False)
                     self._sleepers.append(sleeper)
             sleeper.acquire(timeout=LOOK_AGAIN_S)
         self.mapping.close_fd()
