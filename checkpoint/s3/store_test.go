@@ -130,6 +130,30 @@ func TestAbandonUnknownManifest(t *testing.T) {
 	}
 }
 
+// What a worker that was lost left in a bucket whose files cannot be removed stays there, and the
+// log says so.
+func TestBucketThatLetsNothingBeRemoved(t *testing.T) {
+	f, _ := openBucket(t, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodDelete {
+				s3test.Refuse(w, http.StatusForbidden, "AccessDenied")
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	var l snapshottest.Lines
+	f.Log = l.Say
+	s, memory := snapshottest.SmallState(5, 2)
+	snapshottest.Write(t, f, s, memory, 55, 1)
+	if err := f.CleanUp(); err != nil || strings.Contains(l.String(), "abandoned") ||
+		!strings.Contains(l.String(), "what is left in "+f.Root+
+			" of earlier checkpoints stays there: ") ||
+		!strings.Contains(l.String(), "s3:DeleteObject") {
+		t.Errorf("%v, and the log says %q", err, &l)
+	}
+}
+
 // TestDescriptionIsMissing has an attempt with all receipts lose its description: nobody can seal
 // it, and the next to come removes it and does not try for ever.
 func TestDescriptionIsMissing(t *testing.T) {

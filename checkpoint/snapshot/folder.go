@@ -146,6 +146,8 @@ func (f Folder) cleanUpOne(left *staging) error {
 		switch removed, err := left.abandon(); {
 		case err != nil && !removed: // the next one tries again, or another has sealed it
 			return nil
+		case err != nil:
+			return err
 		case removed:
 			f.Log(fmt.Sprintf("checkpoint of step %d in %s is abandoned: a worker was lost "+
 				"while it was written, or ended; the ones before it stay", left.Step, f.Root))
