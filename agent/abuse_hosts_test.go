@@ -21,6 +21,8 @@ func TestUnusedFieldsAcrossHosts(t *testing.T) {
 		at := <-c.started
 		workers[at.number] = joinRawWithToken(t, at.agent, at.number, at.token)
 	}
+	// only then the job has both hosts
+	awaitStatus(t, c.head, func(known agent.Status) bool { return known.Generation > 0 })
 	for what, change := range map[string]func(d *arena.Descriptor){
 		"peer":       func(d *arena.Descriptor) { d.Peer = math.MaxUint32 - 6 },
 		"large peer": func(d *arena.Descriptor) { d.Peer = collective.MaxMembers },
