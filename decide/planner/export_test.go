@@ -49,3 +49,13 @@ func MixedBound(r Request, most float64) (float64, error) {
 	}
 	return s.bound(most), nil
 }
+
+// Begins returns with which layers stages may begin on several kinds of devices, for the first
+// degrees and micro-batch.
+func Begins(r Request) ([]bool, error) {
+	p, err := newProblem(r)
+	if err != nil {
+		return nil, err
+	}
+	return p.newEstimate(&p.combos()[0]).begins(), nil
+}

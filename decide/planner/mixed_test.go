@@ -438,3 +438,49 @@ func TestMixedFreeLayers(t *testing.T) {
 		t.Errorf("%s: %+v", got.Best.Mesh, c)
 	}
 }
+
+// TestManyLayers plans a model of a thousand layers on two kinds of devices whose memory holds a
+// few hundred each. Stages begin at some layers only, with about the same time between them, and
+// the plan is good all the same.
+func TestManyLayers(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	x := mixed{places: [2]int{4, 4}, memory: [2]int64{1_000_000, 700_000}, batch: 32,
+		mode: cluster.Overlapped}
+	for range 1000 {
+		forward := 0.01 + 0.02*random.Float64()
+		for k, slower := range []float64{1, 1.5 + random.Float64()} {
+			x.layers[k] = append(x.layers[k], model.Cost{Kept: 10, Forward: slower * forward,
+				Backward: 2 * slower * forward, Update: 1e-4})
+		}
+		x.params, x.out = append(x.params, 1000), append(x.out, 100)
+	}
+	for i := range x.links {
+		x.links[i].Curve = cluster.Curve{Latency: 1e-4, Rate: 1e7}
+	}
+	x.links[0].Between, x.links[0].Inside = []string{"a", "a"}, true
+	x.links[1].Between, x.links[1].Inside = []string{"b", "b"}, true
+	r := x.request(t)
+	begins, err := planner.Begins(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count, total, since, most := 0, 0.0, 0.0, 0.0
+	for l, c := range x.layers[0] {
+		if begins[l] {
+			count, since = count+1, 0
+		}
+		total, since = total+c.Forward, since+c.Forward
+		most = max(most, since)
+	}
+	if !begins[0] || count > 129 || most > total/128+0.03 {
+		t.Errorf("stages begin at %d layers, with %.3f of %.3f s between two", count, most, total)
+	}
+	got, err := planner.Solve(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// With all layers the search takes half a minute, and finds this plan.
+	if mesh, _, _ := strings.Cut(got.Best.Mesh, ";"); mesh != "dp=2,pp=4(328/167/173/332" {
+		t.Errorf("the plan is %s, gap %.2f %%", got.Best.Mesh, 100*got.Best.Certificate.Gap)
+	}
+}

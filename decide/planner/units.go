@@ -287,6 +287,9 @@ const (
 	maxKinds = 4
 	// maxUnits is how many stages on one kind a plan can have.
 	maxUnits = 255
+	// mostBegins is with how many layers best lets a stage begin. Its work grows with the fourth
+	// power of that.
+	mostBegins = 128
 )
 
 // compareStates orders states, so that the same request gives the same plan.
@@ -315,6 +318,7 @@ func (e *estimate) best(limit, near float64) (list []proposal) {
 		}
 	}
 	tails := make([]float64, n) // of the next stage, by its first layer; less than 0 = not known
+	begins := e.begins()
 	for stages := 1; len(level) > 0 && stages <= n; stages++ {
 		next := map[state][]*part{}
 		best := math.Inf(1)
@@ -336,7 +340,7 @@ func (e *estimate) best(limit, near float64) (list []proposal) {
 					if !more || e.past(behind, k, from, at.from, limit) {
 						break
 					}
-					if !fits {
+					if !fits || !begins[from] {
 						continue
 					}
 					rest := e.slowest(from, left)
@@ -363,6 +367,19 @@ func (e *estimate) best(limit, near float64) (list []proposal) {
 				starts: first.starts()})
 		}
 		level = next
+	}
+	return list
+}
+
+// begins reports by layer whether a stage may begin with it in best: each may in a model of few
+// layers, and of more layers about mostBegins, with the same time between them. The plan that is
+// chosen is improved by single layers then.
+func (e *estimate) begins() []bool {
+	n := len(e.model.Layers)
+	list := make([]bool, n)
+	part := func(layer int) int { return int(e.rest[layer] / e.rest[n] * mostBegins) }
+	for l := range list {
+		list[l] = l == 0 || n <= mostBegins || e.rest[n] == 0 || part(l) > part(l-1)
 	}
 	return list
 }
