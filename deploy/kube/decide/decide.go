@@ -103,6 +103,7 @@ type View struct {
 type Live struct {
 	Answers   bool
 	Waiting   bool   // all pods that run have been asked, and each waits for a job to join
+	Silent    bool   // pods that run have been asked, and none that may train answers
 	Early     bool   // not all with whom it begins are there yet: it has made no step
 	Paused    bool   // it has too few workers to make steps
 	Mesh      bool   // each worker has a part of the state

@@ -21,7 +21,11 @@ func (v View) stands() bool {
 func (d *Decision) park(v View) {
 	d.State.Phase = Parking
 	if v.State.Phase != Parking {
-		d.say("Parking", "%s: the job makes a checkpoint at the end of its step", v.why())
+		text := "the job makes a checkpoint at the end of its step"
+		if v.Live.Silent {
+			text = "the job is asked for a checkpoint when one of its pods answers the operator"
+		}
+		d.say("Parking", "%s: %s", v.why(), text)
 	}
 	running := slices.ContainsFunc(v.Pods, func(p Pod) bool {
 		return p.Run == v.State.Run && p.Running && !p.Ended

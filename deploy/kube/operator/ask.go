@@ -2,6 +2,7 @@ package operator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,6 +74,7 @@ type told struct {
 	live decide.Live
 	job  control.Job
 	ip   string // of the pod that has answered
+	why  error  // why one that may train did not; nil = all that were asked did
 }
 
 // askable returns the addresses of the pods of the newest run that run, but for those that linger
@@ -106,7 +108,9 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 		switch {
 		case errors.Is(err, errWaiting):
 			waiting++
-		case err == nil && (!t.live.Answers || t.job.State == control.Stuck):
+		case err != nil:
+			t.why = cmp.Or(t.why, err)
+		case !t.live.Answers || t.job.State == control.Stuck:
 			t = told{job: answer, ip: at[i], live: decide.Live{Answers: true,
 				Early: answer.Generation == 0, Paused: answer.Paused, Mesh: answer.Mesh != "",
 				Steps: int64(stepsOf(answer)), ParkedBy: answer.ParkedBy, Parked: answer.Parked,
@@ -128,6 +132,7 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 		}) // it fails when ctx has ended
 	}
 	t.live.Waiting = len(at) > 0 && waiting == len(at)
+	t.live.Silent = t.why != nil && !t.live.Answers
 	return t
 }
 

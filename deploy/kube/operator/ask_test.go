@@ -116,12 +116,13 @@ func (waiters) Park(context.Context, string, string) error { return nil }
 // Lost implements Asker.
 func (waiters) Lost(context.Context, string, string, string) error { return nil }
 
-// TestAskWaiting has all pods of a job wait for one to join, or all but one that does not answer.
+// TestAskWaiting has all pods of a job wait for one to join, or all but one that does not answer,
+// which is silence.
 func TestAskWaiting(t *testing.T) {
 	at := strings.Fields("a b c d e f g h i j k l m")
 	for but, want := range map[string]bool{"": true, "a": false, "k": false} {
 		if got := (&Reconciler{Asker: waiters{but}}).ask(t.Context(), at, "x"); got.live.Waiting !=
-			want || got.live.Answers {
+			want || got.live.Silent == want || got.live.Answers {
 			t.Errorf("all wait but %q: %+v", but, got.live)
 		}
 	}

@@ -206,7 +206,7 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 	next := j.DeepCopy()
 	clearRefused(&next.Status, d, w)
 	setStatus(next, d, view, told, r.Now())
-	d.Events = append(d.Events, setFaults(next, w)...)
+	d.Events = append(d.Events, setFaults(next, w, told, r.Now())...)
 	setAdmitted(next, w, r.Now())
 	// without a change this still fails if somebody else has written the job since it was read
 	if len(d.Create)+len(d.Delete) > 0 || !reflect.DeepEqual(next.Status, j.Status) {

@@ -58,6 +58,7 @@ type testCluster struct {
 type testAsker struct {
 	job     control.Job
 	waiting bool
+	silent  error       // why no pod answers; nil = they do
 	refuses error       // why the job cannot be parked; nil = it can
 	parked  atomic.Bool // somebody has asked for that
 
@@ -78,7 +79,7 @@ func (a *testAsker) Ask(context.Context, string, string) (control.Job, error) {
 	if a.waiting {
 		return control.Job{}, errWaiting
 	}
-	return a.job, nil
+	return a.job, a.silent
 }
 
 // Park implements Asker.

@@ -134,9 +134,9 @@ const (
 	templateRefused = "TemplateRefused"
 )
 
-// setFaults sets the conditions that say what is wrong with a spec and what the cluster refuses. It
-// returns the events that say what is news of that.
-func setFaults(j *v1alpha1.ShoalJob, w wish) (list []decide.Event) {
+// setFaults sets the conditions that say what is wrong with a spec, what the cluster refuses, and
+// that no pod answers. It returns the events that say what is news of that.
+func setFaults(j *v1alpha1.ShoalJob, w wish, t told, now time.Time) (list []decide.Event) {
 	s := &j.Status
 	if w.wrong != "" && j.DeletionTimestamp == nil {
 		if s.Phase == v1alpha1.Pending {
@@ -149,6 +149,9 @@ func setFaults(j *v1alpha1.ShoalJob, w wish) (list []decide.Event) {
 	}
 	if w.lack.text != "" && setRefused(j, w.lack.text) {
 		list = append(list, decide.Event{Reason: "Refused", Text: w.lack.text, Warning: true})
+	}
+	if text, news := setUnreachable(j, t, now); news {
+		list = append(list, decide.Event{Reason: "Unreachable", Text: text, Warning: true})
 	}
 	return list
 }

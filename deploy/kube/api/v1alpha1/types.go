@@ -146,6 +146,9 @@ const (
 	ConditionSucceeded = "Succeeded" // its training has ended well
 	ConditionFailed    = "Failed"    // its training has ended, and not well
 	ConditionRefused   = "Refused"   // the cluster does not take what it needs, such as pods
+
+	// no pod tells the operator how far the job is; Unknown = since a moment ago
+	ConditionUnreachable = "Unreachable"
 )
 
 // ShoalJobList is a list of jobs.
