@@ -23,8 +23,8 @@ import (
 
 // What a keeper answers tools, in HTTP on a Unix socket: docs/formats/pool.md has the requests.
 // Each handler runs on the goroutine of its request, and reads and changes the pool with keeper.do,
-// on that of loop. Tools call Call, End, FindJob and Find on a goroutine of their own, and wait for
-// the answer.
+// on that of loop. Tools call Call, Look, End, FindJob and Find on a goroutine of their own, and
+// wait for the answer.
 
 // The paths of the requests.
 const (
@@ -283,7 +283,13 @@ func answer(w http.ResponseWriter, v any, err error) {
 // Call asks the keeper of a pool on this host, and reads its answer into into; a nil body makes it
 // a GET. The error for a request that makes no sense as it was put is a *pool.UsageError.
 func Call(ctx context.Context, name, path string, body, into any) error {
-	reply, err := request(ctx, answerTime, name, path, body)
+	return callWithin(ctx, answerTime, name, path, body, into)
+}
+
+// callWithin is Call of a keeper that may take so long until it begins to answer.
+func callWithin(ctx context.Context, within time.Duration, name, path string, body,
+	into any) error {
+	reply, err := request(ctx, within, name, path, body)
 	if err != nil {
 		return err
 	}
@@ -307,6 +313,16 @@ func End(ctx context.Context, name, who string) error {
 // answerTime is how long a keeper may take until it begins to answer. One that takes longer is
 // stopped, or cannot write the record of its pool.
 const answerTime = time.Minute
+
+// lookTime is how long a keeper may take until it begins to answer who only looks, as long as a
+// launcher may.
+const lookTime = 5 * time.Second
+
+// Look is Call for what changes nothing, and waits no longer than 5 s for a keeper that does not
+// answer.
+func Look(ctx context.Context, name, path string, into any) error {
+	return callWithin(ctx, lookTime, name, path, nil, into)
+}
 
 // request is Call up to the answer, which the caller reads and closes; it begins within some time.
 func request(ctx context.Context, within time.Duration, name, path string, body any) (
@@ -365,13 +381,23 @@ func request(ctx context.Context, within time.Duration, name, path string, body 
 }
 
 // FindJob returns the job of a name in a pool that is kept on this host, of several the one that
-// was submitted last, and whether there is one. It passes over pools whose keepers do not answer.
+// was submitted last, and whether there is one. It asks all pools at once, and passes over those
+// whose keepers do not answer within 5 s.
 func FindJob(ctx context.Context, name string) (found Job, is bool) {
 	pools, _ := Names()
-	for _, pool := range pools {
-		j := Job{}
-		err := Call(ctx, pool, PathJob+"?name="+url.QueryEscape(name), nil, &j)
-		if err == nil && (!is || j.Job.Submitted > found.Job.Submitted) {
+	jobs, errs := make([]Job, len(pools)), make([]error, len(pools))
+	g := group.New(ctx)
+	for i, pool := range pools {
+		g.Go("ask the pool "+pool, func(ctx context.Context) error {
+			errs[i] = Look(ctx, pool, PathJob+"?name="+url.QueryEscape(name), &jobs[i])
+			return nil
+		})
+	}
+	if g.Wait() != nil {
+		return found, false
+	}
+	for i, j := range jobs {
+		if errs[i] == nil && (!is || j.Job.Submitted > found.Job.Submitted) {
 			found, is = j, true
 		}
 	}

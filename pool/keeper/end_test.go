@@ -99,6 +99,42 @@ func TestKeeperDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// Who looks for a job asks all pools at once: one whose keeper is stopped delays no other.
+func TestJobBesideAStoppedKeeper(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	g, others := group.New(ctx), make(chan struct{})
+	defer func() { _ = g.Wait() }()
+	for name, answer := range map[string]http.HandlerFunc{
+		"aside": func(http.ResponseWriter, *http.Request) {
+			select { // stopped, until the other pool is asked
+			case <-others:
+			case <-ctx.Done():
+			}
+		},
+		"lab": func(w http.ResponseWriter, _ *http.Request) {
+			close(others)
+			_, _ = io.WriteString(w, `{"pool":"lab","job":{"id":"one","submitted":1}}`)
+		},
+	} {
+		socket, err := Socket(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &http.Server{Handler: answer}
+		g.Go(name, func(context.Context) error { _ = server.Serve(l); return nil })
+		defer server.Close()
+	}
+	if found, is := FindJob(ctx, "one"); !is || found.Pool != "lab" {
+		t.Errorf("found %v, in pool %q", is, found.Pool)
+	}
+}
+
 // A socket whose path is too long is called that.
 func TestSocketPathIsTooLong(t *testing.T) {
 	h := newHost1(t)

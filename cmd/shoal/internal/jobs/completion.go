@@ -68,7 +68,7 @@ func addPooled(ctx context.Context, names []cobra.Completion, over bool) []cobra
 	}
 	for _, pool := range pools {
 		var s keeper.State
-		_ = keeper.Call(ctx, pool, path, nil, &s) // one that was killed has no jobs here
+		_ = keeper.Look(ctx, pool, path, &s) // one that was killed has no jobs here
 		for _, j := range s.Jobs {
 			names = addName(names, j.ID, fmt.Sprintf("%s in pool %s", j.State, pool))
 		}
@@ -94,7 +94,7 @@ func completeParked(cmd *cobra.Command, args []string, _ string) ([]cobra.Comple
 	pools, _ := keeper.Names()
 	for _, pool := range pools {
 		var s keeper.State
-		_ = keeper.Call(cmd.Context(), pool, keeper.PathQueue, nil, &s)
+		_ = keeper.Look(cmd.Context(), pool, keeper.PathQueue, &s)
 		for _, j := range s.Jobs {
 			if len(args) == 0 && j.ParkedBy != "" {
 				names = addName(names, j.ID, "parked by "+j.ParkedBy)

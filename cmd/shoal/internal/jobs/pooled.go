@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,7 +50,7 @@ func jobOfRun(ctx context.Context, dir string) (found keeper.Job, is bool) {
 		return found, false
 	}
 	name := record.Spec.Name
-	for _, id := range []string{name, numbered.ReplaceAllString(name, "")} {
+	for _, id := range slices.Compact([]string{name, numbered.ReplaceAllString(name, "")}) {
 		if found, is = keeper.FindJob(ctx, id); is && found.Job.Dir == dir {
 			return found, true
 		}
