@@ -46,8 +46,16 @@ type atGoal struct {
 // out, until the job has what it was asked for, will not get it, or ctx ends.
 func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 	j, ledger, start := g.job, newTail(runs.LedgerPath(g.job.Dir)), time.Now()
-	if err := g.ask(); err != nil || g.noWait {
+	// failure returns an error as it is, or says what it means that the launcher is gone.
+	failure := func(err error) error {
+		if errors.Is(err, control.ErrEnded) {
+			return fmt.Errorf("job %s has ended before it had %s; shoal explain %[1]s says "+
+				"how%[3]s", j.Name, g.what, g.lost)
+		}
 		return err
+	}
+	if err := g.ask(); err != nil || g.noWait {
+		return failure(err)
 	}
 	err := cli.Poll(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
@@ -59,11 +67,6 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 		}); shown != nil {
 			return false, shown
 		}
-		if errors.Is(err, control.ErrEnded) {
-			return false, fmt.Errorf(
-				"job %s has ended before it had %s; shoal explain %[1]s says how%[3]s",
-				j.Name, g.what, g.lost)
-		}
 		if err != nil {
 			return false, err
 		}
@@ -74,7 +77,7 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 			g.what, err)
 	}
 	if err != nil {
-		return err
+		return failure(err)
 	}
 	took := time.Since(start)
 	if g.json && g.last != nil {

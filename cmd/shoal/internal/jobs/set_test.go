@@ -80,6 +80,8 @@ func TestSetWhenSomethingHappensMeanwhile(t *testing.T) {
 		"another change waits": {[]string{trains(0, 128, "a", 1), trains(0, 128, "a", 1),
 			trains(1, 64, "a", 0), trains(1, 64, "a", 2), trains(2, 512, "a", 0)}, 1,
 			"job train has batch=512 after", ""},
+		"it ends while another change waits": {[]string{trains(0, 128, "a", 1)}, 0, "",
+			"job train has ended before it had batch=512; shoal explain train says how"},
 		"the head is lost": {[]string{trains(0, 128, "b", 0), trains(0, 128, "b", 1),
 			trains(0, 128, "a", 0), trains(0, 128, "a", 1), trains(1, 512, "a", 0)}, 2,
 			"host a, which leads now, is asked again\njob train has batch=512 after", ""},
