@@ -285,7 +285,9 @@ func (l *launcher) onThisHostLeft(why string, drained bool) {
 	l.tasks.add(func() {
 		switch {
 		case drained:
-			l.registry.setDrained()
+			if !l.reporter.isJobOver() { // else nobody goes on with the job
+				l.registry.setDrained()
+			}
 			l.leaveJob(nil)
 		case l.registry.knownJob() == nil:
 			l.leaveJob(&untoldError{why})

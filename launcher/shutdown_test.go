@@ -72,3 +72,22 @@ func TestNobodyWaitsForATimeAtTheEnd(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A host that was asked to leave has left a job that goes on, but not one that has ended before.
+func TestHostThatLeavesAfterTheEnd(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		l := &launcher{agent: follower{}, registry: newRegistry("b", 0),
+			reporter: newReporter(nil, nil), tasks: newTasks()}
+		l.registry.setLeader("a", nil)
+		if ended {
+			l.onJobEnd(true, "")
+		}
+		l.onThisHostLeft("it was asked to stop", true)
+		for _, task := range l.tasks.list {
+			task()
+		}
+		if goesOn := l.registry.isDrained(); goesOn == ended {
+			t.Errorf("of a job that has ended (%v) it says that it goes on: %v", ended, goesOn)
+		}
+	}
+}
