@@ -73,21 +73,19 @@ func (s *demoStory) play(ctx context.Context, dir string) error {
 		}
 	}
 	var unknown *control.Unknown
-	if errors.Is(err, control.ErrEnded) || errors.As(err, &unknown) || ctx.Err() != nil {
+	var refusal *control.Refusal // the job is ending
+	if errors.Is(err, control.ErrEnded) || errors.As(err, &unknown) ||
+		errors.As(err, &refusal) || errors.Is(err, syscall.ESRCH) || ctx.Err() != nil {
 		return nil // what the job came to, its launcher says
 	}
 	return err
 }
 
 // waitForShare polls the job until the given share of the steps, from 0 to 1, is done and no change
-// of members is under way. It fails with control.ErrEnded where the job ends before.
+// of members is under way. It fails where the job ends before, as play says.
 func (s *demoStory) waitForShare(ctx context.Context, j *control.Job, share float64) error {
 	return cli.Poll(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
-		var refusal *control.Refusal
-		if errors.As(err, &refusal) {
-			err = control.ErrEnded
-		}
 		return float64(j.Steps) >= share*float64(s.steps) && j.Size == j.Want, err
 	})
 }
@@ -101,10 +99,11 @@ func (s *demoStory) killMember(j *control.Job) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.after, s.killed = j.Generation, time.Now()
+	now := time.Now()
 	if err := syscall.Kill(w.PID, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("killing worker %d: %w", w.Worker, err)
 	}
+	s.after, s.killed = j.Generation, now
 	s.tell(fmt.Sprintf("worker %d (process %d) was killed after step %d", w.Worker, w.PID, j.Steps))
 	return nil
 }
