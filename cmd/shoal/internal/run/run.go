@@ -226,10 +226,12 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 			Command: args, Env: env, Prefork: f.prefork, FixedRoutes: f.fixed, Redundant: f.spread,
 			Auto: job.Auto(f.auto), Policies: f.policy, Budget: f.budget,
 			Price: f.price})
+	f.overrideGiven(cmd.Flags(), &spec)
 	if f.slurm {
 		if spec, err = f.readSlurm(cmd, spec); err != nil {
 			return spec, err
 		}
+		f.overrideGiven(cmd.Flags(), &spec) // also what a job in Slurm has by default
 	}
 	spec = spec.WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
@@ -322,7 +324,7 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	case f.listen == "" && f.hosts == "":
 		for _, flag := range []string{"slots", "token-file", "unencrypted-data", "grow",
 			"authority-file"} {
-			if said(flag) {
+			if said(flag) && cmd.Flag(flag).Value.String() != "false" {
 				return nil, cli.Usagef("--%s is about other hosts: it needs --listen or --hosts",
 					flag)
 			}
