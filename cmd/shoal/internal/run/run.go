@@ -257,7 +257,9 @@ func (f *runFlags) readSlurm(cmd *cobra.Command, spec job.Spec) (job.Spec, error
 		return spec, err
 	}
 	if !cmd.Flags().Changed("slots") {
-		f.slots = f.task.slots
+		if f.slots, err = readSlots(os.Getenv); err != nil {
+			return spec, err
+		}
 	}
 	return f.task.withDefaults(spec, f.slots), nil
 }

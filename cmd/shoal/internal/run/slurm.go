@@ -44,7 +44,6 @@ type slurmTask struct {
 	step    string   // number of the step
 	restart string   // how often Slurm has started the job again
 	dir     string   // folder that all nodes share
-	slots   int      // number of workers that this node takes
 
 	met    time.Time    // when this task, which is task 0, has written the file; zero = not yet
 	result *runs.Result // how the job has ended, where this host has led it; nil = elsewhere
@@ -104,28 +103,26 @@ func readSlurmTask(get func(string) string) (*slurmTask, error) {
 			return nil, fmt.Errorf("--slurm: SLURM_SUBMIT_DIR is not set, and: %w", err)
 		}
 	}
-	return t, t.readSlots(get)
+	return t, nil
 }
 
-// readSlots reads how many workers the node takes: one a GPU that Slurm gave the job, else one a
-// processor.
-func (t *slurmTask) readSlots(get func(string) string) error {
+// readSlots returns how many workers the node takes where --slots does not say it: one a GPU that
+// Slurm gave the job, else one a processor. get returns variables of the environment by name.
+func readSlots(get func(string) string) (int, error) {
 	for _, name := range []string{"SLURM_GPUS_ON_NODE", "SLURM_CPUS_ON_NODE"} {
 		if get(name) == "" {
 			continue
 		}
 		n, err := strconv.Atoi(get(name))
 		if err != nil || n < 0 || n > job.MaxWorkers {
-			return cli.Usagef("--slurm: %s=%q is no number of workers that a node can take; say "+
-				"it with --slots", name, get(name))
+			return 0, cli.Usagef("--slurm: %s=%q is no number of workers that a node can take; "+
+				"say it with --slots", name, get(name))
 		}
 		if n > 0 {
-			t.slots = n
-			return nil
+			return n, nil
 		}
 	}
-	t.slots = DefaultSlots()
-	return nil
+	return DefaultSlots(), nil
 }
 
 // withDefaults returns a spec with what a job in Slurm has by default: it begins with the workers

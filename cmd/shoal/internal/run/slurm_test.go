@@ -30,7 +30,7 @@ func TestReadSlurmTask(t *testing.T) {
 	}
 	got, err := read(nil)
 	if err != nil || got.proc != 1 || got.node != "n2" || got.job != "17" || got.restart != "2" ||
-		got.slots != 8 || got.meetingPath() != "/shared/.shoal-17.0" ||
+		got.meetingPath() != "/shared/.shoal-17.0" ||
 		!slices.Equal(got.nodes, []string{"n1", "n2", "n3"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -38,12 +38,6 @@ func TestReadSlurmTask(t *testing.T) {
 		change map[string]string
 		fits   func(*slurmTask) bool
 	}{
-		{map[string]string{"SLURM_GPUS_ON_NODE": "4"}, func(t *slurmTask) bool {
-			return t.slots == 4
-		}},
-		{map[string]string{"SLURM_GPUS_ON_NODE": "0"}, func(t *slurmTask) bool {
-			return t.slots == 8
-		}},
 		{map[string]string{"SLURMD_NODENAME": "other"}, func(t *slurmTask) bool {
 			return t.node == "other"
 		}},
@@ -78,12 +72,31 @@ func TestReadSlurmTask(t *testing.T) {
 		{"SLURM_STEP_NUM_TASKS", "6", "6 tasks on 3 nodes"},
 		{"SLURM_STEP_NODELIST", "n[1-2]", "3 tasks on 3 nodes (2 names)"},
 		{"SLURM_STEP_NODELIST", "n[1-", "[ without ]"},
-		{"SLURM_CPUS_ON_NODE", "many", `SLURM_CPUS_ON_NODE="many" is no number of workers`},
 		{"SLURMD_NODENAME", "-x", "cannot be the name of a host"},
 	} {
 		_, err := read(map[string]string{c.name: c.value})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s=%s: %v, want %q", c.name, c.value, err, c.want)
+		}
+	}
+}
+
+// A node takes a worker for each GPU that Slurm gives the job there, else one for each processor.
+func TestReadSlots(t *testing.T) {
+	for _, c := range []struct {
+		gpus, processors string
+		want             int
+		err              string
+	}{
+		{"4", "8", 4, ""}, {"0", "8", 8, ""}, {"", "8", 8, ""}, {"", "", DefaultSlots(), ""},
+		{"", "many", 0, `SLURM_CPUS_ON_NODE="many" is no number of workers`},
+		{"2000", "8", 0, `SLURM_GPUS_ON_NODE="2000" is no number of workers`},
+	} {
+		env := map[string]string{"SLURM_GPUS_ON_NODE": c.gpus, "SLURM_CPUS_ON_NODE": c.processors}
+		got, err := readSlots(func(name string) string { return env[name] })
+		if got != c.want || (err != nil) != (c.err != "") || err != nil &&
+			!strings.Contains(err.Error(), c.err) {
+			t.Errorf("%v: %d, %v", env, got, err)
 		}
 	}
 }
