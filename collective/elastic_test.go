@@ -75,6 +75,38 @@ func TestLostInMidStep(t *testing.T) {
 	}
 }
 
+// A collective whose result has the shape of the membership fails where a member is lost in the
+// middle of the step that it is a part of, also if all have posted it; the step goes on.
+func TestPartOfAStepThatNeedsEveryMember(t *testing.T) {
+	for _, kind := range []collective.Kind{collective.AllToAll, collective.AllGather} {
+		for _, withMemory := range []bool{false, true} {
+			m := newElasticMatcher(3)
+			for r := range 3 {
+				c := stepCall(true)
+				c.Kind, c.Reduction = kind, collective.None
+				m.Post(posted(r, 1, c), nil)
+			}
+			lost := []topo.WorkerID{workerOfRank(2)}
+			var failed []collective.Ready
+			if withMemory {
+				failed = m.LoseWorkersWithMemory(lost, "was lost", nil)
+			} else {
+				failed = m.LoseWorker(lost[0], "was killed", nil)
+			}
+			var err *collective.LostError
+			if n := len(failed); n == 0 || !errors.As(failed[n-1].Err, &err) ||
+				!slices.Equal(workersOf(failed[n-1].Calls), workers([]int{0, 1})) {
+				t.Errorf("%v, with its memory %v: %v", kind, withMemory, failed)
+			}
+			m.Post(posted(0, 2, stepCall(false)), nil)
+			got := m.Post(posted(1, 2, stepCall(false)), nil)
+			if len(got) != 1 || got[0].Err != nil || !m.IsQuiet() {
+				t.Errorf("%v, with its memory %v: the step: %v", kind, withMemory, got)
+			}
+		}
+	}
+}
+
 // A lost worker is forgotten when no group has it any more, and is known to be gone until then.
 func TestForget(t *testing.T) {
 	m := newElasticMatcher(3)

@@ -29,7 +29,7 @@ func (m *Matcher) LoseWorkersWithMemory(workers []topo.WorkerID, why string, out
 		}
 		for _, g := range m.sortedGroups() {
 			if self := g.index(w); self >= 0 {
-				for _, pos := range g.open {
+				for _, pos := range slices.Concat(g.held, g.open) {
 					out = m.failWaiting(g, pos, self, out)
 				}
 				out = g.takeComplete(out)

@@ -301,7 +301,7 @@ func (m *Matcher) LoseWorker(w topo.WorkerID, why string, out []Ready) []Ready {
 			g.members[self].gone = true
 			out = m.withdraw(g, self, out)
 		}
-		for _, pos := range g.open {
+		for _, pos := range slices.Concat(g.held, g.open) {
 			out = m.failWaiting(g, pos, self, out)
 		}
 		out = m.failPairs(g, out)
@@ -310,8 +310,8 @@ func (m *Matcher) LoseWorker(w topo.WorkerID, why string, out []Ready) []Ready {
 	return out
 }
 
-// failWaiting fails the calls at a position that a lost member has not reached, unless they can
-// complete without it. It appends them to out and returns it.
+// failWaiting fails the calls at a position at which a lost member has none, or none any more,
+// unless they can complete without it. It appends them to out and returns it.
 func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []Ready {
 	if pos.err != nil || pos.calls[lost] != nil {
 		return out
