@@ -17,8 +17,8 @@ type call struct {
 	kind    collective.Kind
 	dtype   tensor.DType
 	op      collective.Reduction
-	peer    int // the other rank of a transfer, or the root; 0 where a kind has neither
-	tag     uint32
+	peer    int    // the other rank of a transfer, or the root; 0 where a kind has neither
+	tag     uint32 // of a transfer; of an all-to-all the size of the group
 	weight  float64
 	in, out []byte     // input and output; nil = none. The same memory means in place.
 	splits  []int      // number of elements for each rank; nil = even blocks

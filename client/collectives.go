@@ -140,6 +140,9 @@ func startCall[T Element](ctx context.Context, r Ranks, kind collective.Kind,
 	for _, o := range opts {
 		o(&c)
 	}
+	if kind == collective.AllToAll { // the agent refuses it where the members have changed by then
+		c.tag = uint32(g.size)
+	}
 	if c.shape == nil && kind != collective.Barrier {
 		c.flat[0] = max(len(in), len(out))
 		if len(in) > 0 {

@@ -99,14 +99,17 @@ type Call struct {
 	DType     tensor.DType
 	Reduction Reduction // meaningful where Kind.Reduces
 	Group     topo.GroupID
-	Peer      int     // root, or partner of a send or receive, as an index into the group's members
-	Tag       uint32  // tag of a send or receive; of an all-reduce what package arena says
-	Weight    float64 // weight of the input in a Mean, from 0 to 1e300
-	In, Out   []byte  // input and output memory; nil where the rank gives or takes nothing
-	Splits    []int   // elements for each rank in an AllToAll; nil = the same for all
-	Shape     []int   // shape of the tensor, which messages name and ranks must agree on
-	Shared    Shared  // place of Out in a shared result; zero = Out is the rank's own memory
-	Window    []byte  // window of a call in pieces, in place of In and Out; nil = no such call
+	Peer      int // root, or partner of a send or receive, as an index into the group's members
+	// Tag is that of a send or receive, and of an all-reduce what package arena says. Of an
+	// all-to-all without Splits it is the size of the group for which the call was made; 0 = not
+	// told.
+	Tag     uint32
+	Weight  float64 // weight of the input in a Mean, from 0 to 1e300
+	In, Out []byte  // input and output memory; nil where the rank gives or takes nothing
+	Splits  []int   // elements for each rank in an AllToAll; nil = the same for all
+	Shape   []int   // shape of the tensor, which messages name and ranks must agree on
+	Shared  Shared  // place of Out in a shared result; zero = Out is the rank's own memory
+	Window  []byte  // window of a call in pieces, in place of In and Out; nil = no such call
 	Flags
 
 	// Promoted is whether the call stands in for the lost root of a broadcast: its In is what was

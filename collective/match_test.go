@@ -319,14 +319,20 @@ func TestCallsForAnotherSize(t *testing.T) {
 		other := one
 		return []*collective.Call{&one, &other}
 	}
+	even := pair(collective.AllToAll, 0, nil)
+	even[0].Tag, even[1].Tag = 3, 2
+	rootless := pair(collective.Reduce, 0, nil)
+	rootless[0].Out = nil
 	for what, calls := range map[string][]*collective.Call{
-		"broadcast": pair(collective.Broadcast, 2, nil),
-		"no root":   pair(collective.Broadcast, -1, nil),
-		"reduce":    pair(collective.Reduce, 2, nil),
-		"gather":    pair(collective.Gather, 2, nil),
-		"scatter":   pair(collective.Scatter, 2, nil),
-		"one more":  pair(collective.AllToAll, 0, []int{2, 2, 2}),
-		"one less":  pair(collective.AllToAll, 0, []int{6}),
+		"broadcast":  pair(collective.Broadcast, 2, nil),
+		"no root":    pair(collective.Broadcast, -1, nil),
+		"reduce":     pair(collective.Reduce, 2, nil),
+		"gather":     pair(collective.Gather, 2, nil),
+		"scatter":    pair(collective.Scatter, 2, nil),
+		"one more":   pair(collective.AllToAll, 0, []int{2, 2, 2}),
+		"one less":   pair(collective.AllToAll, 0, []int{6}),
+		"even":       even,
+		"other root": rootless,
 	} {
 		var s collective.Schedule
 		var member *collective.MemberError

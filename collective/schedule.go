@@ -125,7 +125,7 @@ func (s *Schedule) Build(calls []*Call) error {
 	case Broadcast:
 		err = s.broadcast(calls)
 	case Reduce:
-		s.reduce(calls)
+		err = s.reduce(calls)
 	case Gather:
 		err = s.gather(calls)
 	case Scatter:
@@ -161,6 +161,10 @@ func checkSize(calls []*Call) error {
 		if c.Kind == AllToAll && c.Splits != nil && len(c.Splits) != len(calls) {
 			return &MemberError{i, fieldError("splits.count", "%d split counts for a group of %d, "+
 				"whose members have changed since the call was made", len(c.Splits), len(calls))}
+		}
+		if c.Kind == AllToAll && c.Splits == nil && c.Tag > 0 && int(c.Tag) != len(calls) {
+			return &MemberError{i, fieldError("tag", "even blocks for %d ranks in a group of %d, "+
+				"whose members have changed since the call was made", c.Tag, len(calls))}
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package head_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,10 +15,63 @@ import (
 )
 
 // TestCallsInTheViewBefore: workers can make a call before they hear of the generation that their
-// step has ended with. Where the call names a rank that is let go, all of them get an error, the
+// step has ended with. Where the call means something else in that one, all of them get an error, a
 // worker that was let go too: else it would wait for ever, and its host would keep its memory.
 func TestCallsInTheViewBefore(t *testing.T) {
-	p := &pair{t: t, seen: map[string][]head.Action{}, agents: map[string]*head.Agent{
+	call := func(kind collective.Kind, root int, out int) collective.Call {
+		return collective.Call{Kind: kind, DType: tensor.F32, Reduction: collective.Sum, Peer: root,
+			In: make([]byte, 24), Out: make([]byte, out), Shape: []int{6}}
+	}
+	even := call(collective.AllToAll, 0, 24)
+	even.Tag = 3
+	for what, c := range map[string]struct {
+		late [3]collective.Call // by worker
+		lost int                // the worker that is lost before the step; -1 = worker 2 is let go
+		says string
+	}{
+		"the root is gone": {[3]collective.Call{call(collective.Broadcast, 2, 24),
+			call(collective.Broadcast, 2, 24), call(collective.Broadcast, 2, 24)},
+			-1, "rank 2 is outside a group of 2"},
+		// rank 1 was worker 1, and is worker 2
+		"another is the root": {[3]collective.Call{{}, call(collective.Reduce, 1, 24),
+			call(collective.Reduce, 1, 0)}, 0, "0 elements at the root for an input of 6"},
+		"even blocks": {[3]collective.Call{even, even, even},
+			-1, "even blocks for 3 ranks in a group of 2"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p, ended := postInTheViewBefore(t, c.late, c.lost)
+			var x *head.Execute // of the two that stay
+			for _, action := range p.seen["B"] {
+				if e, is := action.(*head.Execute); is && len(e.Parts[0].Calls) == 2 {
+					x = e
+				}
+			}
+			if x == nil || len(x.Parts) != 1 ||
+				x.Parts[0].Calls[0].Call.Kind != c.late[1].Kind {
+				t.Fatalf("B executes %+v", x)
+			}
+			if c.lost < 0 && (len(ended) != 3 || ended[2] == nil) || len(ended) < 2 {
+				t.Errorf("the calls that have ended, by worker: %v", ended)
+			}
+			var calls []*collective.Call
+			for _, p := range x.Parts[0].Calls {
+				calls = append(calls, &p.Call)
+			}
+			err := new(collective.Schedule).Build(calls)
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%d calls are executed: %v", len(calls), err)
+			}
+		})
+	}
+}
+
+// postInTheViewBefore has the workers 0, 1 and 2 of host B, which the head on host A leads, end a
+// step after which they are two: lost is lost before, or worker 2 is let go where lost is -1. The
+// others post their calls when A has told of that, and before B hears it. It returns the error of
+// each worker whose call has ended.
+func postInTheViewBefore(t *testing.T, late [3]collective.Call,
+	lost int) (p *pair, ended map[topo.WorkerID]error) {
+	p = &pair{t: t, seen: map[string][]head.Action{}, agents: map[string]*head.Agent{
 		"A": head.New(head.Config{Self: "A", Slots: member.NoSlots,
 			Job: &member.Config{Want: 3, Max: 3}}),
 		"B": head.New(head.Config{Self: "B", Slots: 3})}}
@@ -31,16 +85,20 @@ func TestCallsInTheViewBefore(t *testing.T) {
 		b.WorkerAsks(w)
 	}
 	p.runAll()
-	post := func(ticket uint64, c collective.Call) {
+	post := func(ticket uint64, callOf func(w topo.WorkerID) collective.Call) {
 		for _, w := range workers {
-			b.PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
+			b.PostCall(&collective.Posted{Worker: w, Ticket: ticket, Call: callOf(w)})
 		}
 	}
 	step := wiretest.SumCall(topo.World)
 	step.Step = true
-	post(1, step)
+	endStep := func(topo.WorkerID) collective.Call { return step }
+	post(1, endStep)
 	p.runAll()
-	if err := p.agents["A"].Resize(2, "the test"); err != nil {
+	if lost >= 0 {
+		b.WorkerLost(topo.WorkerID(lost), "was killed by SIGKILL")
+		workers = slices.Delete(workers, lost, lost+1)
+	} else if err := p.agents["A"].Resize(2, "the test"); err != nil {
 		t.Fatal(err)
 	}
 	p.runAll()
@@ -51,24 +109,13 @@ func TestCallsInTheViewBefore(t *testing.T) {
 		}
 		for _, payload := range f.Payloads {
 			if c, is := payload.(*wire.Commit); is && c.View != nil && c.View.Size() == 2 {
-				late := collective.Call{Kind: collective.Broadcast, DType: tensor.F32, Peer: 2,
-					In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
-				post(3, late)
+				post(3, func(w topo.WorkerID) collective.Call { return late[w] })
 			}
 		}
 	}
-	post(2, step)
+	post(2, endStep)
 	p.runAll()
-	var x *head.Execute
-	for _, action := range p.seen["B"] {
-		if e, is := action.(*head.Execute); is && len(e.Parts[0].Calls) == 2 {
-			x = e
-		}
-	}
-	if x == nil || len(x.Parts) != 1 || x.Parts[0].Calls[0].Call.Kind != collective.Broadcast {
-		t.Fatalf("B executes %+v", x)
-	}
-	ended := map[topo.WorkerID]error{}
+	ended = map[topo.WorkerID]error{}
 	for _, action := range p.seen["B"] {
 		if a, is := action.(*head.Apply); is {
 			for _, part := range a.Parts {
@@ -80,15 +127,5 @@ func TestCallsInTheViewBefore(t *testing.T) {
 			}
 		}
 	}
-	if len(ended) != 3 || ended[2] == nil {
-		t.Errorf("the calls that have ended, by worker: %v", ended)
-	}
-	var calls []*collective.Call
-	for _, c := range x.Parts[0].Calls {
-		calls = append(calls, &c.Call)
-	}
-	err := new(collective.Schedule).Build(calls)
-	if err == nil || !strings.Contains(err.Error(), "rank 2 is outside a group of 2") {
-		t.Errorf("%d calls with root 2 are executed: %v", len(calls), err)
-	}
+	return p, ended
 }

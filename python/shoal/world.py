@@ -149,8 +149,9 @@ class World(Group):
         elements where the arrays cannot ("bf16" in int16 memory). `group` is the `id` of a Group, 0
         that of all ranks. `peer` is the root or partner, a rank inside the group; -1 in a recv is
         any rank, and the handle's `source` then says which. `counts` are the elements for each rank
-        of an all_to_all. `shape` overrides the shape that the ranks must agree on. Raises TypeError
-        where inp and out are of different types.
+        of an all_to_all. `tag` is that of a message, and of an all_to_all without counts 0 or the
+        size of the group, in another one of which it fails. `shape` overrides the shape that the
+        ranks must agree on. Raises TypeError where inp and out are of different types.
         """
         if kind not in KINDS or op not in OPS:
             raise ValueError(

@@ -93,6 +93,25 @@ def test_ranks_that_disagree_are_told_about_both_calls(launch, call, shape, dtyp
     assert len(said) == 2 and all(name in line for name in names for line in said), output
 
 
+KNOWS_THREE = """
+import numpy, shoal
+job = shoal.join()
+size, job.size = job.size, 3  # as before it hears that a member is gone
+try:
+    job.alltoall(numpy.zeros(12, "float32"))
+except shoal.MismatchError as err:
+    print("said:", err)
+job.size = size
+job.barrier()
+"""
+
+
+def test_alltoall_of_the_members_before(launch):
+    """Blocks that were cut for more ranks than there are go to nobody, and all are told."""
+    output = launch(2, KNOWS_THREE)
+    assert output.count("even blocks for 3 ranks in a group of 2") == 2, output
+
+
 LEAVES = """
 import numpy, shoal
 job = shoal.join()

@@ -39,7 +39,9 @@ class Call(NamedTuple):
     op: int = 0  # the reduction; 0 = none
     group: int = 0  # 0 = all ranks of the job
     peer: int = 0  # the root or the partner, a rank inside the group; -1 = any sender
-    tag: int = 0  # of a message: sender and receiver give the same
+    # Of a message: sender and receiver give the same. Of an all-to-all the size of the group, 0 =
+    # not told.
+    tag: int = 0
     weight: float = 1.0  # weight of this rank in a mean
     counts: Optional[Sequence[int]] = None  # elements for each rank of an all-to-all
     shape: Optional[Shape] = None  # on which the ranks must agree; None = that of the arrays

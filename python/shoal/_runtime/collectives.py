@@ -235,6 +235,7 @@ class AsyncCollectives:
         order; `splits` are the rows for each rank, None = the same number. With `splits` and
         without `out` it blocks for the exchange of the counts.
         """
+        size = self.size  # before what may take over another view
         inp = self._backend.describe(x)
         counts = None
         if splits is None:
@@ -249,7 +250,9 @@ class AsyncCollectives:
                 out = self._backend.new_like(x, inp.dtype, _shape_with_rows(inp, sum(received)))
         target = self._describe_output(out, inp)
         return self._backend.submit(
-            Call(KINDS["all_to_all"], inp, target, group=self.id, counts=counts), (x, out), out
+            Call(KINDS["all_to_all"], inp, target, group=self.id, tag=size, counts=counts),
+            (x, out),
+            out,
         )
 
     def send_async(self, x: Any, to: int, tag: int = 0) -> Handle[None]:
