@@ -31,6 +31,7 @@ from ._live.transfer import State
 from ._runtime.arguments import as_batch_range, as_integer, wrong_type
 from ._runtime.backend import Backend
 from ._runtime.launchers import other_launcher
+from ._runtime.listeners import LISTENERS
 from ._runtime.solo import Solo
 from ._runtime.worker import Worker
 from .cursor import MAX_ROUND, MAX_SAMPLES, Cursor, Order
@@ -379,7 +380,7 @@ class Job(World):
     def leave(self) -> None:
         """Leave the job. Later calls raise ShoalError; arrays of the arena stay readable. A process
         that exits leaves its job by itself. A checkpoint that was kept for the end is written
-        first, and waited for.
+        first, and waited for. What shoal.log.to has made is of this job, and writes of no other.
         """
         global _current
         if self._checkpoints is not None:
@@ -389,6 +390,7 @@ class Job(World):
         atexit.unregister(self._at_exit)
         if _current is self:
             _current = None
+            LISTENERS.clear()
 
     def _at_exit(self) -> None:
         """Leave the job in the process that joined it, as `leave` does. A forked child inherits the

@@ -14,6 +14,7 @@ import importlib
 import math
 import os
 import queue
+import secrets
 import sys
 import threading
 from time import perf_counter
@@ -38,8 +39,9 @@ def to(kind: str, place: Any, every: float = _SPAN) -> None:
         shoal.log.to("mlflow", "http://tracking:5000")        # where MLflow keeps its runs
 
     Call it once on every worker, before the loop; only the first one writes, and when it is lost
-    the next first one goes on. What job.report gets is written under its names, at the step of the
-    job, and every `every` seconds the means over these steps, on this worker:
+    the next first one goes on. After job.leave() a process that joins again calls it again. What
+    job.report gets is written under its names, at the step of the job, and every `every` seconds
+    the means over these steps, on this worker:
 
         shoal/step_seconds            a whole step
         shoal/data_seconds            waiting for samples
@@ -74,7 +76,7 @@ def to(kind: str, place: Any, every: float = _SPAN) -> None:
 class _TensorBoard:
     """Writes the files that TensorBoard reads."""
 
-    def __init__(self, name: str, folder: str) -> None:
+    def __init__(self, name: str, key: str, folder: str) -> None:
         """Begin a file in a folder, beside those of workers that were the first one before."""
         tool = importlib.import_module("torch.utils.tensorboard")
         self._writer = tool.SummaryWriter(folder)
@@ -91,12 +93,14 @@ class _TensorBoard:
 
 
 class _MLflow:
-    """Writes into a run of MLflow, the same on whichever worker is the first one."""
+    """Writes into a run of MLflow, the same on whichever worker of this host is the first one."""
 
-    def __init__(self, name: str, address: str) -> None:
-        """Go on with MLflow's run of the job of a name, or begin it."""
+    def __init__(self, name: str, key: str, address: str) -> None:
+        """Go on with MLflow's run of the run of a job that has this key, or begin it. `name` is the
+        name of the job.
+        """
         self._client = importlib.import_module("mlflow").MlflowClient(tracking_uri=address)
-        key = os.environ.get("SHOAL_RUN", f"{name}-{os.getpid()}")
+        key = key.replace("'", "%27")  # it cannot be written in a text of MLflow's filters
         title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "Default")
         found = self._client.get_experiment_by_name(title)
         experiment = found.experiment_id if found else self._client.create_experiment(title)
@@ -117,7 +121,7 @@ class _MLflow:
             self._client.set_terminated(self._run, end)
 
 
-_TOOLS: Dict[str, Callable[[str, str], Any]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow}
+_TOOLS: Dict[str, Callable[[str, str, str], Any]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow}
 
 
 def _open_step(job: World) -> Any:
@@ -148,6 +152,8 @@ class _Writer:
     def __init__(self, kind: str, place: str) -> None:
         """Write by a tool into a place."""
         self._kind, self._place = kind, place
+        # The name of the run of the job, alike on the workers of a host; else a new one.
+        self._key = os.environ.get("SHOAL_RUN") or secrets.token_hex(8)
         self._waiting: queue.Queue[_Item] = queue.Queue(_MOST_WAITING)  # for `_thread`
         self._job: Optional[World] = None  # that wrote last
         self._thread: Optional[threading.Thread] = None  # None = it was paused
@@ -211,7 +217,7 @@ class _Writer:
                     return
                 name, numbers, step = item
                 if tool is None:
-                    tool = _TOOLS[self._kind](name, self._place)
+                    tool = _TOOLS[self._kind](name, self._key, self._place)
                 tool.write(numbers, step)
             except Exception as error:  # whatever a tool of others raises
                 self._warn_once(f"{type(error).__name__}: {error}")

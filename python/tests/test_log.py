@@ -53,7 +53,8 @@ class Client:
         return "7"
 
     def search_runs(self, experiments, text, max_results):
-        """The runs with the tag that the text asks for."""
+        """The runs with the tag that the text asks for; a text of MLflow's ends at its quote."""
+        assert text.count("'") == 2
         return [run for run in self.runs if f"tags.shoal_run = '{run.tag}'" == text]
 
     def create_run(self, experiment, tags, run_name):
@@ -92,8 +93,14 @@ def train(steps=4):
     for step in job.steps(64, batch=8, steps=steps):
         step.allreduce(numpy.ones(1))
         job.report(loss=step.number + 0.5, bad=float("nan"))
+    leave(job)
+
+
+def leave(job):
+    """Leave a job, and wait until the tools have written all of it."""
+    made = [*listeners.LISTENERS]
     job.leave()
-    for listener in listeners.LISTENERS:
+    for listener in made:
         listener._writer.pause(wait=True)
 
 
@@ -131,12 +138,39 @@ def test_means_are_of_a_span():
 def test_mlflow_goes_on_with_its_run(monkeypatch):
     """Whoever is the first worker writes into the same run of MLflow."""
     monkeypatch.setenv("SHOAL_RUN", "abc")
-    shoal.log.to("mlflow", "http://tracking:5000")
-    train(2)
-    train(2)
+    for _ in range(2):
+        shoal.log.to("mlflow", "http://tracking:5000")
+        train(2)
     assert [run.tag for run in Client.runs] == ["abc"]
     assert {run for run, _, _, _ in Client.metrics} == {"r"}
     assert Client.ended == [("r", "FINISHED")] * 2
+
+
+def test_each_job_of_one_has_a_run_of_its_own(monkeypatch):
+    """Though they have the same number of a process, as those of containers have too."""
+    monkeypatch.delenv("SHOAL_RUN", raising=False)
+    for steps in 1, 2:
+        shoal.log.to("mlflow", "http://tracking:5000")
+        train(steps)
+    assert len(Client.runs) == 2
+
+
+def test_mlflow_finds_a_run_whose_name_has_an_apostrophe(monkeypatch):
+    """In what MLflow is asked it ends a text."""
+    monkeypatch.setenv("SHOAL_RUN", "o'neill/7")
+    for _ in range(2):
+        shoal.log.to("mlflow", "http://tracking:5000")
+        train(1)
+    assert len(Client.runs) == 1 and len(Client.metrics) == 2
+
+
+def test_each_job_of_a_process_has_numbers_of_its_own():
+    """What a job has written into one folder, the next one writes into its own alone."""
+    for folder, steps in ("runs/1", 3), ("runs/2", 2):
+        shoal.log.to("tensorboard", folder, every=1e9)
+        train(steps)
+    written = [(w.folder, [step for _, _, step in w.numbers]) for w in Writer.made]
+    assert written == [("runs/1", [0, 1, 2]), ("runs/2", [0, 1])]
 
 
 @pytest.mark.parametrize("amid", [False, True])
@@ -171,9 +205,7 @@ def test_rounds_count_as_their_optimizer_steps():
     for step in job.steps(64, batch=8, steps=8, local_steps=3):
         if step.ends_round:
             step.allreduce(numpy.ones(1))
-    job.leave()
-    for listener in listeners.LISTENERS:
-        listener._writer.pause(wait=True)
+    leave(job)
     numbers = Writer.made[0].numbers
     batches = [(value, step) for name, value, step in numbers if name == "shoal/batch"]
     assert batches == [(8, 6), (8, 8)]  # means begin behind the first commit
@@ -202,12 +234,15 @@ def test_no_thread_can_be_started(capfd, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     shoal.log.to("tensorboard", "runs/x", every=1e9)
-    train()
+    job = shoal.join()
+    for loss in range(2):
+        job.report(loss=loss)
     assert capfd.readouterr().err.count("can't start new thread; the training goes on") == 1
     assert Writer.made == []
     failing[0] = False
-    train(1)
-    assert Writer.made[0].numbers == [("loss", 0.5, 0)]
+    job.report(loss=2)
+    leave(job)
+    assert Writer.made[0].numbers == [("loss", 2, 0)]
 
 
 def test_a_slow_tool_is_not_waited_for_when_another_worker_goes_on():
