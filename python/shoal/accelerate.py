@@ -42,13 +42,6 @@ from shoal.cursor import Cursor
 
 __all__ = ["Accelerator"]
 
-# What a loop can do that makes a second average in a step.
-_ONE_AVERAGE = (
-    "Call accelerator.backward() once for each batch, with the sum of its losses. Several models"
-    " with one loss: give prepare() one module that holds them all. Models with losses of their"
-    " own, as in a GAN: a loop of shoal.torch.loader(…, averages=2) without an Accelerator"
-)
-
 process.hide_from_accelerate()
 
 
@@ -130,8 +123,14 @@ class Accelerator(accelerate.Accelerator):
         prepared = super().prepare_model(model, device_placement, evaluation_mode)
         if not averaged:
             return prepared
-        self._job._progress.one_average = _ONE_AVERAGE  # type: ignore[union-attr]
+        self._job._progress.one_average = process.ONE_AVERAGE  # type: ignore[union-attr]
         return shoal.torch.ddp(prepared, **process.ddp_options(self))
+
+    def prepare_optimizer(self, optimizer: Any, *others: Any, **options: Any) -> Any:
+        """As Accelerate's own. In a job, raises ValueError for LOMO."""
+        if self._job is not None:
+            process.check_optimizer(optimizer)
+        return super().prepare_optimizer(optimizer, *others, **options)
 
     def backward(self, loss: Any, **options: Any) -> None:
         """As Accelerate's own, with the loss weighted by the samples of this worker. Where a lost

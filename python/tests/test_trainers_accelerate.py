@@ -464,6 +464,22 @@ def test_what_cuts_a_model_is_refused(monkeypatch):
         process.check_options({"gradient_accumulation_plugin": plugin})
 
 
+def test_an_optimizer_that_steps_in_the_backward_pass_is_refused():
+    """In a job; without one it is prepared as ever."""
+    from shoal.accelerate import Accelerator
+
+    kind = type("Lomo", (torch.optim.SGD,), {"__module__": "lomo_optim.lomo"})
+    parameters, accelerator = [torch.nn.Parameter(torch.ones(2))], Accelerator.__new__(Accelerator)
+    lomo, sgd = kind(parameters, 0.1), torch.optim.SGD(parameters, 0.1)
+    with mock.patch("accelerate.Accelerator.prepare_optimizer", side_effect=lambda x: x):
+        accelerator._job = None
+        assert accelerator.prepare_optimizer(lomo) is lomo
+        accelerator._job = object()
+        assert accelerator.prepare_optimizer(sgd) is sgd
+        with pytest.raises(ValueError, match="Lomo makes its steps within the backward pass"):
+            accelerator.prepare_optimizer(lomo)
+
+
 def test_a_worker_that_waits_writes_no_checkpoint(tmp_path):
     """The program of a worker that joins goes through the epochs of before, and what it saves after
     each leaves the checkpoint of the others as it is.

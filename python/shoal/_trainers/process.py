@@ -27,6 +27,12 @@ _CUTTING_OPTIONS = (
     "parallelism_config",
 )
 _CUTTING_VARIABLES = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")
+# What a loop with an Accelerator can do that makes a second average in a step.
+ONE_AVERAGE = (
+    "Call accelerator.backward() once for each batch, with the sum of its losses. Several models"
+    " with one loss: give prepare() one module that holds them all. Models with losses of their"
+    " own, as in a GAN: a loop of shoal.torch.loader(…, averages=2) without an Accelerator"
+)
 
 
 def is_launched() -> bool:
@@ -115,6 +121,19 @@ def check_options(options: Dict[str, Any]) -> None:
                 f"Accelerator({name}=...) needs a fixed number of processes: leave it out, and for"
                 " an optimizer that does not fit use shoal.torch.zero in a loop of your own"
             )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raise ValueError for an optimizer that makes its steps within the backward pass: Lomo or
+    AdaLomo, of lomo_optim.
+    """
+    kinds = type(optimizer).__mro__
+    if any(kind.__module__.partition(".")[0] == "lomo_optim" for kind in kinds):
+        raise ValueError(
+            f"{type(optimizer).__name__} makes its steps within the backward pass, before the"
+            " gradients of the workers are averaged: use another optimizer, such as"
+            " torch.optim.Adafactor"
+        )
 
 
 def set_accelerate_rank(rank: Optional[int] = None) -> None:
