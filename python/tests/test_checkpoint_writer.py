@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 import types
+from unittest import mock
 
 import pytest
 
@@ -46,6 +47,19 @@ def test_what_cannot_be_cleaned_up_is_no_hindrance(tmp_path, capfd):
     recover(str(tmp_path), 2)
     assert os.listdir(tmp_path) == [".staging-000000000003-0000000000000007"]
     assert "stays there" in capfd.readouterr().err
+
+
+def test_what_cannot_be_removed_is_not_said_to_be_abandoned(tmp_path, capfd, monkeypatch):
+    """The log says that it stays, and why. One that another has removed meanwhile is not named."""
+    for step, failing in ((3, PermissionError(errno.EPERM, "no")), (5, FileNotFoundError())):
+        Unsealed(str(tmp_path), step, 7).make_folder()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rename", mock.Mock(side_effect=failing))
+            recover(str(tmp_path), 2)
+        said = capfd.readouterr().err
+        assert "abandoned" not in said and said.count("stays there: [Errno 1] no") == (step == 3)
+        Unsealed(str(tmp_path), step, 7).abandon()
+        assert not os.listdir(tmp_path)
 
 
 def test_what_is_removed_is_what_was_renamed(tmp_path):

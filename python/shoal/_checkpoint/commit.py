@@ -90,7 +90,8 @@ class Unsealed(NamedTuple):
         """Remove the folder with all that is in it, as far as that can be. Whoever still writes a
         part of it finds it gone, and cannot seal what is half removed.
         """
-        _remove(self.root, self.path)
+        with contextlib.suppress(OSError):
+            _remove(self.root, self.path)
 
     def seal(self, keep: int) -> bool:
         """Seal and publish the checkpoint if all its parts are there, and remove those older than
@@ -296,7 +297,9 @@ def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
             continue
         try:
             whole = left.seal(keep)
-        except AlreadySealed:
+            if not whole:
+                _remove(root, left.path)
+        except (AlreadySealed, FileNotFoundError):  # another may have sealed or removed it
             continue
         except OSError as err:
             log_line(f"what is left in {root} of earlier checkpoints stays there: {err}")
@@ -306,8 +309,7 @@ def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
                 f"checkpoint of step {left.step} in {root}: all its parts were there, and it is"
                 " sealed now"
             )
-        elif os.path.exists(left.path):
-            left.abandon()
+        else:
             log_line(
                 f"checkpoint of step {left.step} in {root} is abandoned: a worker was lost while it"
                 " was written; the ones before it stay"
@@ -351,15 +353,18 @@ def update_latest(root: str) -> None:
 def prune(root: str, keep: int) -> None:
     """Remove all but the `keep` newest checkpoints, each of which disappears at once."""
     for old in sealed_checkpoints(root)[keep:]:
-        _remove(root, old.path)
+        with contextlib.suppress(OSError):  # the next one tries again
+            _remove(root, old.path)
 
 
 def _remove(root: str, path: str) -> None:
-    """Remove a folder of a checkpoint, as far as that can be: it is renamed first."""
+    """Remove a folder of a checkpoint: it is renamed first, so that it is gone for everybody at
+    once. What of it cannot be removed then stays for `recover`. Raises OSError where it cannot be
+    renamed.
+    """
     gone = os.path.join(root, f".old-{os.path.basename(path)}-{os.getpid()}")
-    with contextlib.suppress(OSError):
-        os.rename(path, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+    os.rename(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _unsealed_checkpoints(root: str) -> Iterator[Unsealed]:
