@@ -1,5 +1,7 @@
 """Trainers of other people where the workers of a job see other files."""
 
+import dataclasses
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -29,6 +31,20 @@ def test_a_training_resumes_without_a_checkpoint(tmp_path):
     """Every worker says what the Trainer says, not that its folder is not there."""
     for said in world(2, _resume_from_nothing, str(tmp_path), modules=TRAINERS.split(",")):
         assert "No valid checkpoint found in output directory" in said
+
+
+def test_a_checkpoint_of_a_job_with_shares_is_one_of_the_same_data(tmp_path, capfd):
+    """The shares that its workers had say nothing of the samples; another batch does."""
+    from shoal._trainers.checkpoints import place_after_updates, write_place
+    from shoal.cursor import Cursor
+
+    start = Cursor.start(96, 8, seed=3)
+    place = dataclasses.replace(start, shares=(3, 1), epoch=1, step=14, next=16)
+    write_place(tmp_path, place)
+    assert place_after_updates(str(tmp_path), 14, start, 12) == place
+    assert not capfd.readouterr().err
+    counted = place_after_updates(str(tmp_path), 14, dataclasses.replace(start, batch=4), 12)
+    assert counted.next == 8 and "with other data or batches" in capfd.readouterr().err
 
 
 if __name__ == "__main__":

@@ -90,7 +90,9 @@ def place_after_updates(folder: str, done: int, start: Cursor, updates: int) -> 
         start, epoch=done // updates, step=done, next=done % updates * start.batch
     )
     counted = {"epoch": whole.epoch, "step": whole.step, "next": whole.next, "apart": whole.apart}
-    if place is None or dataclasses.replace(place, left=(), **counted) != whole:
+    # The shares are of the workers that were there, and no part of the data.
+    alike = {**counted, "left": (), "shares": whole.shares}
+    if place is None or dataclasses.replace(place, **alike) != whole:
         log_line(
             f"{folder} was written without shoal, or with other data or batches: it goes on"
             f" behind step {done}, in shoal's order of the samples"
