@@ -26,6 +26,8 @@ func (d *Decision) park(v View) {
 			text = "the job is asked for a checkpoint when one of its pods answers the operator"
 		}
 		d.say("Parking", "%s: %s", v.why(), text)
+	} else if v.Live.ParkError != "" {
+		d.Events = append(d.Events, NotParked(v.Live.ParkError))
 	}
 	running := slices.ContainsFunc(v.Pods, func(p Pod) bool {
 		return p.Run == v.State.Run && p.Running && !p.Ended
@@ -49,6 +51,12 @@ func (d *Decision) park(v View) {
 	default:
 		d.Park = ask && !(v.Live.Paused && v.Live.Mesh)
 	}
+}
+
+// NotParked says why a job could not be parked when it was asked.
+func NotParked(why string) Event {
+	return Event{"ParkRefused", "the job trains on, since it could not be parked, and is asked " +
+		"again: " + why, true}
 }
 
 // outlasts notes since when a job stands, and reports whether it has for as long as its pods get to

@@ -90,3 +90,22 @@ func TestStand(t *testing.T) {
 		}
 	}
 }
+
+// TestParkFails has a job be parked that makes no checkpoint: it is asked again, and people read
+// why. What came of an earlier wish to park it is no news.
+func TestParkFails(t *testing.T) {
+	full := Live{Answers: true, ParkError: "the disk is full"}
+	v := View{Replicas: 2, Suspend: true, Now: 1000, Grace: 120, Live: full,
+		Pods: parse(t, "1.0:r 1.1:r"), State: State{Phase: Running, Run: 1, Begun: true, Next: 2,
+			Members: []Member{{0, true}, {1, true}}}}
+	d := Next(v)
+	if got := show(d); got != "Parking run 1 members 0 1 park [Parking]" {
+		t.Errorf("at first: %s", got)
+	}
+	v.State = d.State
+	d = Next(v)
+	if got := show(d); got != "Parking run 1 members 0 1 park [!ParkRefused]" ||
+		!strings.Contains(d.Events[0].Text, "the disk is full") {
+		t.Errorf("then: %s %+v", got, d.Events)
+	}
+}

@@ -80,4 +80,7 @@ func TestPausedGetsItsPod(t *testing.T) {
 	if said := strings.Join(c.events, "\n"); !strings.Contains(said, "ParkRefused: ") {
 		t.Errorf("no event says that it cannot be parked:\n%s", said)
 	}
+	if last := c.job().Status.LastChange; !strings.Contains(last, "it is paused") {
+		t.Errorf("the last change is %q", last)
+	}
 }

@@ -249,8 +249,9 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 	again := lookAgain
 	if d.Park {
 		if err := r.Asker.Park(ctx, told.ip, token); err != nil {
-			r.say(j, decide.Event{Reason: "ParkRefused", Warning: true,
-				Text: "the job goes on, since it cannot be parked: " + err.Error()})
+			if err := r.sayNotParked(ctx, j, err); err != nil {
+				return ctrl.Result{}, err
+			}
 			again = retryAgain
 		}
 	}
@@ -266,6 +267,19 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 		}
 	}
 	return ctrl.Result{}, nil
+}
+
+// sayNotParked says that a job has refused to be parked, and notes it as the last change.
+func (r *Reconciler) sayNotParked(ctx context.Context, j *v1alpha1.ShoalJob, why error) error {
+	e := decide.NotParked(why.Error())
+	if j.Status.LastChange != e.Text {
+		j.Status.LastChange = e.Text
+		if err := r.Client.Status().Update(ctx, j); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	r.say(j, e)
+	return nil
 }
 
 // createPods creates the pods that d says, but for those that need what the cluster refuses. The
