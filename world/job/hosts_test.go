@@ -94,7 +94,7 @@ func TestCablesAfterASlowdown(t *testing.T) {
 		c.Hosts[0].Cable, c.Hosts[1].Cable = cables[0], cables[1]
 		return run(t, newWorld(t, c), 1)[0].Exposed
 	}
-	slow := job.Spot{Every: 1, Slow: 1, Cable: 20 * gigabit}.Events(1, 2, 1000)[:2]
+	slow := drawEvents(t, job.Spot{Every: 1, Slow: 1, Cable: 20 * gigabit}, 1, 2, 1000)[:2]
 	for i := range slow {
 		slow[i].Timed, slow[i].Step = false, uint64(2+2*i)
 	}

@@ -132,7 +132,7 @@ func TestProgressOfRounds(t *testing.T) {
 func TestSpotTakesAll(t *testing.T) {
 	s := job.Spot{Calm: 3600, Storm: 1800, Lose: 600, Back: 300, All: 7200}
 	const hosts, until = 4, 3000 * 3600
-	list := s.Events(7, hosts, until)
+	list := drawEvents(t, s, 7, hosts, until)
 	out, taken, all := map[int]bool{}, false, 0.0
 	for i, e := range list {
 		if out[e.Host] == (e.What == job.Lose) {
@@ -163,7 +163,7 @@ func TestSpotTakesAll(t *testing.T) {
 func TestSpot(t *testing.T) {
 	s := job.Spot{Calm: 3600, Storm: 1800, Lose: 600, Back: 300, Every: 3600, Slow: 1200, Cable: 1}
 	const hosts, until = 16, 3000 * 3600
-	list := s.Events(7, hosts, until)
+	list := drawEvents(t, s, 7, hosts, until)
 	out, counts, slow, before := map[int]bool{}, map[job.What]float64{}, 0.0, 0.0
 	for _, e := range list {
 		counts[e.What]++
@@ -185,7 +185,29 @@ func TestSpot(t *testing.T) {
 		t.Errorf("%v of the losses that there should be, slow for %v of the time", losses,
 			slow/until)
 	}
-	if other := s.Events(7, hosts, until); len(other) != len(list) || other[9] != list[9] {
+	if other := drawEvents(t, s, 7, hosts, until); len(other) != len(list) || other[9] != list[9] {
 		t.Error("another time it is something else")
+	}
+}
+
+// drawEvents returns the events of a Spot, or fails the test.
+func drawEvents(t *testing.T, s job.Spot, seed uint64, hosts int, until float64) []job.Event {
+	t.Helper()
+	list, err := s.Events(seed, hosts, until)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// Where more happens than a list can have, that is an error: nothing is left out, as if calm had
+// come for good.
+func TestSpotOfTooManyEvents(t *testing.T) {
+	const day = 24 * 3600
+	for _, s := range []job.Spot{{Calm: 1, Storm: day, Lose: 1, Back: 1},
+		{Calm: day, Storm: day, Lose: day, Back: day, All: 1}, {Every: 1, Slow: 1, Cable: 1}} {
+		if list, err := s.Events(1, 10_000, 100*day); err == nil {
+			t.Errorf("%+v: %d events, the last after %v s", s, len(list), list[len(list)-1].At)
+		}
 	}
 }

@@ -22,11 +22,11 @@ type Spot struct {
 }
 
 // maxSpotEvents bounds the list of events.
-const maxSpotEvents = 1 << 17
+const maxSpotEvents = 1 << 18
 
 // Events returns what happens until a time to so many hosts. The first host is only lost together
-// with all others, so that the job goes on.
-func (s Spot) Events(seed uint64, hosts int, until float64) (list []Event) {
+// with all others, so that the job goes on. It fails where that is more than a list can have.
+func (s Spot) Events(seed uint64, hosts int, until float64) (list []Event, err error) {
 	numbers, next := drawsOf(seed+3, 0), uint64(0)
 	if s.All > 0 {
 		list = s.allLost(seed, hosts, until)
@@ -43,10 +43,11 @@ func (s Spot) Events(seed uint64, hosts int, until float64) (list []Event) {
 	}
 	if s.Storm > 0 && s.Lose > 0 {
 		there := make([]float64, hosts) // from when on
-		for at := wait(s.Calm); at < until && len(list) < maxSpotEvents; {
+		for at := wait(s.Calm); at < until && len(list) <= maxSpotEvents; {
 			end := at + wait(s.Storm)
 			for host := 1; host < hosts; host++ {
-				for lost := max(at, there[host]) + wait(s.Lose); lost < min(end, until); {
+				for lost := max(at, there[host]) + wait(s.Lose); lost < min(end, until) &&
+					len(list) <= maxSpotEvents; {
 					back := lost + wait(s.Back)
 					add(lost, Lose, host, 0, fmt.Sprintf("h%d is taken away", host+1))
 					add(back, Join, host, 0, fmt.Sprintf("h%d is back", host+1))
@@ -57,18 +58,22 @@ func (s Spot) Events(seed uint64, hosts int, until float64) (list []Event) {
 		}
 	}
 	if s.Every > 0 && s.Slow > 0 {
-		for at := wait(s.Every); at < until && len(list) < maxSpotEvents; {
+		for at := wait(s.Every); at < until && len(list) <= maxSpotEvents; {
 			end := at + wait(s.Slow)
 			add(at, Slowdown, 0, s.Cable, "cables are slow")
 			add(end, Slowdown, 0, 0, "cables are as before")
 			at = end + wait(s.Every)
 		}
 	}
+	if len(list) > maxSpotEvents {
+		return nil, fmt.Errorf("more than %d events are drawn for %d hosts in %.6g s: let the run "+
+			"be shorter, have fewer hosts, or let less happen", maxSpotEvents, hosts, until)
+	}
 	slices.SortStableFunc(list, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	if s.All > 0 {
 		list = possibleEvents(list, hosts)
 	}
-	return list
+	return list, nil
 }
 
 // allLost returns when all hosts are lost at once, and when each of them is back, until a time.
@@ -79,7 +84,7 @@ func (s Spot) allLost(seed uint64, hosts int, until float64) (list []Event) {
 		next++
 		return float64(-mean * portable.Log((float64(numbers.at(next)>>11)+0.5)/(1<<53)))
 	}
-	for at := wait(s.All); at < until && len(list) < maxSpotEvents; {
+	for at := wait(s.All); at < until && len(list) <= maxSpotEvents; {
 		end := at
 		for host := range hosts {
 			back := at + wait(s.Back)

@@ -187,7 +187,10 @@ func (p *parser) completeScenario() error {
 			return fmt.Errorf("line %d: what happens by chance needs an end: write also run 10h",
 				max(p.seen["spot"], p.seen["slowdowns"]))
 		}
-		list := p.spot.Events(p.Job.Seed, p.hosts, p.Seconds)
+		list, err := p.spot.Events(p.Job.Seed, p.hosts, p.Seconds)
+		if err != nil {
+			return fmt.Errorf("line %d: %w", max(p.seen["spot"], p.seen["slowdowns"]), err)
+		}
 		p.Job.Events = append(p.Job.Events, list...)
 		p.eventLines = append(p.eventLines, make([]int, len(list))...)
 	}
