@@ -187,7 +187,7 @@ func (p *parser) completeScenario() error {
 			return fmt.Errorf("line %d: what happens by chance needs an end: write also run 10h",
 				max(p.seen["spot"], p.seen["slowdowns"]))
 		}
-		list, err := p.spot.Events(p.Job.Seed, p.hosts, p.Seconds)
+		list, err := p.spot.Events(p.Job.Seed, p.countHostsThere(), p.Seconds)
 		if err != nil {
 			return fmt.Errorf("line %d: %w", max(p.seen["spot"], p.seen["slowdowns"]), err)
 		}
@@ -221,6 +221,17 @@ func (p *parser) makeHosts() {
 		}
 		p.Job.Hosts = append(p.Job.Hosts, h)
 	}
+}
+
+// countHostsThere returns how many hosts are there at the start, also those that only have room for
+// members: they are the first ones.
+func (p *parser) countHostsThere() (n int) {
+	for _, h := range p.Job.Hosts {
+		if !h.Out {
+			n++
+		}
+	}
+	return n
 }
 
 // checkHosts returns which event is about a host that there never is.

@@ -264,6 +264,22 @@ func TestWhatIfs(t *testing.T) {
 	}
 }
 
+// Hosts that only have room for more members are lent and taken away as the others are.
+func TestSpotTakesHostsWithRoom(t *testing.T) {
+	s, err := scenario.Parse("hosts 2 range 1-6\ncompute 1ms\ndata 100 batch 10\n"+
+		"spot calm 1h storm 1h lose 10min back 10min\nrun 100h", policies, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := map[int]bool{}
+	for _, e := range s.Job.Events {
+		lost[e.Host] = true
+	}
+	if len(lost) != 5 || lost[0] {
+		t.Errorf("of six hosts these are taken away: %v", lost)
+	}
+}
+
 // TestManyFaults has the error about a file of another kind tell of its first lines alone.
 func TestManyFaults(t *testing.T) {
 	_, err := scenario.Parse(strings.Repeat("not a line\n", 1000), nil, "")
