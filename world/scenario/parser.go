@@ -252,31 +252,38 @@ func (p *parser) readData(l *line) {
 	p.samples = l.readWhole("a number of samples, such as 50000", maxSamples)
 	l.nextOf("batch")
 	p.batch = l.readWhole("a batch, such as 128", maxSamples)
+	levers, round := &p.Job.Levers, uint32(0)
 	for l.hasNext() {
 		switch l.nextOf("range", "round", "sync") {
 		case "range":
-			p.Job.Levers.Batch = readRange(l, "the least and the largest batch, such as 32-1024",
+			levers.Batch = readRange(l, "the least and the largest batch, such as 32-1024",
 				maxSamples)
 		case "round":
-			p.Job.Levers.Sync = cmp.Or(p.Job.Levers.Sync, "local")
-			p.Job.Levers.Round = uint32(l.readWhole("a number of steps, such as 16",
-				setting.MaxRound))
+			round = uint32(l.readWhole("a number of steps, such as 16", setting.MaxRound))
 		case "sync":
 			p.readSync(l, "auto, or a way to synchronise, such as pair")
+		}
+	}
+	if round > 0 {
+		levers.Sync, levers.Round = cmp.Or(levers.Sync, "local"), round
+		if err := levers.Validate(); err != nil {
+			l.failf("%v", err)
 		}
 	}
 }
 
 // readSync reads, in one word, how workers synchronise, and after how many steps if that follows
-// behind a slash. what says what the word is.
+// after a slash; without that rounds are as long as they were, and of one step with averages of
+// gradients. what says what the word is.
 func (p *parser) readSync(l *line, what string) {
 	name, steps, is := strings.Cut(l.nextWord(what), "/")
 	levers := &p.Job.Levers
 	if levers.Auto = name == "auto"; levers.Auto {
 		name, is = setting.Ssgd, false
+	}
+	if levers.Sync = name; name == setting.Ssgd {
 		levers.Round = 1
 	}
-	levers.Sync = name
 	if is {
 		levers.Round = uint32(l.parseWhole(steps, "a number of steps, such as 16",
 			setting.MaxRound))

@@ -193,6 +193,9 @@ func TestRefusals(t *testing.T) {
 		"data 9 batch 3 sync locl":                          {"did you mean local?"},
 		"data 9 batch 3 sync ssgd/4":                        {"which is round=1"},
 		"data 9 batch 3 sync local/x":                       {"a number of steps"},
+		"data 9 batch 3 sync auto round 4":                  {"which is round=1"},
+		"data 9 batch 3 round 4 sync auto":                  {"which is round=1"},
+		"data 9 batch 3 round 4 sync ssgd":                  {"which is round=1"},
 		least + "slowdowns every 1h for 1h cable 1Mbit":     {"line 4", "run 10h"},
 		"costs":                          {"join, release, loss, change, start, save or write"},
 		"run 20":                         {"a number of steps or a time"},
@@ -260,6 +263,20 @@ func TestWhatIfs(t *testing.T) {
 		if _, err := scenario.Parse(whole, policies, what); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", what, err, want)
+		}
+	}
+}
+
+// Averages of gradients in every step are rounds of one step, whatever rounds the job has had; else
+// a what-if without a number of steps leaves rounds as they are.
+func TestWhatIfOfSync(t *testing.T) {
+	const local = "hosts 2\ncompute 1ms\ndata 100 batch 10 round 4"
+	for what, round := range map[string]uint32{"sync=ssgd": 1, "sync=pair": 4, "sync=local/2": 2} {
+		s, err := scenario.Parse(local, policies, what)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		} else if s.Job.Data.Round != round || s.Job.Levers.Round != round {
+			t.Errorf("%s: rounds of %d steps, want %d", what, s.Job.Data.Round, round)
 		}
 	}
 }
