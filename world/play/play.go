@@ -261,6 +261,9 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 		return // it has ended meanwhile
 	}
 	next = next.EnteredBy(c, p.entry.Setting)
+	if !c.HasPart("shares") { // members that are lost meanwhile take theirs along
+		next.Shares = p.world.Setting().Shares
+	}
 	if err := p.world.Change(next); err != nil {
 		p.loop.OrderRefused(err)
 		return

@@ -216,3 +216,19 @@ func TestContendedMachine(t *testing.T) {
 	}
 	t.Logf("%d changes at most", most)
 }
+
+// A change that waits for the end of a step is made where a host is lost in that step, as in a job:
+// those who are left take their shares of work along.
+func TestHostLostBeforeAChange(t *testing.T) {
+	r := playText(t, "hosts 4 cable 10Gbit\ncompute 5ms + 2ms/sample sd 2%\ngradients 1MB\n"+
+		"data 100000 batch 240 range 60-480\nat step 0 slow h2 2x\npolicy shares\n"+
+		"at step 300 set batch=120\nat step 300 lose h1\nrun 400 steps\nexpect batch = 120\n")
+	shared := false
+	for _, c := range r.Entries {
+		shared = shared || c.HasPart("shares") && c.Step < 300
+	}
+	if !shared || !r.Checks[0].Holds {
+		t.Errorf("shares were divided: %v, and the batch is %v: %+v", shared, r.Checks[0].Value,
+			r.Entries)
+	}
+}
