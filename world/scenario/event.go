@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/shoal-ml/shoal/setting"
@@ -173,6 +174,10 @@ func (p *parser) readExpectation(l *line, text string) {
 	}
 	if l.hasNext() {
 		l.nextOf("after")
+		if late := []string{"goodput", "steps/s", "samples/s"}; !slices.Contains(late, e.What) {
+			l.failf("after is for %s: %s is not a mean of steps, some of which could be left out",
+				listText(late), e.What)
+		}
 		e.After = l.readWhole("a number of steps, such as 12", maxSteps)
 		l.nextOf("steps", "step")
 	}

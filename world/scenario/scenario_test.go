@@ -211,6 +211,7 @@ func TestRefusals(t *testing.T) {
 		"expect goodput >= 0.9":          {"of"},
 		"expect goodput => 0.9 of best":  {`"=>"`},
 		"expect changes <= 3 of best":    {`"of"`},
+		"expect size = 3 after 9 steps":  {"after is for goodput, steps/s or samples/s"},
 		"expect joy":                     {"goodput, changes"},
 		least + "at 3s lose h2":          {"line 4: there is no h2"},
 		least + "at 3s set batch=20":     {"the batch is closed", "the line data opens it"},
