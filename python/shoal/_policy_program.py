@@ -31,6 +31,11 @@ def _load(path: str) -> Policy:
     return decorated[0]
 
 
+def _encode(answered: Dict[str, Any]) -> str:
+    """An answer as JSON. Raises TypeError or ValueError where a state is none that JSON has."""
+    return json.dumps(answered, allow_nan=False)
+
+
 def _serve(rule: Policy, requests: TextIO, answers: TextIO) -> None:
     """Answer requests until there are no more. A policy that raises leaves things as they are: the
     answer has the error in place of a change, and the traceback goes to stderr.
@@ -38,7 +43,7 @@ def _serve(rule: Policy, requests: TextIO, answers: TextIO) -> None:
 
     def write(line: Dict[str, Any]) -> None:
         """Write an object as a line, at once."""
-        answers.write(json.dumps(line, allow_nan=False) + "\n")
+        answers.write(_encode(line) + "\n")
         answers.flush()
 
     write({"protocol": PROTOCOL, "name": rule.name, "levers": rule.levers})
@@ -72,7 +77,8 @@ def _test(rule: Policy, cases: TextIO) -> int:
             )
             continue
         try:
-            found = answer(rule, {"tick": number, "observation": observed, "state": state})
+            request = {"tick": number, "observation": observed, "state": state}
+            found = json.loads(_encode(answer(rule, request)))  # what a launcher reads
         except Exception as error:
             failed += 1
             print(f"line {number}: {type(error).__name__}: {error}")

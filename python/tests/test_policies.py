@@ -126,6 +126,33 @@ def test_cases_that_are_none(tmp_path):
     )
 
 
+def test_a_state_is_tried_as_json(tmp_path):
+    """A policy that is tried gets its state back as it does beside a job, through JSON, and fails
+    where JSON has no such state.
+    """
+    file, cases = tmp_path / "mine.py", tmp_path / "cases.txt"
+    cases.write_text(2 * (json.dumps(OBSERVED) + "\n"))
+    for state, said in (
+        ("(1, 2)", "state is [1, 2]"),
+        ("{7: 8}", "state is {'7': 8}"),
+        ("{9}", "line 1: TypeError: Object of type set is not JSON serializable"),
+        ("float('nan')", "line 1: ValueError"),
+    ):
+        file.write_text(
+            "import shoal\n"
+            "@shoal.policy(levers=['batch'])\n"
+            "def mine(o, state):\n"
+            f"    return shoal.change(f'state is {{state}}', state={state}, batch=128)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "shoal._policy_program", "test", str(file), str(cases)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert said in done.stdout, done.stdout
+        assert done.returncode == (1 if "Error" in said else 0), done.stdout
+
+
 def test_what_is_no_change_is_refused():
     """A change without a reason, of nothing, of an unknown lever, or to no number is an error."""
     for values, words in (
