@@ -182,19 +182,28 @@ func (p *parser) completeScenario() error {
 		return err
 	}
 	p.makeHosts()
-	if p.spot != (job.Spot{}) {
-		if p.Seconds == 0 {
-			return fmt.Errorf("line %d: what happens by chance needs an end: write also run 10h",
-				max(p.seen["spot"], p.seen["slowdowns"]))
-		}
-		list, err := p.spot.Events(p.Job.Seed, p.countHostsThere(), p.Seconds)
-		if err != nil {
-			return fmt.Errorf("line %d: %w", max(p.seen["spot"], p.seen["slowdowns"]), err)
-		}
-		p.Job.Events = append(p.Job.Events, list...)
-		p.eventLines = append(p.eventLines, make([]int, len(list))...)
+	if err := p.drawEvents(); err != nil {
+		return err
 	}
 	return p.checkHosts()
+}
+
+// drawEvents draws what happens by chance, and returns why that cannot be.
+func (p *parser) drawEvents() error {
+	if p.spot == (job.Spot{}) {
+		return nil
+	}
+	line := max(p.seen["spot"], p.seen["slowdowns"])
+	if p.Seconds == 0 {
+		return fmt.Errorf("line %d: what happens by chance needs an end: write also run 10h", line)
+	}
+	list, err := p.spot.Events(p.Job.Seed, p.countHostsThere(), p.Seconds)
+	if err != nil {
+		return fmt.Errorf("line %d: %w", line, err)
+	}
+	p.Job.Events = append(p.Job.Events, list...)
+	p.eventLines = append(p.eventLines, make([]int, len(list))...)
+	return nil
 }
 
 // makeHosts makes the hosts that are there at the start, and those that join under a new number.
