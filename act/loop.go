@@ -166,7 +166,7 @@ func (l *Loop) Observe(o sense.Observation) []Order {
 	default:
 		orders := l.orderBestDecision()
 		if len(orders) > 0 && orders[0].Change.IsAtOnce() && l.asked != nil {
-			l.next = o.Step // the others decide right behind it
+			l.next = o.Step // the others decide right after it
 			return orders
 		}
 		if l.pace = min(2*l.pace, maxInterval); len(orders) > 0 || o.Noise.Known != l.noisy {

@@ -61,7 +61,7 @@ func TestRateFollowsNoise(t *testing.T) {
 	}
 }
 
-// A change of the rate holds up no other one: what else a policy wants is ordered right behind it,
+// A change of the rate holds up no other one: what else a policy wants is ordered right after it,
 // and no lever is left alone because of it.
 func TestRateHoldsNothingUp(t *testing.T) {
 	wants := uint64(0)

@@ -25,7 +25,7 @@ const (
 	sizeResolution = 1.007
 )
 
-// sizesOfChange returns the members before a change of their number and those behind it; 0 = it
+// sizesOfChange returns the members before a change of their number and those after it; 0 = it
 // does not change, or nothing was said of it.
 func sizesOfChange(c setting.Change) (list [2]int) {
 	if !c.HasPart("size") {
@@ -119,7 +119,7 @@ func (t *trial) whyMembersStayAway(o sense.Observation, newest sense.StepSample)
 
 // costUntilSettled returns how many seconds a change has cost until there were as many members as
 // it says, where steps have so many samples a second now: what steps took longer than the slower of
-// those before and those behind.
+// those before and those after.
 func (t *trial) costUntilSettled(o sense.Observation, rate float64) (cost float64) {
 	slower := rate
 	if t.before.IsKnown() {

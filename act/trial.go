@@ -14,7 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/twin"
 )
 
-// How the Loop measures a change: it compares the steps behind the change with those before it, and
+// How the Loop measures a change: it compares the steps after the change with those before it, and
 // orders that the change is kept or taken back. The methods run within Loop.Observe and
 // Loop.EntryApplied, on the goroutine that uses the Loop, and do no I/O.
 
@@ -152,7 +152,7 @@ func whyOfRounds(c setting.Change, throughput, efficiency float64) string {
 		"that a sample brings", throughput, efficiency))
 }
 
-// batchesOfChange returns the batch before the change and the one behind it; 0 = it does not
+// batchesOfChange returns the batch before the change and the one after it; 0 = it does not
 // change.
 func batchesOfChange(c setting.Change) (list [2]uint64) {
 	if !c.HasPart("batch") {
@@ -165,7 +165,7 @@ func batchesOfChange(c setting.Change) (list [2]uint64) {
 }
 
 // samplesOfBusiestWorkers returns how many samples the worker has that has most, before a change
-// and behind it.
+// and after it.
 func (l *Loop) samplesOfBusiestWorkers(c setting.Change) (list [2]float64) {
 	n, b := sizesOfChange(c), batchesOfChange(c)
 	for i, text := range []string{c.From, c.To} {

@@ -68,7 +68,7 @@ func TestCostOfRounds(t *testing.T) {
 	for i := range uint64(20) {
 		x := sense.StepSample{Step: 2 * (i + 1), Alike: 1, Seconds: 0.1, Samples: 64, Batch: 64,
 			Size: 4, Round: 8}
-		if i == 10 || i == 12 { // the first behind the change, and one that is measured
+		if i == 10 || i == 12 { // the first after the change, and one that is measured
 			x.Seconds = 0.3
 		}
 		steps.Add(x)

@@ -155,7 +155,7 @@ func TestWorkersInGoThatCannotBeParked(t *testing.T) {
 }
 
 // A worker in Go that waits for others, since one was lost and nobody comes in its place, is parked
-// behind the step that it waits in: no sample of that is lost.
+// after the step that it waits in: no sample of that is lost.
 func TestPausedWorkersInGoAreParked(t *testing.T) {
 	paused, heard := make(chan uint64, 1), make(chan parkAnswer, 2)
 	ctx, signal := context.WithCancel(t.Context())

@@ -113,7 +113,7 @@ func TestGoingOnBeginsTheClock(t *testing.T) {
 	}
 }
 
-// Where the program leaves it to the job, a checkpoint follows as many steps behind the one before
+// Where the program leaves it to the job, a checkpoint follows as many steps after the one before
 // as the setting says, and else as the program says.
 func TestFollowTheSetting(t *testing.T) {
 	none := uint64(math.MaxUint64)

@@ -14,7 +14,7 @@ import (
 // these functions, between two steps.
 
 // ErrParked means that the job was parked: its checkpoint is whole, and a run that is started again
-// goes on there with the next sample. The program ends without what it does behind its loop.
+// goes on there with the next sample. The program ends without what it does after its loop.
 var ErrParked = errors.New("client: the job is parked: it goes on from its checkpoint when it is " +
 	"started again")
 

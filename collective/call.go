@@ -147,7 +147,7 @@ type Flags struct {
 type Far struct {
 	In, Out int
 	// Shares says that the block of the rank, in an all-gather or a reduce-scatter, overlaps the
-	// memory of all blocks; it begins At bytes behind the begin of that.
+	// memory of all blocks; it begins At bytes after the begin of that.
 	Shares bool
 	At     int
 }

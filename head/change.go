@@ -162,7 +162,7 @@ func keepAtOnce(c *setting.Change) {
 
 // errChangeWaits refuses a change while another one waits for the end of a step.
 var errChangeWaits = errors.New(
-	"another change of the setting waits for the end of a step; ask again behind that")
+	"another change of the setting waits for the end of a step; ask again after that")
 
 // checkChange returns why the job does not go to a setting, as change c says; nil where it does.
 // People, and the end of a change, need no lever for the size: they bring what it may be anyway.

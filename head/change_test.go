@@ -419,7 +419,7 @@ func TestChangeWaitsForAWholeBatch(t *testing.T) {
 	}
 }
 
-// A change waits as long as somebody is ahead: at the end of a step behind which a call of the next
+// A change waits as long as somebody is ahead: at the end of a step after which a call of the next
 // one is open, the members could not all have the new setting for that.
 func TestChangeWaitsForAQuietStep(t *testing.T) {
 	p := newOpenPair(t)

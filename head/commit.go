@@ -159,7 +159,7 @@ func (r *leader) countStep(b *batch, c *wire.Commit) {
 	}
 }
 
-// tellPlaceAfterLoss has the members told where they go on behind a step with a loss, which they
+// tellPlaceAfterLoss has the members told where they go on after a step with a loss, which they
 // cannot compute, where that step is not the time to tell them who they are now. b is the batch of
 // the step, and c its entry of the log.
 func (r *leader) tellPlaceAfterLoss(b *batch, c *wire.Commit) {

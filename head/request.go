@@ -81,12 +81,12 @@ func (r *leader) checkPark() error {
 }
 
 // parksPaused reports whether the step ends though the members are too few to go on, since they are
-// to be parked behind it: they make no other one.
+// to be parked after it: they make no other one.
 func (r *leader) parksPaused() bool {
 	return r.parkBy != "" && r.state.Shape == nil && r.machine.IsPaused()
 }
 
-// enterPark has the members parked behind the step that ends with the entry c of the log, if
+// enterPark has the members parked after the step that ends with the entry c of the log, if
 // somebody wants that. Nobody joins them there, and nothing is under way.
 func (r *leader) enterPark(c *wire.Commit) {
 	if r.parkBy != "" {

@@ -114,7 +114,7 @@ func (r *leader) diffOf(c setting.Change, to setting.Setting) (before, after str
 	return now.Diff(next)
 }
 
-// resizeToSetting has the membership resize to what a change has made the size of the job, behind
+// resizeToSetting has the membership resize to what a change has made the size of the job, after
 // the entry of the log that says so.
 func (r *leader) resizeToSetting() {
 	who := r.sizedBy
@@ -128,7 +128,7 @@ func (r *leader) resizeToSetting() {
 }
 
 // recordWantedSize makes the size of the job what the membership wants, in the entry of the log
-// that is written next. Where that entry brings another size, the membership hears of it behind the
+// that is written next. Where that entry brings another size, the membership hears of it after the
 // entry.
 func (r *leader) recordWantedSize() {
 	if size := r.wantedSize(); r.state.Setting.Size != size && r.sizedBy == "" {

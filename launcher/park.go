@@ -79,13 +79,13 @@ func (r *registry) describePark() api.ParkStatus {
 	return api.ParkStatus{Parked: p.done, ParkedBy: p.who, ParkError: p.problem}
 }
 
-// hasParked reports whether a worker of this host waits for its end behind a checkpoint.
+// hasParked reports whether a worker of this host waits for its end after a checkpoint.
 func (r *registry) hasParked(worker int) bool {
 	w, known := r.worker(worker)
 	return known && w.parked
 }
 
-// isParked reports whether some worker has ended behind a checkpoint that the job goes on from.
+// isParked reports whether some worker has ended after a checkpoint that the job goes on from.
 // r.mu is held.
 func (r *registry) isParked() bool {
 	for _, e := range r.endings {

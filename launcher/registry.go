@@ -75,7 +75,7 @@ type workerRecord struct {
 	exit      *proc.Exit         // nil = the process runs
 	survived  bool               // the job goes on without this worker
 	dismissed bool               // shoal ended the worker, because it was not needed
-	parked    bool               // it waits for its end behind a checkpoint, or has ended so
+	parked    bool               // it waits for its end after a checkpoint, or has ended so
 	// told says that some host led when the worker ended, as far as was known. If that was lost
 	// already, nobody takes the failure for the effect of a change on trial: members have changed
 	// then, and the next head measures anew, or the change is void.

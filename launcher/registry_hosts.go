@@ -48,7 +48,7 @@ func (r *registry) addOffer(host string, o offerMessage) *jobMessage {
 // setLeader.
 type succession struct {
 	workers []workerRecord // workers of this host, to introduce
-	offer   offerMessage   // what to tell that host behind them; its Slots are not filled in
+	offer   offerMessage   // what to tell that host after them; its Slots are not filled in
 	over    bool           // this host is not needed any more
 	leaving bool           // this host was asked to leave
 }

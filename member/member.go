@@ -18,7 +18,7 @@ type Config struct {
 	Min    int // members below which the job waits for joiners; 0 = 1
 	Max    int // the largest size; 0 = no limit
 	Spares int // workers beyond the size that wait to be let in
-	// Sized is the caller's number of the newest request behind which Want is; see SetSized.
+	// Sized is the caller's number of the newest request after which Want is; see SetSized.
 	Sized uint64
 	// Hosts are the hosts where workers may run, as far as they are known at the start; none = all
 	// workers run on one host.

@@ -83,7 +83,7 @@ def solve(x: dict) -> "float | None":
             p.between(-all_of, terms, averaged * part)
     for s in range(stages - 1):
         for layer in range(layers - 1):
-            # C >= what is sent behind a layer, if the cut is there: a sum of four that are 1.
+            # C >= what is sent after a layer, if the cut is there: a sum of four that are 1.
             for k in range(1, devices + 1):
                 for n in range(1, devices + 1):
                     sent = out[layer] / min(k, n)

@@ -41,7 +41,7 @@ func (x *StepSample) Count() uint64 { return x.Alike + 1 }
 
 // StepSeries holds the newest committed steps of a job. It knows which of them were disturbed, and
 // say nothing of the next ones: the first of all, those before and after a change of members, the
-// first one with another setting, and one behind a gap in the numbers. The zero value has no steps.
+// first one with another setting, and one after a gap in the numbers. The zero value has no steps.
 // Only Add changes it; one goroutine uses it at a time.
 type StepSeries struct {
 	steps [MaxSteps]step // a ring: step i lies at i % MaxSteps

@@ -203,7 +203,7 @@ func (s Setting) EnteredBy(c Change, from Setting) Setting {
 	return s
 }
 
-// Undo returns the setting before the change, where s is the one behind it. An error says that the
+// Undo returns the setting before the change, where s is the one after it. An error says that the
 // texts of the change are none of settings.
 func (c Change) Undo(s Setting) (Setting, error) {
 	for _, name := range c.named() {

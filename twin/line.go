@@ -155,7 +155,7 @@ func (l line) deviationAt(samples float64) float64 {
 // standardErrorAt returns the standard error, in logarithms, of what is said of a size: that of the
 // worse of the sizes around it that were measured.
 func (l line) standardErrorAt(samples float64) (worst float64) {
-	i := 1 // behind the point below, or that of the two at the end
+	i := 1 // after the point below, or that of the two at the end
 	for i < len(l.points)-1 && l.points[i].samples < samples {
 		i++
 	}

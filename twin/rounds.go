@@ -77,7 +77,7 @@ type exchange struct {
 	known    bool    // whether hides was measured
 }
 
-// learnExchange takes in how long workers exchange something now, which shows behind a change from
+// learnExchange takes in how long workers exchange something now, which shows after a change from
 // or to synchronous SGD how much of it that hides.
 func (t *Twin) learnExchange() {
 	x, now, s := &t.exchange, wayOf(t.now.Setting), t.now.Split

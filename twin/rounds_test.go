@@ -124,7 +124,7 @@ func TestWorthOfRounds(t *testing.T) {
 }
 
 // A decision rests on the least that local steps may be worth, in both directions: so what one
-// gains, to go back loses. How much of an exchange synchronous SGD hides shows behind a change.
+// gains, to go back loses. How much of an exchange synchronous SGD hides shows after a change.
 func TestBackToEverySteps(t *testing.T) {
 	w, o := inSync(512)
 	var twin twin.Twin

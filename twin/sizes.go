@@ -42,7 +42,7 @@ type size struct {
 }
 
 // rescaleSizes takes in that steps take longer since a drift. Of steps that were made meanwhile
-// nobody knows whether they were before or behind it, so they are forgotten.
+// nobody knows whether they were before or after it, so they are forgotten.
 func (t *Twin) rescaleSizes(d Drift) {
 	t.sizes = slices.DeleteFunc(t.sizes, func(s size) bool {
 		return s.newest > d.until && s.newest <= d.Since

@@ -111,7 +111,7 @@ const (
 	// earlyNotes is how many notes go with every look, so that something is known of noise soon: an
 	// estimate takes some of them, however many steps each is of.
 	earlyNotes = 16
-	// alikeFor is for how many steps gradients count as averaged with all workers alike behind one
+	// alikeFor is for how many steps gradients count as averaged with all workers alike after one
 	// in which they were: a program can do so in some steps only, after several backward passes.
 	alikeFor = 64
 )
@@ -267,7 +267,7 @@ func (s *Signals) addReshape(a *head.Apply, i int, next sense.StepSample) {
 	s.host.AddEach()
 }
 
-// followMesh takes in which mesh the job has behind a batch that counts.
+// followMesh takes in which mesh the job has after a batch that counts.
 func (s *Signals) followMesh(a *head.Apply) {
 	text := ""
 	if a.Shape != nil {

@@ -80,7 +80,7 @@ type Limit struct {
 	Who string `json:"who"`
 }
 
-// Park asks for a checkpoint at the end of the step, behind which the workers are ended.
+// Park asks for a checkpoint at the end of the step, after which the workers are ended.
 type Park struct {
 	// Who asks, such as "pool lab"; it stands in the reasons that people read.
 	Who string `json:"who"`

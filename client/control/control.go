@@ -235,7 +235,7 @@ func (j *Job) Limit(ctx context.Context, bytes uint64, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathLimit, api.Limit{Bytes: &bytes, Who: who})
 }
 
-// Park asks the launcher for a checkpoint at the end of the step, behind which the workers are
+// Park asks the launcher for a checkpoint at the end of the step, after which the workers are
 // ended, and sets j.Job. It does not wait for that.
 func (j *Job) Park(ctx context.Context, who string) error {
 	return j.askForJob(ctx, http.MethodPost, api.PathPark, api.Park{Who: who})

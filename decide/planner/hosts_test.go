@@ -23,7 +23,7 @@ type spread struct {
 }
 
 // drawSpread draws one with few layers and places. Links between hosts are mostly slower, and half
-// of the models have much to average and send the same behind each layer.
+// of the models have much to average and send the same after each layer.
 func drawSpread(random *rand.Rand) spread {
 	x := spread{chain: randomChain(random), hosts: 2 + random.IntN(2),
 		mode: []string{cluster.Overlapped, cluster.Exchange, cluster.Blocking}[random.IntN(3)]}

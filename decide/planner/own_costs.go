@@ -121,7 +121,7 @@ func (c *ownCosts) sent(layer, a, b, end int) float64 {
 }
 
 // tail returns the seconds that a stage of the layers from i to j on the places from a to b takes
-// behind its last backward pass: gradients are averaged over a ring, and the optimizer makes its
+// after its last backward pass: gradients are averaged over a ring, and the optimizer makes its
 // step.
 func (c *ownCosts) tail(i, j, a, b int) float64 {
 	n, ring := b-a, 0.0

@@ -257,7 +257,7 @@ func (p *problem) seconds(c *candidate, x change, limit float64) (seconds float6
 	return seconds
 }
 
-// tail returns the seconds that a stage of the layers from one up to another takes behind its last
+// tail returns the seconds that a stage of the layers from one up to another takes after its last
 // backward pass: its replicas average the gradients of its layers, and the optimizer makes its
 // step.
 func (p *problem) tail(g *grid, s, from, to int) (allReduce, update float64) {
@@ -269,7 +269,7 @@ func (p *problem) tail(g *grid, s, from, to int) (allReduce, update float64) {
 	return p.allReduceSeconds(g, s, took.params[to]-took.params[from]), update
 }
 
-// tailOf returns what a stage of a plan takes behind its last backward pass.
+// tailOf returns what a stage of a plan takes after its last backward pass.
 func (p *problem) tailOf(c *candidate, s int) (allReduce, update float64) {
 	from, to := p.layersOf(c, s)
 	return p.tail(&c.grid, s, from, to)

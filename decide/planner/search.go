@@ -125,7 +125,7 @@ func (p *problem) least(c *candidate) (seconds float64) {
 		pass := func(s int) (forward, backward float64) {
 			return costs[s].passes(p.layersOf(c, s))
 		}
-		down, up, behind := 0.0, 0.0, 0.0 // on the stages before, forward and back, and behind
+		down, up, behind := 0.0, 0.0, 0.0 // on the stages before, forward and back, and after
 		for s := range c.stages {
 			f, b := pass(s)
 			behind += f + b

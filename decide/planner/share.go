@@ -114,7 +114,7 @@ func endsRoughly(exactly func(micro int) float64, stages int) func(micro int) fl
 }
 
 // endsOf returns a function that says after how many seconds a replica of a class has ended its
-// passes and the tails behind them with so many micro-batches.
+// passes and the tails after them with so many micro-batches.
 func (p *problem) endsOf(c *candidate, class int) func(micro int) float64 {
 	stages := p.stagesOf(c, &c.laid.classes[class])
 	for s := range stages {

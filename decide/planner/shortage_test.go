@@ -27,7 +27,7 @@ func (c chain) fitsSomehow() bool {
 				sent = 0
 			}
 			if need+sent > c.memory {
-				continue // the next layer may give less to the one behind it
+				continue // the next layer may give less to the one after it
 			}
 			if stage+1 == c.places && to == len(c.layers) || stage+1 < c.places &&
 				walk(stage+1, to) {

@@ -22,7 +22,7 @@ type estimate struct {
 	links [][]*cluster.Link
 	holds []int  // by kind: messages that a host of it sends at the same time
 	mode  string // of transfers
-	// transfers has what transfer returned, by two kinds and the layer behind them; 0 = nothing.
+	// transfers has what transfer returned, by two kinds and the layer after them; 0 = nothing.
 	transfers [maxKinds][maxKinds][]float64
 	rest      []float64   // of the layers before each: seconds of a micro-batch at least
 	refs      [][]float64 // by weight: sums of weights of the layers before each
@@ -197,7 +197,7 @@ func (e *estimate) transfer(from, to, layer int) float64 {
 }
 
 // block returns for how many seconds a micro-batch keeps a stage of the layers from one up to
-// another, where the transfers before and behind it take so many seconds.
+// another, where the transfers before and after it take so many seconds.
 func (e *estimate) block(kind, from, to int, before, behind float64) float64 {
 	seconds := e.of[kind].seconds(from, to)
 	switch e.mode {
@@ -209,7 +209,7 @@ func (e *estimate) block(kind, from, to int, before, behind float64) float64 {
 	return max(seconds, before, behind)
 }
 
-// tail returns the seconds that a stage on a kind of the layers from one up to another takes behind
+// tail returns the seconds that a stage on a kind of the layers from one up to another takes after
 // its last backward pass: to average its gradients, and for the optimizer.
 func (e *estimate) tail(kind, from, to int) float64 {
 	took := e.of[kind]
@@ -223,7 +223,7 @@ func (e *estimate) tail(kind, from, to int) float64 {
 }
 
 // fits reports whether a stage on a kind of the layers from one up to another, with so many stages
-// behind it, fits into memory by 1F1B, and whether one of more layers can.
+// after it, fits into memory by 1F1B, and whether one of more layers can.
 func (e *estimate) fits(kind, from, to, behind int) (fits, more bool) {
 	took := e.of[kind]
 	need := took.state[to] - took.state[from] +
@@ -391,7 +391,7 @@ func (e *estimate) past(behind *part, kind, from, to int, limit float64) bool {
 	return float64(float64(e.micro-1)*max(seconds, behind.slowest))+behind.sum+seconds > limit
 }
 
-// extend calls yield with a part that has one more stage before it, which takes tail behind its
+// extend calls yield with a part that has one more stage before it, which takes tail after its
 // passes, for each kind of the stage before that one; once, with 0, where none comes before it.
 func (e *estimate) extend(behind *part, kind, from int, tail float64,
 	yield func(before int, x part)) {

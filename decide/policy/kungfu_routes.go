@@ -84,7 +84,7 @@ func (p *KungFuRoutes) Decide(o decide.Measurement[cost.Sample]) (d RouteDecisio
 }
 
 // kungfuOther returns the route that all-reduces over so many hosts take under interference: a star
-// at the host behind the one that they begin with, or behind the first.
+// at the host after the one that they begin with, or after the first.
 func kungfuOther(first collective.Route, hosts int) collective.Route {
 	return collective.Route{Strategy: collective.Star{}, Piece: collective.MinPiece, Streams: 1,
 		First: (first.First + 1) % hosts}

@@ -61,7 +61,7 @@ func TestVirtualMachineIsSRPT(t *testing.T) {
 
 // The index is the least mean time for a chance to end, by trying many jobs and times for which
 // each goes on. Without an error it is what is left; a job that should have ended long ago comes
-// behind a new one.
+// after a new one.
 func TestGittinsIndex(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	for _, sigma := range []float64{0.3, 1, 2} {

@@ -197,7 +197,7 @@ func CloseFDs(fds []int) {
 	}
 }
 
-// HangUp shuts the conversation down behind a last word, v as JSON, which LastWord of the other
+// HangUp shuts the conversation down after a last word, v as JSON, which LastWord of the other
 // side returns. It does not block: where the socket is full, or v too long, v is left out.
 func (c *Conn) HangUp(v any) error {
 	if b, err := json.Marshal(v); err == nil && len(b) <= MaxMessage {

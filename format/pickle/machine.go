@@ -94,7 +94,7 @@ func Load(data []byte, o Options) (any, error) {
 }
 
 // LoadFirst builds the value of the pickle with which data begins, and returns the length of that
-// pickle. The error is io.ErrUnexpectedEOF where the pickle could go on behind data. The value
+// pickle. The error is io.ErrUnexpectedEOF where the pickle could go on after data. The value
 // keeps none of the memory of data.
 func LoadFirst(data []byte, o Options) (v any, n int, err error) {
 	m := &machine{Options: o, data: data, sparse: map[uint64]any{}, limit: o.Memory}

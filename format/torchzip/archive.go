@@ -1,6 +1,6 @@
 // Package torchzip reads the files that torch.save writes: a zip archive of stored entries with a
 // pickle, and one entry for each storage, which is memory that tensors are views of. Before torch
-// 1.6 the storages stood behind the pickle. It runs nothing of the pickle, and reads no storage: a
+// 1.6 the storages stood after the pickle. It runs nothing of the pickle, and reads no storage: a
 // tensor is the location of its bytes in the file.
 package torchzip
 

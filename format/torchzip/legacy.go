@@ -79,7 +79,7 @@ func openLegacy(file *format.File, at, size int64, more pickle.Globals) (*File, 
 // nextPickle reads the next pickle. persistent resolves its references to storages; nil = there are
 // none.
 func (l *legacyReader) nextPickle(persistent func(any) (any, error)) (any, error) {
-	// Elements follow behind the pickles, so how long one is turns out when it has been read.
+	// Elements follow after the pickles, so how long one is turns out when it has been read.
 	for most := int64(64 << 10); ; most *= 8 {
 		b := make([]byte, min(most, maxPickle, l.end-l.at))
 		if err := l.file.ReadFull(b, l.at); err != nil {
@@ -195,7 +195,7 @@ func (l *legacyReader) locateStorages() error {
 		return fmt.Errorf("storage %q is not in the file", slices.Min(missing))
 	}
 	if l.at != l.end {
-		return fmt.Errorf("byte %d: %d bytes behind the last storage; shoal reads files with one "+
+		return fmt.Errorf("byte %d: %d bytes after the last storage; shoal reads files with one "+
 			"call of torch.save", l.at, l.end-l.at)
 	}
 	return nil

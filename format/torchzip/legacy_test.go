@@ -27,7 +27,7 @@ func legacyFile(part, keys string, storages ...[]byte) []byte {
 	return append(b, bytes.Join(storages, nil)...)
 }
 
-// legacyStorage is a storage of n floats that count up, behind their number.
+// legacyStorage is a storage of n floats that count up, after their number.
 func legacyStorage(n int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(n))
 	for i := range n {
@@ -77,7 +77,7 @@ func TestLegacyRefuses(t *testing.T) {
 			"stands twice"},
 		"no storage":  {string(legacyFile("N", "")), `storage "s" is not in the file`},
 		"other count": {string(legacyFile("N", "U\x01s", legacyStorage(5))), "has 5 elements here"},
-		"two saves":   {sound + sound, "behind the last storage"},
+		"two saves":   {sound + sound, "after the last storage"},
 	} {
 		if _, _, err := openBytes([]byte(c.text)); err == nil ||
 			!strings.Contains(err.Error(), c.err) ||

@@ -40,7 +40,7 @@ func inWords(err error) error {
 	return errors.New(wrongType(wrong, fmt.Sprintf(" (at byte %d)", wrong.Offset)))
 }
 
-// wrongType says which value has another type than its field takes; place, behind a space, is where
+// wrongType says which value has another type than its field takes; place, after a space, is where
 // in the text it stands.
 func wrongType(e *json.UnmarshalTypeError, place string) string {
 	where, article := "it", "a"

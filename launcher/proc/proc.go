@@ -30,7 +30,7 @@ type Exit struct {
 	// Lost says how the process was lost with its host, when nothing else is known of its end:
 	// "was lost with its host b"; "" = the end was seen.
 	Lost string
-	// Parked says that the process waited for its end, behind a checkpoint, and was ended.
+	// Parked says that the process waited for its end, after a checkpoint, and was ended.
 	Parked bool
 }
 

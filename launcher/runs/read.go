@@ -39,7 +39,7 @@ type Result struct {
 	Alone bool `json:"alone"`
 	// StoppedBy is who asked for the end of the job; "" = nobody.
 	StoppedBy string `json:"stopped_by,omitempty"`
-	// Parked says that the workers were ended behind a checkpoint, from which the job goes on when
+	// Parked says that the workers were ended after a checkpoint, from which the job goes on when
 	// it is started again.
 	Parked bool `json:"parked,omitempty"`
 	// LostHost is the host with whose loss the job has failed; "" = it has not failed by that.

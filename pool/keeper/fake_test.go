@@ -138,7 +138,7 @@ func (h *host1) endJobs() {
 type running struct {
 	host   *host1
 	cancel context.CancelFunc
-	ended  chan error // closed behind the error of Run
+	ended  chan error // closed after the error of Run
 	up     chan int   // how many jobs it found
 
 	waiters *Waiters // for its end

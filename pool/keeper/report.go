@@ -58,7 +58,7 @@ const (
 	maxRefused = 500
 )
 
-// shorten returns a text as UTF-8 with so many characters at most, and "…" behind them if there are
+// shorten returns a text as UTF-8 with so many characters at most, and "…" after them if there are
 // more.
 func shorten(text string, most int) string {
 	for i := range text {

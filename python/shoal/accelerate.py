@@ -71,7 +71,7 @@ class Accelerator(accelerate.Accelerator):
 
     def _set_checkpoint_count(self, value: int) -> None:
         """Take over the number of checkpoints from the others, or from the job's own checkpoint:
-        behind that the job may have written more, which it leaves as they are.
+        after that the job may have written more, which it leaves as they are.
         """
         there = [] if self._late else numbered_folders(self._named_folder())
         self.project_configuration.iteration = max([value, *(number + 1 for number, _ in there)])
@@ -450,7 +450,7 @@ class _EvalLoader(_Loader):
         job = self.job
         # A worker that waits, or is released, is alone and keeps its rank.
         ranks = [job.rank] if job.size == 1 else list(range(job.size))
-        # A worker that has not entered yet does what the others have behind them: one batch does.
+        # A worker that has not entered yet goes through what the others have done: one batch does.
         self._left = list(range(len(self._batches[:1] if job.outside else self._batches)))
         own: Optional[Iterator[Any]] = None  # None = what is left is to be dealt out
         with self._active():

@@ -81,7 +81,7 @@ class Strategy(SingleDeviceStrategy):
         self._received: Optional[Dict[str, Any]] = None  # the state of the others; None = taken
         self._over = False  # the training loop has ended
         self._stops = False  # should_stop was set in a batch of the step under way
-        self._stops_late = False  # code of the user may set should_stop behind the backward pass
+        self._stops_late = False  # code of the user may set should_stop after the backward pass
         self._logged: Any = None  # a Logged; None = without the launcher
         # The others' count of steps for loggers; None = taken over, or there was none.
         self._stepped: Optional[int] = None
@@ -119,7 +119,7 @@ class Strategy(SingleDeviceStrategy):
     # Setting up
 
     def setup(self, trainer: Any) -> None:
-        """As Lightning's own, then enter the job: a worker that joins has the state behind it."""
+        """As Lightning's own, then enter the job: a worker that joins has the state after it."""
         if self._job is None or trainer.state.fn != TrainerFn.FITTING:
             return super().setup(trainer)
         if self._train is not None:

@@ -244,14 +244,14 @@ class Elastic:
         return best
 
     def _run_epoch(self, **given: Any) -> None:
-        """As the Trainer's own; a worker that has joined behind the last step makes none."""
+        """As the Trainer's own; a worker that has joined after the last step makes none."""
         if self._job is not None:
             begun = given["epoch"] == given["epochs_trained"]
             done = given["steps_trained_in_current_epoch"] if begun else 0
             self._left = given["num_update_steps_per_epoch"]
             self._left -= done // self.args.gradient_accumulation_steps
             self._apply_received()
-            if self._over:  # a worker that has joined behind the last step
+            if self._over:  # a worker that has joined after the last step
                 self.control.should_training_stop = True
                 return
         super()._run_epoch(**given)  # type: ignore[misc]

@@ -132,7 +132,7 @@ class AgentDouble:
             os.sched_yield()
 
     def hang_up(self, word=None):
-        """Shut down every control socket, so that workers see what a killed agent leaves; behind a
+        """Shut down every control socket, so that workers see what a killed agent leaves; after a
         last `word`, a message without a serial, where one is given.
         """
         for connection in self._connections:

@@ -100,7 +100,7 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture(autouse=True)
 def left_job():
     """Leave the job that a test of this process has joined and not left, at its end: it would be
-    that of the tests behind it, whose data is another one.
+    that of the tests after it, whose data is another one.
     """
     module = sys.modules.get("shoal.job")
     before = module and module._current

@@ -88,7 +88,7 @@ EPOCHS = (
 
 
 def test_the_rule_of_kungfu_changes_the_batch(launch, binary, tmp_path):
-    """--policy kungfu doubles the batch of a job whose epochs are short, behind an epoch in which
+    """--policy kungfu doubles the batch of a job whose epochs are short, after an epoch in which
     noise over batch has grown, and the change is measured to its end.
     """
     program = tmp_path / "worker.py"

@@ -120,7 +120,7 @@ def test_a_checkpoint_keeps_its_batch(tmp_path):
     "every, steps", [("auto", [6, 9, 12, 13, 15, 17, 19]), (4, [4, 8, 12, 16, 20])]
 )
 def test_steps_between_checkpoints_follow_the_setting(tmp_path, monkeypatch, every, steps):
-    """Where the program leaves them to the job, a checkpoint is made as many steps behind the one
+    """Where the program leaves them to the job, a checkpoint is made as many steps after the one
     before as the setting says, from the step on in which it says so; else as the program says, and
     the agent is not told that the job may choose.
     """

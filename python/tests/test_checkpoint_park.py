@@ -96,7 +96,7 @@ def parked(launch, binary, tmp_path):
 
 def test_a_parked_job_goes_on_with_the_next_sample(parked):
     """It is parked twice, on other numbers of workers: every sample is trained on once an epoch, no
-    step is made twice, and what stands behind the loop is done once.
+    step is made twice, and what stands after the loop is done once.
     """
     reached = 0
     for n in (3, 2):

@@ -75,7 +75,7 @@ def test_workers_join_and_are_released(running, n, to):
 
 
 def test_a_worker_that_is_turned_away_is_not_rank_0(running):
-    """A worker that was ordered, and is not wanted any more before it is let in, goes on behind its
+    """A worker that was ordered, and is not wanted any more before it is let in, goes on after its
     loop with a rank that no member has: rank 0 writes the results there.
     """
     with running(2, 700, 32, 2, 3, 0) as job:
@@ -184,7 +184,7 @@ def test_an_input_stays_as_it_is_also_on_a_worker_without_samples(launch):
 @pytest.mark.parametrize("first", [True, False])
 def test_a_stopped_program_that_ends_with_its_loop_says_so(capsys, first):
     """A program that loops over the epochs itself ends with its next loop when the job is stopped.
-    Rank 0 says how what is behind those loops is run.
+    Rank 0 says how what is after those loops is run.
     """
     job = types.SimpleNamespace(released=True, first=first)
     epochs = Epochs(job, types.SimpleNamespace(register=lambda *args, **options: None))

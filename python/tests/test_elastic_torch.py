@@ -102,7 +102,7 @@ def test_join_and_release_within_an_epoch(training, tmp_path, way):
 def test_the_batch_changes_while_a_worker_is_lost_and_another_joins(training, tmp_path):
     """Each sample counts once an epoch, and all workers have the same batch and rate in the same
     step, whatever the batch becomes: with a loader that loads ahead, a worker that is killed while
-    a change waits, to a batch below what that worker leaves, and one that joins behind it.
+    a change waits, to a batch below what that worker leaves, and one that joins after it.
     """
     way = dict(MOMENTUM, samples=1600, batch_range=(8, 96))
     with training(3, **way) as job:

@@ -183,7 +183,7 @@ def test_without_a_checkpoint_to_go_back_to(training, tmp_path):  # noqa: F811
 
 def park(binary, job):
     """Park a job under way, and wait for its end; return what it has printed, in which nobody has
-    come behind its loop.
+    come after its loop.
     """
     done = subprocess.run(
         [binary, "park", job.name],
@@ -201,7 +201,7 @@ def park(binary, job):
 
 
 def check_parked(output, folder, meshes):
-    """Check that a parked job has made each step once, on these meshes, and a checkpoint behind the
+    """Check that a parked job has made each step once, on these meshes, and a checkpoint after the
     last one; return how many steps that are.
     """
     made = check_steps(output)[0]
@@ -233,7 +233,7 @@ def test_a_parked_job_goes_on_on_fewer_workers(training, launch, binary, tmp_pat
 
 def test_a_worker_lost_while_the_job_is_parked(training, launch, binary, tmp_path):  # noqa: F811
     """When a worker dies while the checkpoint is made, the others make the next step without it,
-    and the job is parked behind that.
+    and the job is parked after that.
     """
     folder, stated, get = tmp_path / "checkpoints", "dp=2,tp=2", "lambda: table,"
     program = WORKER.read_text()

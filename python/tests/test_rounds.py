@@ -101,7 +101,7 @@ def steps_until_ended(place):
 
 def test_numbers_of_steps_count_local_steps(tmp_path, monkeypatch):
     """A loop of 10 steps ends with the first round that reaches them, and a checkpoint each 6 steps
-    comes with the first round behind each.
+    comes with the first round after each.
     """
     job, _ = changing_job()
     job.checkpoint(tmp_path, every=6)

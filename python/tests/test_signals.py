@@ -255,7 +255,7 @@ def test_ctrl_c_at_any_place_of_a_request_does_not_mix_up_the_answers(agent, kin
 
 class InterruptedLock:
     """A lock that raises KeyboardInterrupt where it is taken for the n-th time, as one that a
-    thread waits for does, or, with `done`, behind that.
+    thread waits for does, or, with `done`, after that.
     """
 
     def __init__(self, true, number, done):
@@ -279,7 +279,7 @@ class InterruptedLock:
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("done", [False, True])
 def test_ctrl_c_where_a_group_begins_or_ends(agent, number, done):
-    """A group of calls that was interrupted anywhere is over: the calls behind it are submitted."""
+    """A group of calls that was interrupted anywhere is over: the calls after it are submitted."""
     job = agent.join()
     calls = job._backend.calls
     true = calls._lock

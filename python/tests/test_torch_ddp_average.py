@@ -40,7 +40,7 @@ def _train_beside(beside):
     model = shoal.torch.ddp(_Normed(), **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     average = average_beside_ddp(model)
-    model.module.head.bias.requires_grad_(False)  # frozen behind the call
+    model.module.head.bias.requires_grad_(False)  # frozen after the call
     parameters = [p for p in model.parameters() if p.requires_grad]
     kept, unchanged, idle = [], 0, 0
     for x, y in loader:

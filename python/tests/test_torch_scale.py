@@ -167,7 +167,7 @@ def test_that_nobody_follows_is_said_once(job, capfd, monkeypatch):
 @pytest.mark.parametrize("kind", ["StepLR", "OneCycleLR", "ChainedScheduler", "SequentialLR"])
 def test_a_schedule_follows_what_the_samples_are_worth(job, kind):
     """A schedule advances by one for each global_batch of samples, whatever batches are: by many
-    behind a large one, and not at all behind a small one; and never beyond its end.
+    after a large one, and not at all after a small one; and never beyond its end.
     """
     loader = shoal.torch.loader([0] * 640, global_batch=4, batch_range=(2, 64), epochs=9)
     schedules = optim.lr_scheduler

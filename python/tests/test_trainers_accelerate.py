@@ -347,7 +347,7 @@ def test_samplers_that_can_be_dealt_out():
 
 
 def test_a_training_that_has_begun_goes_on_where_it_is():
-    """load_state and skip_first_batches behind the first step leave the place in the data, which
+    """load_state and skip_first_batches after the first step leave the place in the data, which
     the agent of the job counts on from.
     """
     from shoal.accelerate import _TrainLoader
@@ -427,7 +427,7 @@ def test_two_models_are_refused_in_the_words_of_accelerate(losses):
 
 @pytest.mark.parametrize("breaks", [True, False])
 def test_what_is_behind_the_loop_of_a_job_that_is_stopped(launch, binary, tmp_path, breaks):
-    """After `shoal stop` rank 0 runs what is behind the loop over epochs where this ends by
+    """After `shoal stop` rank 0 runs what is after the loop over epochs where this ends by
     job.released; where it does not, the output says so.
     """
     config = json.dumps(dict(out=str(tmp_path), gates=[5], breaks=breaks))

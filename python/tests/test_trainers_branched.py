@@ -96,8 +96,8 @@ def test_workers_are_lost_in_a_step(training):
 
 
 def _break_within_a_step(breaks):
-    """Leave a loop, if it `breaks`, behind the first of two batches of a step, and make that step
-    in the next loop; return the parameters behind it. Given to `world`.
+    """Leave a loop, if it `breaks`, after the first of two batches of a step, and make that step
+    in the next loop; return the parameters after it. Given to `world`.
     """
     from shoal.accelerate import Accelerator
 

@@ -49,7 +49,7 @@ def _gather_objects():
 
 
 def test_objects_are_gathered():
-    """gather_for_metrics gives what all workers have, also of objects, and behind an evaluation."""
+    """gather_for_metrics gives what all workers have, also of objects, and after an evaluation."""
     found = [["of 0", "of 1", "of 1"], [0, 1, 2]]
     assert world(2, _gather_objects, modules=TRAINERS.split(",")) == [found, found]
 

@@ -356,7 +356,7 @@ def _lines_told(stop):
 
 def _stop_on_one_worker(stop):
     """Train with a module that sets should_stop on one rank alone, in the method `hook`, when it is
-    called for the third time or, behind an epoch, for the first; return the number of steps.
+    called for the third time or, after an epoch, for the first; return the number of steps.
     `checkpoint` is a folder for checkpoints of the job; None = none. Given to `world`.
     """
     import lightning
@@ -419,7 +419,7 @@ def test_one_worker_stops_all(hook, steps):
 
 def _validate_by_time():
     """Train with a validation an hour, of which one is due in a batch on rank 1 alone; return the
-    steps behind which this worker has validated. Given to `world`.
+    steps after which this worker has validated. Given to `world`.
     """
     import lightning
     import shoal.lightning

@@ -71,7 +71,7 @@ def test_a_value_of_rank_0_alone():
 
 
 def _test_after_training():
-    """Test modules behind the training, of which the second has no parameter that is trained;
+    """Test modules after the training, of which the second has no parameter that is trained;
     return the class of what was tested last. Given to `world`.
     """
     import trainers_lightning

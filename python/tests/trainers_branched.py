@@ -117,7 +117,7 @@ def train_with_transformers(config, model, ledger):
             ledger.end(state.global_step)
 
     class Looking(Trainer):
-        """Looks at gradients behind the backward pass."""
+        """Looks at gradients after the backward pass."""
 
         def training_step(self, *arguments, **options):
             """As the Trainer's own."""

@@ -86,7 +86,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// What is told of a step behind it is in its row, also where each step takes longer than a row.
+// What is told of a step after it is in its row, also where each step takes longer than a row.
 func TestRowsOfSlowSteps(t *testing.T) {
 	var r history.Recorder
 	loss := 2.0

@@ -147,7 +147,7 @@ func (r *Row) Encode() []byte {
 	return b.Bytes()
 }
 
-// Made returns how many optimizer steps a row is of, behind the row before it; nil = that is not
+// Made returns how many optimizer steps a row is of, after the row before it; nil = that is not
 // known, and so of rounds of several lengths only as many steps as their samples make.
 func (r *Row) Made(before *Row) uint64 {
 	if r.Round <= 1 {

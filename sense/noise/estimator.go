@@ -56,7 +56,7 @@ func (e *Estimator) Add(s Sums) {
 	} else if s.Steps > 0 {
 		e.wrong = 0
 	}
-	if e.wrong >= maxWrong { // what is measured behind this is of another state of the training
+	if e.wrong >= maxWrong { // what is measured after this is of another state of the training
 		e.blocks, e.open, e.steps = e.blocks[:0], Sums{}, 1
 		return
 	}

@@ -179,7 +179,7 @@ func TestUnknown(t *testing.T) {
 }
 
 // What was known counts no more when gradients are not finite for a few steps, and not because of
-// those that come now and then; behind them it is measured anew.
+// those that come now and then; after them it is measured anew.
 func TestNotFiniteForgets(t *testing.T) {
 	for atOnce, bad := range map[int]float64{1: math.NaN(), 3: math.Inf(1), 20: math.NaN()} {
 		w := newWorld(3, 64)

@@ -30,7 +30,7 @@ func TestARIMALikeStatsmodels(t *testing.T) {
 	type arimaCase struct {
 		Model           string
 		KPSS            float64
-		Mean, Deviation []float64 // 1, 2 … samples behind the series
+		Mean, Deviation []float64 // 1, 2 … samples after the series
 		Series          []float64
 	}
 	lastIsNear := 0

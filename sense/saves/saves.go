@@ -53,7 +53,7 @@ func (m *Meter) Observe(n Newest, s *sense.StepSeries) {
 	}
 }
 
-// begin measures by how much the step behind a checkpoint took longer than those before, once that
+// begin measures by how much the step after a checkpoint took longer than those before, once that
 // step has ended, if steps tell anything of it. It is the newest checkpoint from then on.
 func (m *Meter) begin(step uint64, s *sense.StepSeries) {
 	with := s.Between(step, step+1) // not where it is the first one of other members, say

@@ -40,7 +40,7 @@ func TestNoticeOfSpareHost(t *testing.T) {
 	}
 }
 
-// A host that is lost and comes back while one step runs joins behind the step with which it is
+// A host that is lost and comes back while one step runs joins after the step with which it is
 // lost; one that is lost again meanwhile does not.
 func TestLostAndBackWithinAStep(t *testing.T) {
 	lose, join := job.Event{Step: 2, What: job.Lose, Host: 1}, job.Event{Step: 2, What: job.Join,

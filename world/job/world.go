@@ -64,7 +64,7 @@ type host struct {
 	in      bool // some of them do
 	workers int  // that take part; 0 unless in
 	lost    bool // it is lost in the next step
-	back    bool // it is lost in the next step, and joins behind that
+	back    bool // it is lost in the next step, and joins after that
 
 	slow float64 // factor of its compute
 	took float64 // factor of its compute by how its processors are shared

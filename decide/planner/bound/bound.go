@@ -26,7 +26,7 @@ type Chain struct {
 // cut fits into memory.
 //
 // A stage of the layers from i to j, with f and b a micro-batch, makes a step take at least the
-// largest of three terms, where F and B are what the layers before it take, and T what those behind
+// largest of three terms, where F and B are what the layers before it take, and T what those after
 // it take forward and back:
 //
 //	F + M·(f + b) + max(B, tail)   it begins when the first micro-batch comes, and then works

@@ -67,7 +67,7 @@ func (v *view) lags(b box) {
 }
 
 // A minima has the least of any neighbours of a list: in row k, for each number, that of it and of
-// those behind it, 2^k in all (a sparse table; Bender and Farach-Colton 2000).
+// those after it, 2^k in all (a sparse table; Bender and Farach-Colton 2000).
 type minima [][]float64
 
 // newMinima returns the minima of a list.

@@ -58,7 +58,7 @@ func NewMixed(kinds []Kind, micro int) *Mixed {
 
 // Least returns the seconds of a step that no plan takes less than, from low, a bound that is
 // known, up to high, what a plan takes. Stages are of any number and on any kinds, as far as there
-// are units, passes in any order. The terms are those of Cuts, where layers before and behind a
+// are units, passes in any order. The terms are those of Cuts, where layers before and after a
 // stage are as fast as on the fastest kind.
 func (m *Mixed) Least(low, high float64) float64 {
 	if low >= high || !m.Allows(high) {

@@ -20,7 +20,7 @@ type Prover struct {
 
 	view    *view
 	refuter refuter
-	boxes   []int // of the proof of Seconds, one behind the other, each as its low and its high
+	boxes   []int // of the proof of Seconds, one after the other, each as its low and its high
 	next    []int // of the proof that is tried
 	stack   []int // boxes that are left in it, each twice: all of it, and what can be as fast
 }

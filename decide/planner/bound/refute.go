@@ -27,7 +27,7 @@ type pipeline struct {
 // Micro-batches are alike, so some best order takes them first in, first out in each direction.
 // Each pass of each micro-batch has a window, from when it can begin to when it must have ended.
 // Take those passes of a stage that must lie between two times. One that does not fit between them
-// as well comes behind all of them, or before, which makes its window smaller (edge finding;
+// as well comes after all of them, or before, which makes its window smaller (edge finding;
 // Carlier and Pinson 1989). A window that is too small for its pass, or a time that is too short
 // for the passes that must lie in it, refutes.
 type refuter struct {
@@ -102,7 +102,7 @@ func (r *refuter) refute(p *pipeline, micro int, seconds float64) bool {
 // isSpent reports that there have been more operations than there may be.
 func (r *refuter) isSpent() bool { return r.work > r.most }
 
-// forward makes passes begin later: behind those that their micro-batch makes before, and behind
+// forward makes passes begin later: after those that their micro-batch makes before, and after
 // those of the micro-batches before. It reports that one cannot end in time.
 func (r *refuter) forward(p *pipeline) bool {
 	passes, m := len(p.length), r.micro
@@ -137,8 +137,8 @@ func (r *refuter) forward(p *pipeline) bool {
 	return false
 }
 
-// backward makes passes end earlier: before those that their micro-batch makes behind, and before
-// those of the micro-batches behind. It reports that one cannot begin in time.
+// backward makes passes end earlier: before those that their micro-batch makes after, and before
+// those of the micro-batches after. It reports that one cannot begin in time.
 func (r *refuter) backward(p *pipeline) bool {
 	passes, m := len(p.length), r.micro
 	for x := passes - 1; x >= 0; x-- {
@@ -237,7 +237,7 @@ func (r *refuter) squeeze(at [2]int, length [2]float64, first, behind [2]int, fr
 		// None of this direction must lie there: these may begin before, and end behind.
 		for k := behind[c]; k < first[c]; k++ {
 			i := at[c] + k
-			if r.was[i]+length[c]+sum > to+r.slack { // it is not before, nor are those behind it
+			if r.was[i]+length[c]+sum > to+r.slack { // it is not before, nor are those after it
 				r.begin[i] = max(r.begin[i], from+sum)
 				break
 			}

@@ -16,7 +16,7 @@ type ReplicatedChain struct {
 // orders. The terms are the first three of Cuts, where r devices take the r-th part of the seconds
 // of one.
 // The layers before a stage are on the d devices before it, and so the first micro-batch takes a
-// d-th part of their seconds at least until it comes; those behind it likewise.
+// d-th part of their seconds at least until it comes; those after it likewise.
 func Replicated(c ReplicatedChain, devices, micro int) float64 {
 	n := len(c.Forward)
 	if n == 0 || devices < 1 || micro < 1 {

@@ -43,7 +43,7 @@ type Deployment struct {
 // Runs says what can run a plan. One of its fields is not empty.
 type Runs struct {
 	By     string `json:"by,omitempty"`      // "shoal.train", which follows the mesh
-	WhyNot string `json:"why_not,omitempty"` // for people, behind "because"; "" = By runs it
+	WhyNot string `json:"why_not,omitempty"` // for people, after "because"; "" = By runs it
 }
 
 // A Prediction is what a step takes, in seconds.
@@ -85,7 +85,7 @@ type Certificate struct {
 
 // A Step is an argument by which some plans of the space are no faster than the bound.
 type Step struct {
-	Argument string  `json:"argument"` // for people, behind the number of plans
+	Argument string  `json:"argument"` // for people, after the number of plans
 	Plans    float64 `json:"plans"`    // how many: whole ones, or cuts of layers into stages
 	// Groups is how many groups of cuts were ruled out, each as a whole; 0 = each cut alone.
 	Groups int `json:"groups,omitempty"`

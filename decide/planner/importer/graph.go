@@ -14,7 +14,7 @@ type tensor struct {
 	bytes int64 // for a sample
 }
 
-// inChain puts the layers of a graph into a model, as a chain: each comes behind those that it
+// inChain puts the layers of a graph into a model, as a chain: each comes after those that it
 // takes from, and gives on all tensors that later ones need. The graph is in the model's edges. It
 // returns the numbers of the layers in their order, and tells where the graph is no chain.
 func inChain(m *model.Model, layers []model.Layer, tensors []tensor) (order []int, quirks []string,

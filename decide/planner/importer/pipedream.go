@@ -173,7 +173,7 @@ func number(text string, list bool) (sum float64, err error) {
 	return sum, nil
 }
 
-// topological returns the indices of nodes in an order in which each comes behind those that it
+// topological returns the indices of nodes in an order in which each comes after those that it
 // takes from. It fails where they go round, and names them in order.
 func topological(nodes []node) (order []int, err error) {
 	missing := make([]int, len(nodes))

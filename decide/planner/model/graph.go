@@ -62,8 +62,8 @@ func (m *Model) validateEdges(index map[string]int) error {
 	return m.validateCuts(index)
 }
 
-// validateCuts returns behind which layer less goes on than the largest edge over the cut there;
-// nil = behind none.
+// validateCuts returns after which layer less goes on than the largest edge over the cut there;
+// nil = after none.
 func (m *Model) validateCuts(index map[string]int) error {
 	edges := slices.Clone(m.Edges)
 	slices.SortStableFunc(edges, func(a, b Edge) int { return cmp.Compare(b.Bytes, a.Bytes) })
@@ -93,7 +93,7 @@ func (m *Model) validateCuts(index map[string]int) error {
 	return nil
 }
 
-// Order returns the layers of a graph in an order in which each comes behind those that it takes
+// Order returns the layers of a graph in an order in which each comes after those that it takes
 // from, given by their numbers: the longest way to a layer first, and what is needed only there,
 // such as weights, right before it. It fails where layers take from each other in a circle, and
 // names them.
@@ -146,7 +146,7 @@ func Order(names []string, from [][]int) (order []int, err error) {
 	return order, nil
 }
 
-// depths returns how many layers are on the longest way to each; 0 = it is in a circle, or behind
+// depths returns how many layers are on the longest way to each; 0 = it is in a circle, or after
 // one.
 func depths(from [][]int) []int {
 	to, missing := make([][]int, len(from)), make([]int, len(from))

@@ -124,7 +124,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestOrder orders random graphs: each layer comes once, and behind those that it takes from. A
+// TestOrder orders random graphs: each layer comes once, and after those that it takes from. A
 // circle is named.
 func TestOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -18,7 +18,7 @@ type Problem struct {
 	// a to b, without b, to one on those from b to c.
 	Transfer func(layer, a, b, c int) float64
 	// Tail returns the seconds that a stage of the layers from i to j on the devices from a to b
-	// takes behind its last backward pass; +Inf = it does not fit into memory. More layers take no
+	// takes after its last backward pass; +Inf = it does not fit into memory. More layers take no
 	// less.
 	Tail func(i, j, a, b int) float64
 }
@@ -151,7 +151,7 @@ func (t *table) fill(most, limit float64) *Plan {
 		}
 		for devices := s + 1; devices <= t.Devices-(t.stages-1-s); devices++ {
 			for layers := s + 1; layers <= n-(t.stages-1-s); layers++ {
-				// Neither the devices before nor those behind can make up for more than this.
+				// Neither the devices before nor those after can make up for more than this.
 				if t.sums[layers] >= most*float64(devices) ||
 					t.sums[n]-t.sums[layers] > most*float64(t.Devices-devices) {
 					continue
@@ -190,7 +190,7 @@ func (t *table) extend(s, layers, devices, r int, most, limit float64) {
 }
 
 // enter fills in with how many replicas the stage before a cut is best, for each number of those
-// behind it.
+// after it.
 func (t *table) enter(s int, most float64) {
 	n := len(t.Seconds)
 	for i := range t.entered {

@@ -106,7 +106,7 @@ func checkOrders(stages []Stage, micro int) error {
 
 // Run plays a step of so many micro-batches. It fails where stages wait for each other for ever: a
 // stage may not hold more than the one before it. Where sends are waited for, it may not hold three
-// more than the one behind it either: that one would wait to send a gradient back, and not take the
+// more than the one after it either: that one would wait to send a gradient back, and not take the
 // micro-batch that this one sends. It also fails for an Order that does not make each pass.
 func Run(stages []Stage, micro int) (*Timeline, error) {
 	if err := checkOrders(stages, micro); err != nil {

@@ -14,8 +14,8 @@ import (
 // A Row says of a stage what stands beside its passes in a trace.
 type Row struct {
 	Name      string  // of the stage, such as its layers
-	AllReduce float64 // seconds in which it averages gradients, behind its last transfer
-	Update    float64 // seconds of the optimizer, behind those
+	AllReduce float64 // seconds in which it averages gradients, after its last transfer
+	Update    float64 // seconds of the optimizer, after those
 }
 
 // event is an event of Chrome's trace format.

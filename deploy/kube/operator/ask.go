@@ -33,7 +33,7 @@ type Asker interface {
 	// Ask returns what the job says of itself at the address of a pod. The error is errWaiting if
 	// the pod waits for a job to join.
 	Ask(ctx context.Context, ip, token string) (control.Job, error)
-	// Park asks the job for a checkpoint behind which its workers end.
+	// Park asks the job for a checkpoint after which its workers end.
 	Park(ctx context.Context, ip, token string) error
 	// Lost tells the pod at an address that a host of the job is gone.
 	Lost(ctx context.Context, ip, token, host string) error

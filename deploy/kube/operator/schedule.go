@@ -37,7 +37,7 @@ type Schedules struct {
 	Resource corev1.ResourceName
 }
 
-// ParseSchedules reads namespaces, each with =CAPACITY behind it or not, with commas between, and
+// ParseSchedules reads namespaces, each with =CAPACITY after it or not, with commas between, and
 // the name of what they share; "" = pods.
 func ParseSchedules(list, resource string) (s Schedules, err error) {
 	s = Schedules{map[string]int{}, corev1.ResourceName(resource)}

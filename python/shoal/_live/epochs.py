@@ -149,7 +149,7 @@ class Epochs:
         """Note which kind of loop begins, and set the `epochs` of an `end` of one epoch.
 
         The program of a worker that the job has released ends here, with SystemExit: it would go
-        through all epochs that remain without a step. The first worker, which runs what is behind
+        through all epochs that remain without a step. The first worker, which runs what is after
         the loops of a job that was stopped, says so.
         """
         if end.each_loop_is_epoch and self._job.released:

@@ -58,7 +58,7 @@ def _exchange(
         lengths[job.size + i] = 2 + len(mine[item]) if item in mine else 0
     job.allreduce(lengths)
     ranks[:] = [rank for rank in range(job.size) if lengths[rank]]
-    # Before and behind each text lies a byte that is 1: a worker that is lost meanwhile gives zeros
+    # Before and after each text lies a byte that is 1: a worker that is lost meanwhile gives zeros
     # from there on.
     body, place, at = bytearray(sum(lengths[job.size :])), {}, 0
     for item, length in zip(items, lengths[job.size :]):

@@ -167,7 +167,7 @@ class State:
         notes: Dict[str, Any] = {}
         listed: List[Dict[str, Any]] = []
         first: Dict[Tuple[int, int], int] = {}  # the first item of a memory, which is the state
-        common = 0  # number of items that all members have alike; those of rank 0 come behind them
+        common = 0  # number of items that all members have alike; those of rank 0 come after them
         for name, entry in sorted(self._entries.items(), key=lambda e: e[1].of_first):
             notes[name] = self._plan_entry(name, entry, items)
             for item in items[len(listed) :]:

@@ -332,7 +332,7 @@ def _describe_interface(x: Any, interface: Dict[str, Any], opaque: bool) -> Tens
     if name is not None:
         dtype = DTYPES[name]
     elif opaque:
-        # The number of a typestr is one of letters for texts, and has a unit behind it for times.
+        # The number of a typestr is one of letters for texts, and has a unit after it for times.
         dtype = DType(typestr, 0, x.dtype.itemsize if hasattr(x, "dtype") else int(typestr[2:]))
     else:
         order = " of the other byte order" if typestr[0] == ">" else ""

@@ -438,7 +438,7 @@ class Worker:
         self.link.send({"type": "goal", "steps": steps})
 
     def reject_sync_change(self, number: int, sync: str, why: str) -> None:
-        """Tell the agent that this worker goes on by `sync` behind the change of this number, and
+        """Tell the agent that this worker goes on by `sync` after the change of this number, and
         why, without an answer.
         """
         self.link.send({"type": "stay", "number": number, "sync": sync, "why": why})

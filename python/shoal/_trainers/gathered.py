@@ -21,7 +21,7 @@ def joined(own: Any, values: Iterable[Any], device: Any, flat: bool = False) -> 
 
 def concatenate(values: List[Any], device: Any) -> Any:
     """Nested values of several workers as one, with the tensors, and what lists have that are
-    without tensors, one behind the other; of anything else the list of all workers' values.
+    without tensors, one after the other; of anything else the list of all workers' values.
     """
     first = values[0]
     if torch.is_tensor(first):

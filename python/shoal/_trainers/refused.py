@@ -45,5 +45,5 @@ def check_trainer(trainer: Any) -> None:
                 "StochasticWeightAveraging goes through the batches once more for the batch norms"
                 " of the model, without backward passes, and a job makes its steps of all batches:"
                 " average by the callback WeightAveraging, and call"
-                " torch.optim.swa_utils.update_bn behind the training"
+                " torch.optim.swa_utils.update_bn after the training"
             )

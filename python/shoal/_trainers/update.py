@@ -20,7 +20,7 @@ class Sums(NamedTuple):
     weight: float
     flos: float  # floating-point operations
     tokens: float  # input tokens
-    asking: float = 0.0  # workers whose user's code may ask for something behind the update
+    asking: float = 0.0  # workers whose user's code may ask for something after the update
 
 
 class Update:
@@ -42,7 +42,7 @@ class Update:
         # The steps of the update before the one under way: their Sums, and the gradients by the
         # names of the parameters; None = there are none. Workers that join get it.
         self.before: Optional[Dict[str, Any]] = None
-        # What gives the parameters their gradients behind the backward pass under way; None = they
+        # What gives the parameters their gradients after the backward pass under way; None = they
         # have them.
         self._complete: Optional[Callable[[], None]] = None
         # The handle of the call that adds up what all workers have had; None = not made.
@@ -118,7 +118,7 @@ class Update:
         return self._beside(model, average.accumulating_pass())
 
     def end_backward(self) -> None:
-        """Give the parameters their gradients, behind the backward pass in a block of `averaging`
+        """Give the parameters their gradients, after the backward pass in a block of `averaging`
         or of `accumulating`; else they have them at the end of the block. In a block of `averaging`
         this waits for the other workers.
         """
@@ -159,7 +159,7 @@ class Update:
     def begin_sums(self, flos: float, tokens: float, asks: bool = False) -> None:
         """Begin the sums over all workers, before the last backward pass of the step. `flos` and
         `tokens` are the floating-point operations and the tokens of this worker. It `asks` where
-        code of its user may ask for something that all workers do, behind the update.
+        code of its user may ask for something that all workers do, after the update.
         """
         step = self._job.step
         assert step is not None

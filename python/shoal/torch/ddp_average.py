@@ -163,7 +163,7 @@ class Average:
     def averaging_pass(self) -> Iterator[Callable[[], None]]:
         """Take the gradients of the backward pass in the block from the parameters, without DDP,
         which is in a block of `no_sync`: its buckets stay as they are. This yields a function, to
-        be called once, behind the pass: it averages the gradients and commits the step. What
+        be called once, after the pass: it averages the gradients and commits the step. What
         earlier passes of the step have added up, in blocks of `accumulating_pass`, counts. The
         parameters have the means then, which are in the arena until the next step; None = no worker
         whose samples count has the gradient. A worker without samples needs no pass in the block.
@@ -217,7 +217,7 @@ class Average:
         """Add up the gradients of the backward pass in the block, as in a block of `no_sync`,
         before an `averaging_pass` of the same step. DDP, which is in such a block, takes no notice:
         else it has the parameters for used in its own next pass too, with find_unused_parameters.
-        This yields a function that gives the parameters their gradients, behind the pass; else they
+        This yields a function that gives the parameters their gradients, after the pass; else they
         have them at the end of the block.
         """
         found: Dict[Tensor, Optional[Tensor]] = {}

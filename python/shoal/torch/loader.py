@@ -101,7 +101,7 @@ def loader(
 
     The samples of a lost worker come first in the batch after. With `apart` they are a batch of
     their own, so that all others are those of a training without a loss: while
-    `loader.place.left` is not empty behind the average, the update lacks samples, and the next
+    `loader.place.left` is not empty after the average, the update lacks samples, and the next
     batch has them. Who adds up the gradients of both, by their numbers of samples, and only then
     calls optimizer.step(), makes the same updates as without the loss; the adapters for trainers
     do.
@@ -279,7 +279,7 @@ class Loader:
 
     def enter(self, place: Optional[Cursor] = None) -> bool:
         """Enter the job before the loop over the batches, for trainers that ask where it is first:
-        behind it, registered state is that of the other workers or of a checkpoint of the job. Is
+        after it, registered state is that of the other workers or of a checkpoint of the job. Is
         called once, before the first step, and waits for the other workers.
 
         `place` is where a job begins that has made no step, and no checkpoint to go on from; a
@@ -441,7 +441,7 @@ class _WeightedDraws:
     def at(self, epoch: int, place: int) -> int:
         """The sample at a place of an epoch."""
         drawn = random_word(self._seed, epoch, place) / 2**64 * self._sums[-1]
-        # Rounding may give the whole sum, behind which is nothing.
+        # Rounding may give the whole sum, after which is nothing.
         return min(bisect.bisect_right(self._sums, drawn), self._last)
 
 

@@ -68,7 +68,7 @@ def optimizer(
             evaluate(model)
 
     "local", "diloco", "sma", "pair" and "hybrid" are strategies, "ssgd" is what there is without,
-    with which "auto" begins and leaves the rest to the job; options stand behind a colon, as in
+    with which "auto" begins and leaves the rest to the job; options stand after a colon, as in
     "diloco:every=16,lr=0.7,momentum=0.9", where `every` is how many local steps a round has.
     docs/design/strategies.md has what each of them does. All workers have the same anchor at every
     commit; within `optimizer.anchor()` the parameters are that, and checkpoints and workers that
@@ -107,7 +107,7 @@ def optimizer(
         register_state(job, "optimizer", opt)
         for other in others:
             register_state(job, type(other).__name__, other, of_first=_has_own_buffers(other))
-    # A step with one average has that of ddp, behind which frozen parameters need none.
+    # A step with one average has that of ddp, after which frozen parameters need none.
     once = job._progress is not None and job._progress.averages == 1
     own = [
         p

@@ -16,7 +16,7 @@ def schedule(scheduler: Any) -> "Schedule":
     of them that the loader states, however large the batches are.
 
         cosine = CosineAnnealingLR(optimizer, T_max=10 * len(data) // 128)
-        schedule = shoal.torch.schedule(cosine)          # behind loader(data, global_batch=128, …)
+        schedule = shoal.torch.schedule(cosine)          # after loader(data, global_batch=128, …)
         for x, y in loader:
             ...
             optimizer.step()

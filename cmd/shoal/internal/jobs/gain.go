@@ -13,7 +13,7 @@ import (
 // the job knows how long its steps take now. The functions are pure; the goroutine of the command
 // shoal reshape calls them.
 
-// gain is what a reshape brings. In JSON it stands behind what the reshape moves.
+// gain is what a reshape brings. In JSON it stands after what the reshape moves.
 type gain struct {
 	// Predicted is what the plan promises of a step.
 	Predicted deployment.Prediction `json:"predicted"`

@@ -58,11 +58,11 @@ func jobOfRun(ctx context.Context, dir string) (found keeper.Job, is bool) {
 	return keeper.Job{}, false
 }
 
-// numbered matches the number behind the name of a job or of a run.
+// numbered matches the number after the name of a job or of a run.
 var numbered = pattern.New(`-[1-9][0-9]*$`)
 
 // findLive finds a running job as control.Find does. Where that is a run of a job of a pool which
-// is called as another job of a pool, by the number behind it, the name means that one.
+// is called as another job of a pool, by the number after it, the name means that one.
 func findLive(ctx context.Context, name string) (*control.Job, error) {
 	j, err := control.Find(ctx, name)
 	if err != nil || rundir.IsPath(name) || !numbered.MatchString(name) {

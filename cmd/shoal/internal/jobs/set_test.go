@@ -21,7 +21,7 @@ import (
 )
 
 // scripted is a launcher that answers each request with the next of its answers, and hangs up
-// behind the last. It serves one request at a time.
+// after the last. It serves one request at a time.
 type scripted struct {
 	answers []string // bodies of answers; one that begins with a digit has that status
 	asked   []string // what was asked for, in order

@@ -120,7 +120,7 @@ class Stage:
 
         The stage takes as many micro-batches forward as the mesh says that it holds, and then by
         turns one back and one forward. Where the mesh does not say, it is one more for each stage
-        behind, 1F1B (Narayanan et al. 2021, section 2.2).
+        after, 1F1B (Narayanan et al. 2021, section 2.2).
         """
         self._flight.clear()
         self._loss.zero_()
