@@ -2,4 +2,4 @@
 package version
 
 // Version is the release of the binary, the Go client and the Python package alike.
-const Version = "0.3.0"
+const Version = "0.3.1"

@@ -1,3 +1,3 @@
 """The version of the package, and of the protocol's `join` message."""
 
-__version__ = "0.3.0"
+__version__ = "0.3.1"
