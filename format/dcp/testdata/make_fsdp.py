@@ -3,7 +3,7 @@
     PYTHON format/dcp/testdata/make_fsdp.py format/dcp/testdata
 
 PYTHON has a current torch. Makes flat.zip, whose groups are flattened, as torch's distributed checkpoint wants them: each hyperparameter under the name of each parameter; and listed.zip, with a list of
-names for each group. The model has the names of a llama of Hugging Face, with two groups of parameters, and three steps of AdamW after it. what.json in each has the tensors: for each
+names for each group. The model has the names of a llama of Hugging Face, with two groups of parameters, and three steps of AdamW behind it. what.json in each has the tensors: for each
 torch's name of its element type, the shape, and its bytes in hex.
 """
 
