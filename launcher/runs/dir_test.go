@@ -104,6 +104,7 @@ func TestRunsDir(t *testing.T) {
 		}
 	}
 	t.Setenv("HOME", "")
+	t.Setenv("XDG_STATE_HOME", "")
 	if _, err := Root(); err == nil || !strings.Contains(err.Error(), "; set XDG_STATE_HOME to a") {
 		t.Errorf("without a home: %v", err)
 	}
