@@ -22,12 +22,14 @@ import (
 // nothing; demoChange and outcome are values.
 
 // The plot of the demo, in shares of its steps: when a worker is killed, when a number of
-// demoJoiners more are ordered, and when one becomes slow.
+// demoJoiners more are ordered, and when one becomes slow. Nothing is done in the last demoRoom
+// steps: a worker that is killed when all steps are made takes its report with it.
 const (
 	demoKillAt  = 0.2
 	demoOrderAt = 0.35
 	demoSlowAt  = 0.45
 	demoJoiners = 2
+	demoRoom    = 10
 )
 
 // slowSignal makes a worker of the demo three times slower.
@@ -82,12 +84,16 @@ func (s *demoStory) play(ctx context.Context, dir string) error {
 }
 
 // waitForShare polls the job until the given share of the steps, from 0 to 1, is done and no change
-// of members is under way. It fails where the job ends before, as play says.
+// of members is under way. It fails if the job ends before, as play says, or is about to.
 func (s *demoStory) waitForShare(ctx context.Context, j *control.Job, share float64) error {
-	return cli.Poll(ctx, func() (bool, error) {
+	err := cli.Poll(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
 		return float64(j.Steps) >= share*float64(s.steps) && j.Size == j.Want, err
 	})
+	if err == nil && int(j.Steps)+demoRoom > s.steps {
+		return control.ErrEnded
+	}
+	return err
 }
 
 // killMember kills a random member, wherever it is in its step; not the last one. j is as play has
