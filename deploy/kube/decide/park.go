@@ -66,9 +66,9 @@ func (d *Decision) outlasts(v View) bool {
 	if v.State.PausedSince == 0 {
 		since = v.Now
 		if v.Live.Mesh { // another one is parked as it is
-			d.say("Paused", "the job is paused, so that no step ends behind which it is parked: "+
-				"unless it gets the workers that it lacks in %d s, its pods are deleted, and the "+
-				"steps since its newest checkpoint are lost", v.Grace)
+			d.say("Paused", "the job is paused, so that no step ends after which it can be "+
+				"parked: unless it gets the workers that it lacks in %d s, its pods are deleted, "+
+				"and the steps since its newest checkpoint are lost", v.Grace)
 		}
 	}
 	d.State.PausedSince = since
