@@ -5,7 +5,18 @@ loop.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import torch
 import torch.distributed as dist
@@ -14,12 +25,20 @@ from torch import Tensor
 import shoal
 
 from .bucket import Bucket, make_buckets
-from .buffers import Buffers
 from .bucket_copy import HOST
 from .bucket_sizes import BucketSizes
+from .buffers import Buffers
 from .exchange import require_open_step
 from .path import Path, Paths
 from .replicas import Comparison
+
+
+class _Taken(NamedTuple):
+    """A bucket of DDP's that came in the step under way."""
+
+    bucket: dist.GradBucket
+    gradients: List[Tuple[Tensor, Tensor]]  # see _gradients_in
+    future: torch.futures.Future  # of the means, on which DDP waits
 
 
 class Average:
@@ -75,8 +94,7 @@ class Average:
         # By index of a bucket of the path: the number of gradients that the bucket lacks still.
         self._missing: List[int] = []
         self._full = 0  # number of full buckets at the front of the path's list
-        # DDP's buckets of the step under way that came already, and the futures on which DDP waits.
-        self._taken: List[Tuple[dist.GradBucket, torch.futures.Future]] = []
+        self._taken: List[_Taken] = []  # in the order in which they came
         # Parameters that got a gradient since the last mean; None = not observed.
         self._used: Optional[Set[Tensor]] = None
         if find_unused:
@@ -135,8 +153,8 @@ class Average:
         if self._alone:
             return self._take_alone(bucket)
         future = self._path.copier.new_future()
-        self._taken.append((bucket, future))
-        self._copy_in(bucket)
+        self._taken.append(_Taken(bucket, _gradients_in(bucket), future))
+        self._copy_in(self._taken[-1])
         if bucket.is_last():
             taken, self._taken = self._taken, []
             self._end_step(taken)
@@ -282,15 +300,15 @@ class Average:
         nothing is copied. The last bucket commits the step.
         """
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        self._taken.append((bucket, future))
+        self._taken.append(_Taken(bucket, _gradients_in(bucket), future))
         if bucket.is_last():
             taken, self._taken = self._taken, []
             self._check_none_withheld(taken)
             require_open_step(self._job).commit_without_average()
             if self._used is not None:
                 self._used.clear()
-            for each, done in taken:
-                done.set_result(each.buffer())
+            for each in taken:
+                each.future.set_result(each.bucket.buffer())
         return future
 
     def _begin_step(self, path: Path) -> None:
@@ -310,29 +328,26 @@ class Average:
             for bucket in path.buckets[:statistics]:
                 bucket.pack([b.detach() for b in bucket.parameters])
 
-    def _copy_in(self, bucket: dist.GradBucket) -> None:
+    def _copy_in(self, taken: _Taken) -> None:
         """Copy the gradients of a bucket of DDP's into shoal's buckets, and have the copier's tasks
         submit those that are full once the copies are there.
         """
         path = self._path
         with path.copier.copying_in():
-            for parameter, gradient in _gradients_in(bucket):
+            for parameter, gradient in taken.gradients:
                 unused = self._used is not None and parameter not in self._used
                 self._fill(parameter, None if unused else gradient)
         self._count_full()
-        full, first, end = self._full, len(self._taken) == 1, bucket.is_last()
+        full, first, end = self._full, len(self._taken) == 1, taken.bucket.is_last()
         if end and full < len(self._missing):
             self._check_none_withheld(self._taken)
         path.copier.run_after_copies(lambda: self._submit_full(path, full, first, end))
 
-    def _check_none_withheld(
-        self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]
-    ) -> None:
+    def _check_none_withheld(self, taken: List[_Taken]) -> None:
         """Raise RuntimeError for parameters whose gradients DDP has kept to itself in this step, of
         which these are all buckets.
         """
-        # A bucket with a sparse gradient has a parameter and no gradient.
-        given = {p for bucket, _ in taken for p, _ in _gradients_in(bucket)}
+        given = {p for each in taken for p, _ in each.gradients}
         names = [self._names[p] for p in reversed(self._parameters) if p not in given]
         if names:
             raise RuntimeError(
@@ -350,28 +365,26 @@ class Average:
             self._sizes.clock.record_full(first, end)
         path.exchange.submit_full(full, end)
 
-    def _end_step(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
-        """Commit the step after the last of DDP's buckets, which `taken` are, with their futures.
-        Makes it again as often as it is void, for which it may wait for the other workers, and has
-        the futures completed with the means.
+    def _end_step(self, taken: List[_Taken]) -> None:
+        """Commit the step after the last of DDP's buckets, which `taken` are. Makes it again as
+        often as it is void, for which it may wait for the other workers, and has the futures
+        completed with the means.
         """
         while not self._path.exchange.try_commit():
             # The step is void, and is made again: DDP's buckets have the gradients still.
             self._comparison.note_members()
             self._begin_step(self._paths.choose(void=True))
-            for bucket, _ in taken:
-                self._copy_in(bucket)
+            for each in taken:
+                self._copy_in(each)
         path = self._path
-        path.copier.run_after_copies(
-            lambda: self._copy_means_out(path, [bucket for bucket, _ in taken])
-        )
-        path.copier.complete_futures([(future, bucket.buffer()) for bucket, future in taken])
+        path.copier.run_after_copies(lambda: self._copy_means_out(path, taken))
+        path.copier.complete_futures([(each.future, each.bucket.buffer()) for each in taken])
 
-    def _copy_means_out(self, path: Path, taken: List[dist.GradBucket]) -> None:
+    def _copy_means_out(self, path: Path, taken: List[_Taken]) -> None:
         """Wait for the means, and copy them into DDP's buckets and the model's buffers, on the
         thread of the copier's tasks.
         """
-        gradients = {p: g for bucket in taken for p, g in _gradients_in(bucket)}
+        gradients = {p: g for each in taken for p, g in each.gradients}
         for bucket in path.exchange.averaged_buckets():
             for tensor, average in zip(bucket.parameters, bucket.unpack()):
                 if tensor in gradients:
