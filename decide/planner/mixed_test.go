@@ -444,8 +444,10 @@ func TestMixedFreeLayers(t *testing.T) {
 // the plan is good all the same.
 func TestManyLayers(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	x := mixed{places: [2]int{4, 4}, memory: [2]int64{1_000_000, 700_000}, batch: 32,
-		mode: cluster.Overlapped}
+	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
+	x.layers, x.params, x.out = [2][]model.Cost{}, nil, nil
+	x.places, x.memory = [2]int{4, 4}, [2]int64{1_000_000, 700_000}
+	x.batch, x.mode = 32, cluster.Overlapped
 	for range 1000 {
 		forward := 0.01 + 0.02*random.Float64()
 		for k, slower := range []float64{1, 1.5 + random.Float64()} {
@@ -457,8 +459,6 @@ func TestManyLayers(t *testing.T) {
 	for i := range x.links {
 		x.links[i].Curve = cluster.Curve{Latency: 1e-4, Rate: 1e7}
 	}
-	x.links[0].Between, x.links[0].Inside = []string{"a", "a"}, true
-	x.links[1].Between, x.links[1].Inside = []string{"b", "b"}, true
 	r := x.request(t)
 	begins, err := planner.Begins(r)
 	if err != nil {
