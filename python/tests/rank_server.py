@@ -35,6 +35,7 @@ def main():
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     before, files = dict(os.environ), template._open_files()
     template._import(["torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data"])
+    template._import(["pytest"])  # what a test file imports
     template._import(modules)
     requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     requests.bind(path)

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 import trainers_common as common
-from torch_world import main, world
+from torch_world import TRAINERS, main, world
 
 
 class Counting(transformers.TrainerCallback):
@@ -99,7 +99,7 @@ def _evaluate(out):
 
 def test_the_loader_that_callbacks_see(tmp_path):
     """Callbacks see the loader of the samples that are evaluated."""
-    for seen in world(2, _evaluate, str(tmp_path), modules=["torch"]):
+    for seen in world(2, _evaluate, str(tmp_path), modules=TRAINERS.split(",")):
         assert seen == [["index", "labels", "x"]] * 2
 
 

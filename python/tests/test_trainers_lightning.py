@@ -329,7 +329,7 @@ def test_more_epochs_after_the_end(tmp_path):
     """
     for epochs in (1, 1, 2):
         config = dict(out=str(tmp_path), epochs=epochs, every=9, checkpoint=str(tmp_path / "own"))
-        ended = world(1, _train, config, modules=["torch"])
+        ended = world(1, _train, config, modules=TRAINERS.split(","))
         assert ended[0][2][:2] == [12 * epochs, epochs]
         steps = common.read_ledger(tmp_path)
         assert [line["step"] for line in steps] == list(range(1, 12 * epochs + 1))

@@ -7,12 +7,13 @@ import pytest
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 import trainers_common as common
-from torch_world import main, world
+from torch_world import TRAINERS, main, world
 
 
 def test_a_training_that_had_stopped_early(tmp_path):
     """A training that has stopped early makes no step where it is started again, and says so."""
-    first, again = [world(1, _stop_early, str(tmp_path), modules=["torch"]) for _ in range(2)]
+    modules = TRAINERS.split(",")
+    first, again = [world(1, _stop_early, str(tmp_path), modules=modules) for _ in range(2)]
     assert first == [[5, []]]
     ((steps, (line,)),) = again
     assert steps == 5 and "stopped early, after step 5, and makes no more steps" in line

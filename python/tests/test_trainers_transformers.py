@@ -251,7 +251,8 @@ def test_more_epochs_after_the_end(tmp_path):
     """
     for epochs, known in ((1, 12), (1, 12), (2, 24)):
         config = dict(out=str(tmp_path), arguments=dict(num_train_epochs=epochs))
-        ended = world(1, _train, dict(config, checkpoint=f"{tmp_path}/own"), modules=["torch"])
+        config["checkpoint"] = f"{tmp_path}/own"
+        ended = world(1, _train, config, modules=TRAINERS.split(","))
         assert ended[0][2]["step"] == known
         steps = common.read_ledger(tmp_path)
         assert [line["step"] for line in steps] == list(range(1, known + 1))
