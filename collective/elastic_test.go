@@ -107,6 +107,50 @@ func TestPartOfAStepThatNeedsEveryMember(t *testing.T) {
 	}
 }
 
+// A part of a step, or an aside, that fails because it needs a lost member leaves the step open:
+// what was posted before it counts with the last call, and with the members of that.
+func TestFailedPartOfAStep(t *testing.T) {
+	for _, flags := range []collective.Flags{{More: true}, {Aside: true}} {
+		for _, late := range []bool{false, true} {
+			m := newElasticMatcher(4)
+			gather := sumOf(4)
+			gather.Kind, gather.Flags = collective.AllGather, flags
+			for r := range 4 {
+				m.Post(posted(r, 1, stepCall(true)), nil)
+			}
+			var got []collective.Ready
+			if late {
+				got = m.LoseWorker(workerOfRank(3), "was killed", got)
+			}
+			for r := range 3 {
+				got = m.Post(posted(r, 2, gather), got)
+			}
+			if !late {
+				got = m.LoseWorker(workerOfRank(3), "was killed", got)
+			}
+			for _, r := range got {
+				var lost *collective.LostError
+				if !errors.As(r.Err, &lost) {
+					t.Errorf("%+v, late %v: in the middle of the step %v is ready, error %v", flags,
+						late, workersOf(r.Calls), r.Err)
+				}
+			}
+			m.LoseWorker(workerOfRank(2), "was killed", nil)
+			m.Post(posted(0, 3, stepCall(false)), nil)
+			got = m.Post(posted(1, 3, stepCall(false)), nil)
+			if len(got) != 2 || !m.IsQuiet() {
+				t.Fatalf("%+v, late %v: the step: %v", flags, late, got)
+			}
+			for _, r := range got {
+				if want := workers([]int{0, 1}); r.Err != nil ||
+					!slices.Equal(workersOf(r.Calls), want) {
+					t.Errorf("%+v, late %v: %v, error %v", flags, late, workersOf(r.Calls), r.Err)
+				}
+			}
+		}
+	}
+}
+
 // A lost worker is forgotten when no group has it any more, and is known to be gone until then.
 func TestForget(t *testing.T) {
 	m := newElasticMatcher(3)

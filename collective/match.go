@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/shoal-ml/shoal/topo"
@@ -67,7 +68,8 @@ type member struct {
 type position struct {
 	number int       // which collective of the group this is, from 0
 	calls  []*Posted // by member: its call; nil = not posted
-	err    error     // why the ranks disagree, which later calls are told too; nil = they agree
+	err    error     // why the calls fail, which later ones are told too; nil = they do not
+	goesOn bool      // the step under way goes on after the calls, which have failed
 }
 
 // NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks. It
@@ -130,7 +132,9 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	}
 	me.posted++
 	if pos.err == nil {
-		pos.err = m.whyNever(g, pos, p)
+		if err := m.whyNever(g, pos, p); err != nil {
+			pos.fail(err, &p.Call)
+		}
 	}
 	if pos.err == nil && me.since >= 0 && me.posted-me.since >= MaxStep {
 		pos.err = fieldError("flags", "the step goes on after %d collectives, and has room for "+
@@ -138,10 +142,19 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	}
 	if pos.err == nil {
 		pos.calls[self] = p
-	} else {
-		out = append(g.releaseHeld(out), Ready{append(pos.takeCalls(), p), pos.err})
+		return g.takeComplete(out)
 	}
-	return g.takeComplete(out)
+	if !pos.goesOn {
+		out = g.releaseHeld(out)
+	}
+	return g.takeComplete(append(out, Ready{append(pos.takeCalls(), p), pos.err}))
+}
+
+// fail sets why the calls at a position fail, of which c is one. A step goes on after a part of it,
+// or an aside, that fails because it needs a lost member.
+func (pos *position) fail(err error, c *Call) {
+	var lost *LostError
+	pos.err, pos.goesOn = err, errors.As(err, &lost) && (c.More || c.Aside)
 }
 
 // whyNever returns why a call can never complete at its position, by the first call there and the
@@ -198,7 +211,7 @@ func (g *group) newPosition(number int) *position {
 	}
 	pos.calls = pos.calls[:len(g.members)]
 	clear(pos.calls)
-	pos.number, pos.err = number, nil
+	pos.number, pos.err, pos.goesOn = number, nil, false
 	return pos
 }
 
@@ -214,7 +227,7 @@ func (g *group) takeComplete(out []Ready) []Ready {
 			g.held = append(g.held, pos)
 			continue
 		}
-		if !pos.isAside() {
+		if !pos.goesOn && !pos.isAside() {
 			out = g.releaseHeld(out)
 		}
 		if any {
@@ -320,7 +333,7 @@ func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []
 	if i < 0 || g.members[lost].gone && pos.calls[i].Call.Kind.outlivesLosses() {
 		return out
 	}
-	pos.err = m.lostError(g.members[lost].worker, pos.calls[i])
+	pos.fail(m.lostError(g.members[lost].worker, pos.calls[i]), &pos.calls[i].Call)
 	return append(out, Ready{pos.takeCalls(), pos.err})
 }
 
