@@ -9,19 +9,37 @@ import (
 	"pgregory.net/rapid"
 )
 
-// shapes draws shapes of up to 4 dimensions of up to 5, some without elements.
+// Small numbers are drawn most. So that most boxes have elements in common, what is drawn is by how
+// much they are smaller than they may be.
+
+// shapes draws shapes of up to 4 dimensions of up to 5, a few of them without elements.
 var shapes = rapid.Custom(func(t *rapid.T) tensor.Shape {
-	return rapid.SliceOfN(rapid.IntRange(0, 5), 0, 4).Draw(t, "shape")
+	s := make(tensor.Shape, rapid.SampledFrom([]int{3, 2, 4, 1, 0}).Draw(t, "dimensions"))
+	for d := range s {
+		s[d] = rapid.SampledFrom([]int{5, 4, 3, 2, 1}).Draw(t, "extent")
+		if rapid.IntRange(0, 31).Draw(t, "none") == 31 {
+			s[d] = 0
+		}
+	}
+	return s
 })
 
-// drawBox draws a box, perhaps an empty one, in a tensor of the shape.
+// drawBox draws a box in a tensor of the shape; a few are empty.
 func drawBox(t *rapid.T, s tensor.Shape, name string) tensor.Box {
 	b := s.Box()
 	for d := range b {
-		from := rapid.IntRange(0, s[d]).Draw(t, name)
-		b[d] = tensor.Span{From: from, To: rapid.IntRange(from, s[d]).Draw(t, name)}
+		b[d] = drawSpan(t, s[d], name)
+		if rapid.IntRange(0, 31).Draw(t, "none") == 31 {
+			b[d].To = b[d].From
+		}
 	}
 	return b
+}
+
+// drawSpan draws a span of up to n indices; it is empty if n is 0.
+func drawSpan(t *rapid.T, n int, name string) tensor.Span {
+	from := rapid.IntRange(0, max(n-1, 0)).Draw(t, name)
+	return tensor.Span{From: from, To: n - rapid.IntRange(0, max(n-1-from, 0)).Draw(t, name)}
 }
 
 // elementsOf lists, in ascending order, the row-major places in a tensor of shape s of the elements
@@ -68,6 +86,9 @@ func TestBoxAlgebra(t *testing.T) {
 		}
 		var rest []int
 		for _, part := range a.Subtract(b) {
+			if part.Empty() {
+				t.Fatalf("%v without %v has the empty part %v", a, b, part)
+			}
 			rest = append(rest, elementsOf(s, part)...)
 		}
 		slices.Sort(rest)
@@ -83,11 +104,14 @@ func TestBoxRange(t *testing.T) {
 		s := shapes.Draw(t, "shape")
 		b := drawBox(t, s, "box")
 		n := b.Elements()
-		from := rapid.IntRange(0, n).Draw(t, "from")
-		to := rapid.IntRange(from, n).Draw(t, "to")
+		span := drawSpan(t, n, "positions")
+		from, to := span.From, span.To
 		parts := b.Range(from, to)
 		var got []int
 		for _, part := range parts {
+			if part.Empty() {
+				t.Fatalf("positions %d to %d of %v have the empty part %v", from, to, b, part)
+			}
 			got = append(got, elementsOf(s, part)...)
 		}
 		if diff := cmp.Diff(elementsOf(s, b)[from:to], got,
@@ -152,7 +176,8 @@ func ascendingTo(n int) []int {
 	return order
 }
 
-// TestRunsAreLong pins that runs are as long as the memory allows.
+// TestRunsAreLong pins that runs are as long as the memory allows, and that a packed box lies side
+// by side from its base on.
 func TestRunsAreLong(t *testing.T) {
 	s := tensor.Shape{4, 6, 8}
 	for _, c := range []struct {
@@ -165,8 +190,12 @@ func TestRunsAreLong(t *testing.T) {
 		{tensor.Box{{0, 4}, {0, 6}, {0, 4}}, 24},
 		{tensor.Box{{2, 3}, {1, 5}, {0, 8}}, 1},
 	} {
-		n := 0
-		for range tensor.Runs(c.box, s.View(), c.box.Packed(0)) {
+		n, at := 0, 7
+		for r := range tensor.Runs(c.box, s.View(), c.box.Packed(at)) {
+			if r.B != at {
+				t.Errorf("run %d of the packed box %v begins at %d, want %d", n, c.box, r.B, at)
+			}
+			at += r.N
 			n++
 		}
 		if n != c.runs {
@@ -180,6 +209,10 @@ func TestBoxOrderAndText(t *testing.T) {
 	a, b := tensor.Box{{0, 4}, {2, 3}}, tensor.Box{{0, 4}, {3, 9}}
 	if a.Compare(b) >= 0 || b.Compare(a) <= 0 || a.Compare(a) != 0 || !a.Equal(a) || a.Equal(b) {
 		t.Error("Compare or Equal is wrong")
+	}
+	if (tensor.Box{{1, 9}}).Compare(tensor.Box{{2, 3}}) >= 0 ||
+		(tensor.Box{{2, 9}}).Compare(tensor.Box{{2, 3}}) <= 0 {
+		t.Error("Compare does not go by the first index, and then by the one after the last")
 	}
 	if got := a.String(); got != "[0:4,2:3]" {
 		t.Errorf("String() = %q", got)
