@@ -261,12 +261,20 @@ func (m *Machine) Drain(name, who string) error {
 	}
 	if !m.isEnding() && !m.whole {
 		n = min(n, m.cfg.Want-m.CountExpected())
-		less := min(max(n-m.totalRoom(), 0), m.cfg.Want-m.cfg.Min)
-		m.cfg.Want -= less
-		m.orderWorkers(n-less, m.because)
+		want := WantAfterDrain(m.cfg.Want, m.cfg.Min, n, m.totalRoom())
+		n -= m.cfg.Want - want
+		m.cfg.Want = want
+		m.orderWorkers(n, m.because)
 	}
 	m.decideNext()
 	return nil
+}
+
+// WantAfterDrain returns what becomes of the wanted size of a job when a host is drained: least is
+// its minimum, leaving counts the workers of the host, and the other hosts have room for so many
+// more. Jobs in virtual time go by it too.
+func WantAfterDrain(want, least, leaving, room int) int {
+	return want - min(max(leaving-room, 0), want-least)
 }
 
 // Undrain takes a Drain back, since nobody can go on without the host. Workers that were to come

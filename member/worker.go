@@ -274,13 +274,18 @@ func (m *Machine) shrinkWant(before int) {
 	if m.isEnding() || m.cfg.Spares > 0 {
 		return
 	}
-	want := min(m.cfg.Want, m.CountExpected())
+	expected := m.CountExpected()
 	if m.cfg.Allotment != nil || m.restored { // a new head does not know who is on the way
-		want = m.cfg.Want - max(before-m.CountExpected(), 0)
+		expected = m.cfg.Want - max(before-expected, 0)
 	}
 	m.shrinks = m.restored && m.cfg.Allotment == nil
-	m.cfg.Want = max(want, m.cfg.Min)
+	m.cfg.Want = WantAfterLoss(m.cfg.Want, m.cfg.Min, expected)
 }
+
+// WantAfterLoss returns what becomes of the wanted size of a job without spares after a loss: least
+// is its minimum, and expected counts the workers that are left, with those on their way. Jobs in
+// virtual time go by it too.
+func WantAfterLoss(want, least, expected int) int { return max(min(want, expected), least) }
 
 // stopWorker orders a worker, which must be in the roster, to end; it is leaving from now on.
 func (m *Machine) stopWorker(w topo.WorkerID, why Because) {

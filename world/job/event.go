@@ -57,7 +57,9 @@ func (w *World) applyEvent(e Event) {
 		if !h.in || h.lost || late {
 			w.loseHost(h)
 		} else {
+			leaving := w.hostLoad(h)
 			h.leave()
+			w.shrinkAfterDrain(leaving)
 			w.loseState()
 			w.generation++
 			w.pause += w.config.Costs.Release
@@ -74,6 +76,9 @@ func (w *World) applyEvent(e Event) {
 // joinHost has a host be there, and where the size is closed its workers take part.
 func (w *World) joinHost(h *host) {
 	h.there = true
+	if w.joining.expected < w.leastSize() { // as in a running job, only now others are ordered
+		w.expectAll()
+	}
 	if !h.in && w.setting.Size == 0 {
 		h.in, h.workers = true, h.Workers
 		w.generation++
@@ -88,11 +93,12 @@ func (h *host) leave() { h.in, h.there, h.workers = false, false, 0 }
 // on.
 func (w *World) loseHost(h *host) {
 	h.back = false
-	switch {
-	case !h.in:
-		h.there = false
+	if h.lost {
 		return
-	case h.lost:
+	}
+	w.shrinkAfterLoss(w.hostLoad(h))
+	if !h.in {
+		h.there = false
 		return
 	}
 	h.lost = true
@@ -103,6 +109,11 @@ func (w *World) loseHost(h *host) {
 		}
 	}
 	w.removeLost()
+}
+
+// hasLostHost reports whether a host is lost in the next step.
+func (w *World) hasLostHost() bool {
+	return slices.ContainsFunc(w.hosts, func(h host) bool { return h.lost })
 }
 
 // removeLost has the hosts that are lost leave, and those of them that are back by now join.

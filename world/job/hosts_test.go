@@ -41,7 +41,7 @@ func TestNoticeOfSpareHost(t *testing.T) {
 }
 
 // A host that is lost and comes back while one step runs joins after the step with which it is
-// lost; one that is lost again meanwhile does not.
+// lost; one that is lost again meanwhile does not. Where the size can change it only has room then.
 func TestLostAndBackWithinAStep(t *testing.T) {
 	lose, join := job.Event{Step: 2, What: job.Lose, Host: 1}, job.Event{Step: 2, What: job.Join,
 		Host: 1}
@@ -58,10 +58,17 @@ func TestLostAndBackWithinAStep(t *testing.T) {
 			}
 			c.Costs = job.Costs{Join: 1, Loss: 4}
 			c.Events = x.events
-			steps := run(t, newWorld(t, c), 5)
-			want := []int{2, 2, 2, x.after, x.after}
+			w := newWorld(t, c)
+			steps, after := run(t, w, 5), x.after
+			if open {
+				after = 1
+				if room := w.Levers().Size.To; room != uint64(x.after) {
+					t.Errorf("%v: there is room for %d workers, want %d", x.events, room, x.after)
+				}
+			}
+			want := []int{2, 2, 2, after, after}
 			if got := sizes(steps); !slices.Equal(got, want) || steps[2].Samples != 60 ||
-				steps[2].Pause != 4 || steps[3].Pause != float64(x.after-1) {
+				steps[2].Pause != 4 || steps[3].Pause != float64(after-1) {
 				t.Errorf("%v, size open %v: %v members, want %v: %+v", x.events, open, got, want,
 					steps[2:4])
 			}

@@ -75,10 +75,13 @@ func (w *World) measureSave() {
 		&w.series)
 }
 
-// loseState notes that nobody has the state any more, if no host is left.
+// loseState notes that nobody has the state any more, if no host is left. The next run is to have
+// as many members as this one had at its start.
 func (w *World) loseState() {
 	if w.countHosts() == 0 {
 		w.saving.lost = true
+		w.setting.Size = w.joining.start
+		w.expectAll()
 		w.sealIfWritten()
 	}
 }

@@ -3,6 +3,7 @@ package job
 import (
 	"slices"
 
+	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -10,10 +11,15 @@ import (
 // Levers and MeanSecondsOf are for who decides or asks what would be. All are for the goroutine
 // that uses the World.
 
-// joining is that workers start which will join.
+// joining is who is to take part, and that workers start which will join.
 type joining struct {
-	starts bool    // there are some
-	ready  float64 // when they join, in seconds
+	// expected counts the members and the workers that are wanted besides, as the membership of a
+	// job does. They are as many as the setting says, or fewer after a loss that leaves fewer than
+	// the minimum: then nobody is wanted besides until a host joins.
+	expected int
+	start    uint32  // the size of the setting at the start of the job; 0 = it has none
+	starts   bool    // there are some that start
+	ready    float64 // when they join, in seconds
 }
 
 // memberCount returns how many workers take part, without those that are lost in the next step.
@@ -46,14 +52,61 @@ func (w *World) Levers() setting.Levers {
 	return levers
 }
 
-// resize lets members come and go until there are as many as the setting says, as far as the hosts
-// have room. Who comes needs time to start, in which the job goes on.
+// expectAll has as many workers be wanted as the setting says.
+func (w *World) expectAll() { w.joining.expected = int(w.setting.Size) }
+
+// leastSize is how many members it takes at least to make a step.
+func (w *World) leastSize() int {
+	if w.setting.Size == 0 {
+		return 1
+	}
+	return int(max(w.config.Levers.Size.From, 1))
+}
+
+// hostLoad returns how many workers a host has, or will have when those have started who start.
+func (w *World) hostLoad(h *host) int {
+	if w.setting.Size == 0 || !w.joining.starts {
+		return h.workers
+	}
+	i := slices.IndexFunc(w.hosts, func(o host) bool { return o.lead == h.lead })
+	c := *w
+	c.hosts = slices.Clone(w.hosts)
+	c.setMemberCount(min(w.joining.expected, w.workerRoom()))
+	return c.hosts[i].workers
+}
+
+// shrinkAfterLoss has the workers of a host be wanted no more, of which so many are lost: as the
+// membership of a job without spares, it orders nobody in their place.
+func (w *World) shrinkAfterLoss(lost int) {
+	if w.setting.Size == 0 {
+		return
+	}
+	j := &w.joining
+	j.expected -= lost
+	w.setting.Size = uint32(member.WantAfterLoss(int(w.setting.Size), w.leastSize(), j.expected))
+}
+
+// shrinkAfterDrain has the workers of a host be replaced that has left, as far as the others have
+// room; leaving is how many these were.
+func (w *World) shrinkAfterDrain(leaving int) {
+	if w.setting.Size == 0 {
+		return
+	}
+	j, before := &w.joining, int(w.setting.Size)
+	room := max(w.workerRoom()-(j.expected-leaving), 0)
+	want := member.WantAfterDrain(before, w.leastSize(), leaving, room)
+	j.expected -= before - want
+	w.setting.Size = uint32(want)
+}
+
+// resize lets members come and go until there are as many as are wanted, as far as the hosts have
+// room. Who comes needs time to start, in which the job goes on.
 func (w *World) resize() {
-	if w.setting.Size == 0 || slices.ContainsFunc(w.hosts, func(h host) bool { return h.lost }) {
-		return // who is lost leaves with the next step, and is replaced behind it
+	if w.setting.Size == 0 || w.hasLostHost() {
+		return // who is lost leaves with the next step, and others come and go after it
 	}
 	n := w.memberCount()
-	want := min(int(w.setting.Size), w.workerRoom())
+	want := min(w.joining.expected, w.workerRoom())
 	switch {
 	case n == want:
 		w.joining.starts = false
@@ -62,7 +115,7 @@ func (w *World) resize() {
 		w.joining.starts = false
 		w.pause += w.config.Costs.Release
 	case !w.joining.starts:
-		w.joining = joining{true, w.now + w.config.Costs.Start}
+		w.joining.starts, w.joining.ready = true, w.now+w.config.Costs.Start
 		fallthrough
 	default:
 		if w.now < w.joining.ready {

@@ -148,31 +148,21 @@ func New(c Config) (*World, error) {
 	slices.SortStableFunc(w.steps, func(a, b Event) int { return cmp.Compare(a.Step, b.Step) })
 	if c.Levers.Size.IsOpen() {
 		w.setting.Size = uint32(w.memberCount())
+		w.joining.start = w.setting.Size
+		w.expectAll()
 	}
 	w.placeMembers()
 	w.saving.newest, w.saving.whole = w.newSave(), w.newSave()
 	return w, nil
 }
 
-// Step lets the job make one step. Where nobody is there who could, it first moves time on to when
-// workers that start are ready or to the next timed event, until somebody is; it returns false when
-// there is neither. It calls Config.Audit with the samples that count.
+// Step lets the job make one step. If there are fewer members than it takes, it first moves time on
+// to when workers that start are ready or to the next timed event, until there are enough; it
+// returns false when there is neither. It calls Config.Audit with the samples that count.
 func (w *World) Step() (Step, bool) {
-	w.events = w.events[:0]
-	w.runDueEvents()
-	for len(w.ranks) == 0 {
-		next := math.Inf(1)
-		if w.joining.starts {
-			next = w.joining.ready
-		}
-		if len(w.timed) > 0 {
-			next = min(next, w.timed[0].At)
-		}
-		if math.IsInf(next, 1) {
-			return Step{}, false
-		}
-		w.now = max(w.now, next)
-		w.runDueEvents()
+	waited, on := w.awaitMembers()
+	if !on {
+		return Step{}, false
 	}
 	back, saving := w.restartFromSave(), w.saveIfDue()
 	w.dealSamples()
@@ -181,12 +171,13 @@ func (w *World) Step() (Step, bool) {
 	hidden := w.hiddenSeconds(slowest)
 	exposed := w.network.whole - hidden
 	s := Step{StepSample: sense.StepSample{Batch: w.cursor.Batch, Size: len(w.ranks),
-		Seconds: w.pause + w.changing + saving + slowest + exposed, Generation: w.generation,
-		Change: w.setting.Number, Deal: sense.DealOf(w.cursor.Shares)},
-		Pause: w.pause, Changing: w.changing, Saving: saving, GoneBack: back, Exposed: exposed,
-		Hosts: w.countHosts(),
+		Seconds:    waited + w.pause + w.changing + saving + slowest + exposed,
+		Generation: w.generation,
+		Change:     w.setting.Number, Deal: sense.DealOf(w.cursor.Shares)},
+		Pause: waited + w.pause, Changing: w.changing, Saving: saving, GoneBack: back,
+		Exposed: exposed, Hosts: w.countHosts(),
 		Noise: w.config.Noise.scaleAt(w.progress), Events: w.events}
-	w.now, w.pause, w.changing = w.now+s.Seconds, 0, 0
+	w.now, w.pause, w.changing = w.now+s.Seconds-waited, 0, 0
 	if steps > 1 {
 		s.Round = uint32(steps)
 	}
@@ -201,6 +192,37 @@ func (w *World) Step() (Step, bool) {
 		w.placeMembers()
 	}
 	return s, true
+}
+
+// awaitMembers lets all happen that is due before the next step, and then until there are enough
+// members for it. It returns for how many seconds members have waited for others, and false if it
+// would take for ever.
+func (w *World) awaitMembers() (waited float64, on bool) {
+	w.events = w.events[:0]
+	w.runDueEvents()
+	for len(w.ranks) < w.leastSize() {
+		if w.hasLostHost() { // no step runs with which it could leave
+			w.removeLost()
+			w.runDueEvents()
+			continue
+		}
+		next := math.Inf(1)
+		if w.joining.starts {
+			next = w.joining.ready
+		}
+		if len(w.timed) > 0 {
+			next = min(next, w.timed[0].At)
+		}
+		if math.IsInf(next, 1) {
+			return 0, false
+		}
+		if next = max(w.now, next); len(w.ranks) > 0 {
+			waited += next - w.now
+		}
+		w.now = next
+		w.runDueEvents()
+	}
+	return waited, true
 }
 
 // drawComputeTimes draws how many seconds each rank takes for so many steps of a round, sets
@@ -385,6 +407,9 @@ func (w *World) Change(next setting.Setting) error {
 		next.Round != now.Round || next.Sync != now.Sync {
 		w.conditions++ // also of the samples of the ranks
 		w.forgetSplit()
+	}
+	if next.Size != now.Size {
+		w.joining.expected = int(next.Size)
 	}
 	w.setting, w.cursor = next, w.cursor.WithBatch(next.Batch).WithRound(next.Round)
 	w.cursor = w.cursor.WithShares(next.Shares)

@@ -216,20 +216,6 @@ func TestHostsComeAndGo(t *testing.T) {
 	}
 }
 
-// Who is lost is replaced when the step has failed: a job has no more members than it is to have.
-func TestTheLostAreReplaced(t *testing.T) {
-	c := config(t, 4, 100_000, 120)
-	c.Levers.Size = setting.Range{From: 1, To: 4}
-	c.Hosts[2].Spare, c.Hosts[3].Spare = true, true
-	c.Events = []job.Event{{Step: 2, What: job.Lose, Host: 1}}
-	for i, s := range run(t, newWorld(t, c), 5) {
-		if want := []uint64{120, 120, 60, 120, 120}[i]; s.Size != 2 || s.Samples != want {
-			t.Errorf("step %d has %d members and %d samples, want 2 and %d", s.StepSample.Step,
-				s.Size, s.Samples, want)
-		}
-	}
-}
-
 // Checkpoints take their time, and are needed only when nobody is left who has the state: then a
 // new run goes on from the newest one that is written, with its setting, and knows nothing else.
 func TestCheckpoints(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/world/job"
@@ -177,6 +178,10 @@ func (p *player) step() (on bool, err error) {
 	s, on := p.world.Step()
 	if !on {
 		p.result.Ended = "no host is left"
+		if o := p.world.Observation(); o.Size > 0 {
+			p.result.Ended = fmt.Sprintf("%s left, fewer than the minimum of %d, and no host joins",
+				plural.Of(o.Size, "worker")+plural.Verb(o.Size, " is", " are"), o.Levers.Size.From)
+		}
 		return false, nil
 	}
 	if !(s.Seconds-s.Pause-s.Changing-s.Saving > 0) {
@@ -241,7 +246,8 @@ func (p *player) recordWhyNots() {
 // enterWaiting enters what waits into the log of the job, at the end of a step.
 func (p *player) enterWaiting(step uint64) {
 	p.entry.Step, p.entry.Change, p.entry.Levers = step, nil, p.world.Levers()
-	p.entry.Setting.Shares = p.world.Setting().Shares // members take theirs along
+	now := p.world.Setting() // a loss has changed the shares and the size
+	p.entry.Setting.Shares, p.entry.Setting.Size = now.Shares, now.Size
 	if o := p.waiting; o != nil {
 		p.waiting = nil
 		p.enterOrder(o, step)
@@ -260,10 +266,18 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 	} else if p.entry.Trial == nil || p.entry.Trial.Number != c.Number {
 		return // it has ended meanwhile
 	}
-	next = next.EnteredBy(c, p.entry.Setting)
-	if !c.HasPart("shares") { // members that are lost meanwhile take theirs along
-		next.Shares = p.world.Setting().Shares
+	// The end of a trial that stays changes nothing. Members that are lost meanwhile take their
+	// shares along, and make the job smaller.
+	now, stays := p.world.Setting(), c.Phase == setting.Kept || c.Phase == setting.Void
+	if stays || !c.HasPart("shares") {
+		next.Shares = now.Shares
 	}
+	if stays || !c.HasPart("size") {
+		next.Size = now.Size
+	} else if c.Phase == setting.Entered && p.restate(&c, next) {
+		return
+	}
+	next = next.EnteredBy(c, p.entry.Setting)
 	if err := p.world.Change(next); err != nil {
 		p.loop.OrderRefused(err)
 		return
@@ -281,6 +295,20 @@ func (p *player) enterOrder(o *act.Order, step uint64) {
 		p.entry.Trial = &c
 	}
 	p.recordChange(c)
+}
+
+// restate has change c say what it changes in the job as it is now, and reports whether that is
+// nothing: the job has come to the size by itself.
+func (p *player) restate(c *setting.Change, next setting.Setting) bool {
+	now := p.world.Setting().WithStated(p.Job.Data.Batch, p.Job.Levers)
+	now.People = p.entry.Setting.People
+	if c.From, c.To = now.Diff(next); c.IsRequest() {
+		c.From, c.To = now.DiffRequested(next)
+	}
+	if c.IsAtOnce() { // only who may change it is another
+		c.Phase, c.Predicted, c.Rate = setting.Kept, setting.Band{}, 0
+	}
+	return c.From == "" && c.To == ""
 }
 
 // recordChange records in the result that a change begins or ends.

@@ -232,3 +232,45 @@ func TestHostLostBeforeAChange(t *testing.T) {
 			r.Entries)
 	}
 }
+
+// A host that is lost in the step after which a change waits makes the job smaller: the change and
+// the end of a trial bring no size of before, and a change to the size that the job has come to is
+// not measured.
+func TestHostLostBeforeAChangeOfASize(t *testing.T) {
+	const text = "hosts 4 range 1-8 cable 10Gbit\ncompute 5ms + 2ms/sample sd 2%\ngradients 1MB\n" +
+		"data 100000 batch 240 range 60-480\nat step 300 lose h1\nrun 600 steps\nexpect size = 3\n"
+	for set, changes := range map[string]int{"batch=120": 1, "size=3": 0, "batch=120,size=3": 1} {
+		r := playText(t, text+fmt.Sprintf("at step 300 set %s\nexpect changes = %d", set, changes))
+		for _, c := range r.Checks {
+			if !c.Holds {
+				t.Errorf("%s: %s: it is %v: %+v", set, c.Text, c.Value, r.Entries)
+			}
+		}
+		for _, c := range r.Entries {
+			if c.HasPart("size") {
+				t.Errorf("%s is entered as %+v", set, c)
+			}
+		}
+	}
+	// A trial of the batch is under way, and its end is on the way, when a host is lost.
+	entries := playText(t, text+"at step 250 set batch=120\n").Entries
+	end := entries[len(entries)-1].Step
+	for step := end; step < end+200; step += 3 {
+		r := playText(t, strings.Replace(text, "at step 300", fmt.Sprint("at step ", step), 1)+
+			"at step 250 set batch=120\n")
+		if !r.Checks[0].Holds {
+			t.Fatalf("a host is lost after step %d: %v members: %+v", step, r.Checks[0].Value,
+				r.Entries)
+		}
+	}
+}
+
+// With fewer workers than the least a job ends early, and says so.
+func TestTooFewWorkersAreLeft(t *testing.T) {
+	r := playText(t, "hosts 3 range 3-8\ncompute 5ms\ndata 1000 batch 240\nat step 10 lose h2\n"+
+		"run 600 steps\n")
+	const want = "2 workers are left, fewer than the minimum of 3, and no host joins"
+	if r.Ended != want || r.Steps != 11 {
+		t.Errorf("ended %q after %d steps, want %q", r.Ended, r.Steps, want)
+	}
+}
