@@ -30,7 +30,7 @@ type environment struct {
 	socket string // path of the agent's socket
 	mark   string // value of proc.RunVariable
 	cores  int    // cores that the workers of this host share
-	here   int    // workers that begin on this host
+	here   int    // workers that share the cores of this host, as far as it takes so many
 	addr   string // address of the host where torch's rank 0 listens
 	port   int    // port on which torch's rank 0 listens
 }

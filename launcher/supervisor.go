@@ -40,6 +40,7 @@ type supervisor struct {
 	processes map[int]*process   // by worker, also the mostEnded that ended last
 	ended     []int              // of processes, those that have ended and are silent, oldest first
 	attempts  int                // starts of workers so far
+	first     int                // workers that begin with the job on this host
 	gpus      gpus               // that workers take
 	faults    []ending           // failures of workers of which the membership has not heard
 
@@ -136,6 +137,13 @@ func (s *supervisor) popPostponed() []agent.StartOrder {
 	return orders
 }
 
+// countFirst counts those workers of an order that begin with the job.
+func (s *supervisor) countFirst(o agent.StartOrder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.first += max(min(o.Count, s.env.spec.Workers-o.First), 0)
+}
+
 // startProcess starts the process of a worker; token is its secret for the agent. For torch a late
 // worker begins as a job of one. output makes the worker's Output, which a goroutine of g closes
 // when nothing can write to it any more. The caller waits for the end of the process, as proc.Start
@@ -147,7 +155,7 @@ func (s *supervisor) startProcess(g *group.Group, worker int, late bool, token s
 	s.tellSlow = nil
 	size := env.spec.Workers
 	at := position{worker: worker, token: token, rank: worker, size: size, local: s.attempts,
-		here: env.here, port: env.port}
+		here: s.first, port: env.port}
 	s.attempts++
 	var home *numa.Node
 	home, env.cores = s.chooseNode(env)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -49,6 +50,33 @@ func TestEndedWorkersHoldNoDescriptors(t *testing.T) {
 		if path, err := os.Readlink(fd); err == nil && strings.HasPrefix(path, dir) {
 			t.Errorf("%s is open", path)
 		}
+	}
+}
+
+// Torch is told how many workers begin on a host, which may take more than come to it.
+func TestWorkersThatBeginOnAHost(t *testing.T) {
+	s := newSupervisor(nil)
+	s.setProgram("/bin/sh", environment{cores: 1, here: 4, spec: job.Spec{Workers: 6,
+		Command: []string{"sh", "-c", "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE"}}})
+	console := proc.NewConsole(io.Discard, io.Discard, 6, false)
+	g := group.New(t.Context())
+	s.countFirst(agent.StartOrder{First: 4, Count: 2})
+	s.countFirst(agent.StartOrder{First: 6, Count: 2})
+	for i, want := range []string{"0 of 2", "1 of 2", "0 of 1"} {
+		p, err := s.startProcess(g, 4+i, i == 2, "token", func() (*proc.Output, error) {
+			return proc.NewOutput(console, i, filepath.Join(t.TempDir(), "log"))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Wait()
+		<-p.Silent()
+		if tail := p.output.Tail(); len(tail) != 1 || tail[0] != want {
+			t.Errorf("worker %d is %q, want %q", 4+i, tail, want)
+		}
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
 	}
 }
 

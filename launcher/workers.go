@@ -52,6 +52,7 @@ func (l *launcher) startOrdered(o agent.StartOrder) {
 	if l.supervisor.postponeOrder(o) {
 		return
 	}
+	l.supervisor.countFirst(o)
 	for worker := o.First; worker < o.First+o.Count; worker++ {
 		if l.registry.isStopping() {
 			return
