@@ -9,13 +9,13 @@ import (
 	"io"
 	"io/fs"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/pool"
 	"github.com/shoal-ml/shoal/pool/keeper"
@@ -193,11 +193,12 @@ func printEnd(out io.Writer, r runs.Result, asJSON bool) (err error) {
 	return err
 }
 
-// launcherHasEnded reports whether the process of the launcher has ended: none here has its number,
-// nor does one have the run open that cannot be seen, as in a container. Ask it before reading a
-// file of the run: what is missing then will never be written. The process is one of this machine.
+// launcherHasEnded reports whether the launcher of a job on this machine has ended: no process has
+// its run locked, also none that cannot be seen, as in a container; nor does that with its number
+// have the run open, as on a disk without locks. Numbers are given again, so that one alone says
+// nothing. Ask it before reading a file of the run: what is missing then will never be written.
 func launcherHasEnded(j *control.Job) bool {
-	return syscall.Kill(j.PID, 0) == syscall.ESRCH && !runs.Lives(j.Dir)
+	return !runs.Lives(j.Dir) && !proc.HasOpen(j.PID, runs.LedgerPath(j.Dir))
 }
 
 // resultText says in a sentence how a job ended.

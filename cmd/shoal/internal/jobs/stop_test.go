@@ -44,6 +44,13 @@ func TestEndThatWasAskedFor(t *testing.T) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
+		if c.pid == os.Getpid() { // a launcher that lives has it open
+			ledger, err := os.Create(runs.LedgerPath(dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ledger.Close()
+		}
 		if c.result != "" {
 			err := os.WriteFile(filepath.Join(dir, "result.json"), []byte(c.result), 0o600)
 			if err != nil {
@@ -182,5 +189,24 @@ func TestLauncherThatCannotBeSeen(t *testing.T) {
 	}
 	if !launcherHasEnded(j) {
 		t.Error("it lives, and nobody has its run open")
+	}
+}
+
+// A launcher that was killed has ended, also when another process has its number by now.
+func TestNumberOfALauncherIsGivenAgain(t *testing.T) {
+	j := &control.Job{}
+	j.PID, j.Dir = os.Getpid(), t.TempDir()
+	ledger, err := os.Create(runs.LedgerPath(j.Dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if launcherHasEnded(j) {
+		t.Error("it has ended, and has its run open on a disk without locks")
+	}
+	if err := ledger.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !launcherHasEnded(j) {
+		t.Error("it lives, since a process has its number that has not opened its run")
 	}
 }
