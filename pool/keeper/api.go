@@ -358,9 +358,7 @@ func request(ctx context.Context, within time.Duration, name, path string, body 
 		return nil, fmt.Errorf("no pool called %s is kept on this host: start one with shoal pool "+
 			"start", name)
 	case errors.As(err, &late) && late.Timeout():
-		return nil, fmt.Errorf("the keeper of the pool %s has not answered for %v, as where it is "+
-			"stopped, or cannot write its record; what it was asked may be done: see shoal queue "+
-			"when it answers again", name, within)
+		return nil, &silentError{name, within}
 	default:
 		return nil, fmt.Errorf("the keeper of the pool %s has ended before it answered; what it "+
 			"was asked may be done: see shoal queue when it is started again", name)
@@ -380,28 +378,58 @@ func request(ctx context.Context, within time.Duration, name, path string, body 
 	return nil, errors.New(no.Error)
 }
 
+// silentError is the error of a request to a keeper that does not begin to answer.
+type silentError struct {
+	pool   string
+	within time.Duration // for which it was waited
+}
+
+// Error says which keeper it is, and what to do.
+func (e *silentError) Error() string {
+	return fmt.Sprintf("the keeper of the pool %s has not answered for %v, as where it is "+
+		"stopped, or cannot write its record; what it was asked may be done: see shoal queue "+
+		"when it answers again", e.pool, e.within)
+}
+
 // FindJob returns the job of a name in a pool that is kept on this host, of several the one that
-// was submitted last, and whether there is one. It asks all pools at once, and passes over those
-// whose keepers do not answer within 5 s.
-func FindJob(ctx context.Context, name string) (found Job, is bool) {
+// was submitted last, and whether there is one. It asks all pools at once. If none says that it has
+// the job, silent is about keepers that do not answer within 5 s; nil = all have answered.
+func FindJob(ctx context.Context, name string) (found Job, is bool, silent error) {
+	return findJobWithin(ctx, lookTime, name)
+}
+
+// findJobWithin is FindJob of keepers that may take so long until they begin to answer.
+func findJobWithin(ctx context.Context, within time.Duration, name string) (found Job, is bool,
+	silent error) {
 	pools, _ := Names()
 	jobs, errs := make([]Job, len(pools)), make([]error, len(pools))
 	g := group.New(ctx)
 	for i, pool := range pools {
 		g.Go("ask the pool "+pool, func(ctx context.Context) error {
-			errs[i] = Look(ctx, pool, PathJob+"?name="+url.QueryEscape(name), &jobs[i])
+			errs[i] = callWithin(ctx, within, pool, PathJob+"?name="+url.QueryEscape(name), nil,
+				&jobs[i])
 			return nil
 		})
 	}
 	if g.Wait() != nil {
-		return found, false
+		return found, false, nil
 	}
+	var late *silentError
+	var list []string
 	for i, j := range jobs {
-		if errs[i] == nil && (!is || j.Job.Submitted > found.Job.Submitted) {
+		switch {
+		case errs[i] == nil && (!is || j.Job.Submitted > found.Job.Submitted):
 			found, is = j, true
+		case errors.As(errs[i], &late):
+			list = append(list, late.pool)
 		}
 	}
-	return found, is
+	if !is && list != nil {
+		silent = fmt.Errorf("a pool may have it whose keeper has not answered for %v, as where "+
+			"that is stopped: %s; ask again when shoal queue answers", within,
+			strings.Join(list, ", "))
+	}
+	return found, is, silent
 }
 
 // Find returns the name of the pool that a tool is to ask: the one that is given, or else the only

@@ -130,8 +130,44 @@ func TestJobBesideAStoppedKeeper(t *testing.T) {
 		g.Go(name, func(context.Context) error { _ = server.Serve(l); return nil })
 		defer server.Close()
 	}
-	if found, is := FindJob(ctx, "one"); !is || found.Pool != "lab" {
-		t.Errorf("found %v, in pool %q", is, found.Pool)
+	if found, is, silent := FindJob(ctx, "one"); !is || found.Pool != "lab" || silent != nil {
+		t.Errorf("found %v, in pool %q, %v", is, found.Pool, silent)
+	}
+}
+
+// Who looks for a job that no pool says it has is told of the keepers that do not answer. That a
+// pool is not kept any more, or does not have the job, is no reason to ask again.
+func TestJobThatAStoppedKeeperMayHave(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	listen := func(name string) net.Listener {
+		socket, err := Socket(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	g := group.New(t.Context())
+	defer func() { _ = g.Wait() }()
+	other := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, nil, errors.New("no job is called one"))
+	})}
+	defer other.Close()
+	l := listen("other")
+	g.Go("other", func(context.Context) error { _ = other.Serve(l); return nil })
+	gone := listen("gone")
+	gone.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = gone.Close()
+	if _, is, silent := FindJob(t.Context(), "one"); is || silent != nil {
+		t.Errorf("found %v, %v", is, silent)
+	}
+	defer listen("lab").Close()
+	_, is, silent := findJobWithin(t.Context(), time.Millisecond, "one")
+	if is || silent == nil || !strings.Contains(silent.Error(), "stopped: lab") {
+		t.Errorf("found %v, %v", is, silent)
 	}
 }
 

@@ -53,13 +53,17 @@ run.`, cli.ExitCodes, "troubleshooting"),
 				out = visibleWriter{out}
 			}
 			dir, live, silent, err := findRun(cmd.Context(), args[0])
-			pooled, isPooled := pooledJob(cmd.Context(), args[0], dir)
+			pooled, isPooled, late := pooledJob(cmd.Context(), args[0], dir)
 			if isPooled && pooled.Job.Dir != "" && pooled.Job.Dir != dir {
 				dir, live, silent, err = findRun(cmd.Context(), pooled.Job.Dir)
 				if err != nil {
 					err = fmt.Errorf("the files of its last run are on host %s of the pool: %w",
 						pooled.Job.Lead, err)
 				}
+			}
+			if late != nil && err == nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "note: what a pool has decided is not shown: %v\n",
+					late)
 			}
 			if isPooled && !cmd.Flags().Changed("change") {
 				show := func() error {

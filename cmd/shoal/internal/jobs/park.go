@@ -43,7 +43,8 @@ on any host of the pool.`, "Exit codes: 0 the job is parked, 1 it is not, 2 wron
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeStop,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if found, is := keeper.FindJob(cmd.Context(), args[0]); is && !found.Job.State.Over() {
+			found, is, _ := keeper.FindJob(cmd.Context(), args[0]) // findRunning says who is silent
+			if is && !found.Job.State.Over() {
 				return parkPooled(cmd.Context(), cmd.OutOrStdout(), found, asJSON)
 			}
 			j, err := findRunning(cmd.Context(), args[0])
@@ -153,7 +154,12 @@ others do, and goes on with the next sample. Another job is started again with s
 		ValidArgsFunction: completeParked,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, name := cmd.Context(), ""
-			if found, is := keeper.FindJob(ctx, args[0]); is {
+			found, is, silent := keeper.FindJob(ctx, args[0])
+			if silent != nil {
+				return fmt.Errorf("no pool that answers has a job called %s; %w",
+					cli.Visible(args[0], false), silent)
+			}
+			if is {
 				name = found.Pool
 			}
 			name, err := keeper.Find(name, "the name of a job that one of them has")

@@ -26,20 +26,23 @@ import (
 // What the pools of this host say of their jobs. One goroutine runs what is here, that of the
 // command, so nothing is locked.
 
-// pooledJob returns the job of a pool of this host that shoal explain is to speak of, and whether
-// there is one. name is what the command was given, dir the directory of the run that it means, ""
-// = there is none. A run that began after the job of the pool was over is not of it.
-func pooledJob(ctx context.Context, name, dir string) (found keeper.Job, is bool) {
+// pooledJob returns the job of a pool of this host that shoal explain is to speak of, whether there
+// is one, and as keeper.FindJob who does not answer. name is what the command was given, dir the
+// directory of the run that it means, "" = there is none. A run that began after the job of the
+// pool was over is not of it.
+func pooledJob(ctx context.Context, name, dir string) (found keeper.Job, is bool, silent error) {
 	var started time.Time
 	if record, err := runs.ReadRecord(dir); dir != "" && err == nil {
 		started = record.Started
 		if rundir.IsPath(name) {
-			return jobOfRun(ctx, dir)
+			found, is = jobOfRun(ctx, dir)
+			return found, is, nil
 		}
 	}
-	found, is = keeper.FindJob(ctx, name)
+	found, is, silent = keeper.FindJob(ctx, name)
 	v := found.Job
-	return found, is && (v.Dir == dir || !v.State.Over() || started.UnixMilli() < v.Over)
+	is = is && (v.Dir == dir || !v.State.Over() || started.UnixMilli() < v.Over)
+	return found, is, silent
 }
 
 // jobOfRun returns the job of a pool of this host whose last run is in a directory, and whether
@@ -51,7 +54,7 @@ func jobOfRun(ctx context.Context, dir string) (found keeper.Job, is bool) {
 	}
 	name := record.Spec.Name
 	for _, id := range slices.Compact([]string{name, numbered.ReplaceAllString(name, "")}) {
-		if found, is = keeper.FindJob(ctx, id); is && found.Job.Dir == dir {
+		if found, is, _ = keeper.FindJob(ctx, id); is && found.Job.Dir == dir {
 			return found, true
 		}
 	}
@@ -68,7 +71,7 @@ func findLive(ctx context.Context, name string) (*control.Job, error) {
 	if err != nil || rundir.IsPath(name) || !numbered.MatchString(name) {
 		return j, err
 	}
-	found, is := keeper.FindJob(ctx, name)
+	found, is, _ := keeper.FindJob(ctx, name)
 	if owner, owned := jobOfRun(ctx, j.Dir); !is || !owned || owner.Job.ID == name {
 		return j, nil
 	}
@@ -120,11 +123,13 @@ func orEnded(name string, err error) error {
 }
 
 // notHere returns the error for a job of which there is no run here: what it does in a pool of this
-// host, or err where there is no such job.
+// host, or err where there is no such job, with the keepers that do not answer.
 func notHere(ctx context.Context, name string, err error) error {
-	found, is := keeper.FindJob(ctx, name)
+	found, is, silent := keeper.FindJob(ctx, name)
 	v := found.Job
 	switch {
+	case silent != nil:
+		return fmt.Errorf("%w; %w", err, silent)
 	case !is:
 		return err
 	case v.State.Over():
@@ -156,7 +161,7 @@ func findResizable(ctx context.Context, name string) (*control.Job, error) {
 // runOfPooled returns the directory of the run of a name, of which dir is the newest. That is
 // another one where a pool has a job of this name, and the run is of another job of a pool.
 func runOfPooled(ctx context.Context, name, dir string) (string, error) {
-	found, is := keeper.FindJob(ctx, name)
+	found, is, _ := keeper.FindJob(ctx, name)
 	if !is {
 		return dir, nil
 	}

@@ -76,13 +76,17 @@ With --now SIGTERM comes at once, and 2 s later SIGKILL.
 }
 
 // stopWaiting stops a job of a pool of this host that no launcher here answers for, as it waits for
-// slots, is being started, or is led by another host. It returns false if there is none. err is of
-// the search among those that run.
+// slots, is being started, or is led by another host. It returns false if there is none, but true
+// with an error if a keeper that may have it does not answer. err is of the search among those that
+// run.
 func stopWaiting(cmd *cobra.Command, name string, err error, f stopFlags) (bool, error) {
 	if unknown := new(control.Unknown); !errors.As(err, &unknown) || len(unknown.Matches) > 0 {
 		return false, nil
 	}
-	found, is := keeper.FindJob(cmd.Context(), name)
+	found, is, silent := keeper.FindJob(cmd.Context(), name)
+	if silent != nil {
+		return true, fmt.Errorf("%w; %w", orEnded(name, err), silent)
+	}
 	if !is {
 		return false, nil
 	}
