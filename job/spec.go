@@ -262,7 +262,8 @@ func CheckName(name string) error {
 
 // setByShoal are the variables by which a worker finds its job and its place there.
 var setByShoal = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SHOAL_JOB",
-	"SHOAL_RANK", "SHOAL_RUN", "SHOAL_RUNTIME_DIR", "SHOAL_SIZE", "SHOAL_SOCKET", "SHOAL_TOKEN"}
+	"SHOAL_JOB_RUN", "SHOAL_RANK", "SHOAL_RUN", "SHOAL_RUNTIME_DIR", "SHOAL_SIZE", "SHOAL_SOCKET",
+	"SHOAL_TOKEN"}
 
 // SetByShoal reports whether shoal sets a variable for each worker, or takes it away, so that a job
 // cannot choose it. It can choose others, such as SHOAL_NCCL.

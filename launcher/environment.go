@@ -27,6 +27,7 @@ const masterPort, firstPort, lastPort = 29500, 20000, 29999
 type environment struct {
 	base   []string // environment of the launcher
 	spec   job.Spec
+	run    string // id of the run of the job
 	socket string // path of the agent's socket
 	mark   string // value of proc.RunVariable
 	cores  int    // cores that the workers of this host share
@@ -60,6 +61,7 @@ func (e environment) hostVariables(here int, addr string, port int) []string {
 	return append(env,
 		api.EnvSocket+"="+e.socket,
 		api.EnvJob+"="+e.spec.Name,
+		api.EnvJobRun+"="+e.run,
 		proc.RunVariable+"="+e.mark,
 	)
 }

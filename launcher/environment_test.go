@@ -14,12 +14,13 @@ func TestEnvironment(t *testing.T) {
 		base: []string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"},
 		spec: job.Spec{Name: "digits", Workers: 3,
 			Env: map[string]string{"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7"}},
-		socket: "/run/s", mark: "outer/run", cores: 8, here: 3, addr: "127.0.0.1", port: 4242,
+		run: "0f3a", socket: "/run/s", mark: "outer/run", cores: 8, here: 3, addr: "127.0.0.1",
+		port: 4242,
 	}
 	want := map[string]string{
 		"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7", "MASTER_ADDR": "127.0.0.1",
 		"SHOAL_SOCKET": "/run/s", "SHOAL_JOB": "digits", "SHOAL_RANK": "1", "SHOAL_SIZE": "3",
-		"SHOAL_TOKEN": "t1", "SHOAL_RUN": "outer/run",
+		"SHOAL_TOKEN": "t1", "SHOAL_RUN": "outer/run", "SHOAL_JOB_RUN": "0f3a",
 		"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
 		"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1", "THP_MEM_ALLOC_ENABLE": "1",
 	}
@@ -45,6 +46,25 @@ func TestLateEnvironment(t *testing.T) {
 		"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "4343"} {
 		if got, _ := lookupVariable(env, key); got != value {
 			t.Errorf("%s=%q, want %q", key, got, value)
+		}
+	}
+}
+
+// Workers of all hosts have the id of the run of their job, beside that of what runs on their host,
+// by which it is ended.
+func TestAllHostsKnowTheRunOfTheJob(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	l, err := newLauncher(RunConfig{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.place.Close()
+	env := l.workerEnvironment(jobMessage{Spec: job.Spec{Name: "digits", Workers: 3},
+		Run: "0f3a"}).hostVariables(1, "", 0)
+	for key, want := range map[string]string{"SHOAL_JOB_RUN": "0f3a",
+		"SHOAL_RUN": l.place.Mark()} {
+		if got, _ := lookupVariable(env, key); got != want {
+			t.Errorf("%s=%q, want %q", key, got, want)
 		}
 	}
 }

@@ -119,6 +119,8 @@ type (
 		// Port is for MASTER_PORT.
 		Port int `json:"port"`
 		// Addr is for MASTER_ADDR.
+		// Run is the id of the run on the host where the job began.
+		Run string `json:"run"`
 		Addr string `json:"addr"`
 		// Started is when the job was started, in milliseconds since 1970.
 		Started int64 `json:"started"`
@@ -194,6 +196,9 @@ var number = pattern.New(`^(-[1-9][0-9]{0,18})?$`)
 // check returns what is wrong with what a host says that the job is; nil = nothing.
 func (j *jobMessage) check() error {
 	asked := j.Spec
+// runID matches the id of a run.
+var runID = pattern.New(`^[0-9a-f]{1,64}$`)
+
 	asked.Name = j.Asked
 	behind, begins := strings.CutPrefix(j.Spec.Name, j.Asked)
 	err := cmp.Or(job.CheckName(j.Asked), asked.WithDefaults().Validate())
@@ -205,6 +210,8 @@ func (j *jobMessage) check() error {
 	case j.After > maxAfter:
 		return fmt.Errorf("a job of %d generations", j.After)
 	case r != nil && (r.URL == "" || r.Job == "" || r.Run == ""):
+	case !runID.MatchString(j.Run):
+		return fmt.Errorf("a job whose run is %.100q", j.Run)
 		return errors.New("a record that is nowhere")
 	}
 	return nil

@@ -28,9 +28,9 @@ func FuzzMessage(f *testing.F) {
 		{Signal: &signalMessage{1, 15}}, {Over: &reasonMessage{}},
 		{Limit: &limitMessage{Bytes: 1e6}},
 		{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}},
-			Asked: "x"}},
+			Asked: "x", Run: "0f3a"}},
 		{Job: &jobMessage{Spec: job.Spec{Name: "x-2", Workers: 2, Command: []string{"true"}},
-			Asked: "x", After: 7,
+			Asked: "x", Run: "0f3a", After: 7,
 			Record: &recordMessage{"nats://db", "x", "r"}}},
 	} {
 		f.Add(n.encode())
@@ -153,9 +153,22 @@ func TestNamesOfJobs(t *testing.T) {
 		{long + "x", long + "x", false}, {"y", "x", false}, {"x-02", "x", false},
 		{"x-2/..", "x", false}, {"x", "", false}, {"", "x", false}} {
 		m := message{Job: &jobMessage{Spec: job.Spec{Name: c.name, Workers: 1,
-			Command: []string{"true"}}, Asked: c.asked}}
+			Command: []string{"true"}}, Asked: c.asked, Run: "0f3a"}}
 		if _, err := decodeMessage(m.encode()); (err == nil) != c.is {
 			t.Errorf("%q, which was started as %q: %v", c.name, c.asked, err)
+		}
+	}
+}
+
+// A host that joins takes the id of the run from the host where the job began, which is in the
+// environment of workers, and nothing that is none.
+func TestIDsOfRuns(t *testing.T) {
+	for run, is := range map[string]bool{"0f3a12345678": true, "": false, "x y": false,
+		"a\x00b": false, strings.Repeat("0", 65): false} {
+		m := message{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 1,
+			Command: []string{"true"}}, Asked: "x", Run: run}}
+		if _, err := decodeMessage(m.encode()); (err == nil) != is {
+			t.Errorf("%q: %v", run, err)
 		}
 	}
 }

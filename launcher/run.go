@@ -114,9 +114,9 @@ func Run(ctx context.Context, cfg RunConfig) (*runs.Result, error) {
 		addr = cfg.Fleet.Addr
 	}
 	if err := l.setJob(
-		jobMessage{Spec: spec, Addr: addr, Port: freePort(), Started: l.started.UnixMilli(),
-			After: l.record.earlierGenerations(), Record: l.record.recordForHosts()}, program,
-		""); err != nil {
+		jobMessage{Spec: spec, Run: l.place.Run, Addr: addr, Port: freePort(),
+			Started: l.started.UnixMilli(), After: l.record.earlierGenerations(),
+			Record: l.record.recordForHosts()}, program, ""); err != nil {
 		l.closeRecord()
 		return nil, errors.Join(err, l.place.Close())
 	}

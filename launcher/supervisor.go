@@ -279,7 +279,7 @@ func (l *launcher) workerEnvironment(j jobMessage) environment {
 	if f := l.cfg.Fleet; f != nil {
 		here = min(here, f.Slots)
 	}
-	return environment{base: rundir.Environ(), spec: j.Spec, socket: l.place.Socket(),
+	return environment{base: rundir.Environ(), spec: j.Spec, run: j.Run, socket: l.place.Socket(),
 		mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0), here: here, addr: j.Addr, port: j.Port}
 }
 

@@ -13,11 +13,12 @@ import (
 
 // The environment variables that a launcher sets for a worker.
 const (
-	EnvSocket = "SHOAL_SOCKET" // path of the agent's control socket
-	EnvJob    = "SHOAL_JOB"    // name of the job
-	EnvRank   = "SHOAL_RANK"   // number of the worker, as in JoinRequest
-	EnvSize   = "SHOAL_SIZE"   // number of workers that the job begins with
-	EnvToken  = "SHOAL_TOKEN"  // secret with which the worker joins
+	EnvSocket = "SHOAL_SOCKET"  // path of the agent's control socket
+	EnvJob    = "SHOAL_JOB"     // name of the job
+	EnvJobRun = "SHOAL_JOB_RUN" // id of the run of the job, the same on all hosts
+	EnvRank   = "SHOAL_RANK"    // number of the worker, as in JoinRequest
+	EnvSize   = "SHOAL_SIZE"    // number of workers that the job begins with
+	EnvToken  = "SHOAL_TOKEN"   // secret with which the worker joins
 )
 
 // Message is a pointer to one of the structs of this package: a request of a worker, or a reply of

@@ -93,7 +93,7 @@ class _TensorBoard:
 
 
 class _MLflow:
-    """Writes into a run of MLflow, the same on whichever worker of this host is the first one."""
+    """Writes into a run of MLflow, the same on whichever worker of the job is the first one."""
 
     def __init__(self, name: str, key: str, address: str) -> None:
         """Go on with MLflow's run of the run of a job that has this key, or begin it. `name` is the
@@ -152,8 +152,8 @@ class _Writer:
     def __init__(self, kind: str, place: str) -> None:
         """Write by a tool into a place."""
         self._kind, self._place = kind, place
-        # The name of the run of the job, alike on the workers of a host; else a new one.
-        self._key = os.environ.get("SHOAL_RUN") or secrets.token_hex(8)
+        # The name of the run of the job, alike on its workers; else a new one.
+        self._key = os.environ.get("SHOAL_JOB_RUN") or secrets.token_hex(8)
         self._waiting: queue.Queue[_Item] = queue.Queue(_MOST_WAITING)  # for `_thread`
         self._job: Optional[World] = None  # that wrote last
         self._thread: Optional[threading.Thread] = None  # None = it was paused

@@ -136,9 +136,10 @@ def test_means_are_of_a_span():
 
 
 def test_mlflow_goes_on_with_its_run(monkeypatch):
-    """Whoever is the first worker writes into the same run of MLflow."""
-    monkeypatch.setenv("SHOAL_RUN", "abc")
-    for _ in range(2):
+    """Whoever is the first worker writes into the same run of MLflow, on whichever host."""
+    monkeypatch.setenv("SHOAL_JOB_RUN", "abc")
+    for here in "a", "b":
+        monkeypatch.setenv("SHOAL_RUN", here)
         shoal.log.to("mlflow", "http://tracking:5000")
         train(2)
     assert [run.tag for run in Client.runs] == ["abc"]
@@ -148,7 +149,7 @@ def test_mlflow_goes_on_with_its_run(monkeypatch):
 
 def test_each_job_of_one_has_a_run_of_its_own(monkeypatch):
     """Though they have the same number of a process, as those of containers have too."""
-    monkeypatch.delenv("SHOAL_RUN", raising=False)
+    monkeypatch.delenv("SHOAL_JOB_RUN", raising=False)
     for steps in 1, 2:
         shoal.log.to("mlflow", "http://tracking:5000")
         train(steps)
@@ -157,7 +158,7 @@ def test_each_job_of_one_has_a_run_of_its_own(monkeypatch):
 
 def test_mlflow_finds_a_run_whose_name_has_an_apostrophe(monkeypatch):
     """In what MLflow is asked it ends a text."""
-    monkeypatch.setenv("SHOAL_RUN", "o'neill/7")
+    monkeypatch.setenv("SHOAL_JOB_RUN", "o'neill/7")
     for _ in range(2):
         shoal.log.to("mlflow", "http://tracking:5000")
         train(1)

@@ -37,7 +37,8 @@ print("FOUND", json.dumps({
     "main": main.__dict__ is globals(),
     "annotation": repr(double.__annotations__["number"]),
     "environment": {k: v for k, v in os.environ.items() if k not in (
-        "SHOAL_TOKEN", "SHOAL_SOCKET", "SHOAL_RUN", "SHOAL_JOB", "MASTER_PORT")},
+        "SHOAL_TOKEN", "SHOAL_SOCKET", "SHOAL_RUN", "SHOAL_JOB", "SHOAL_JOB_RUN",
+        "MASTER_PORT")},
     "folder": os.getcwd(),
     "threads": len(os.listdir("/proc/self/task")) - 1,  # the client has one
     "group": os.getpgrp() == os.getpid(),
