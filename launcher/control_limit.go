@@ -3,6 +3,7 @@ package launcher
 import (
 	"fmt"
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	api "github.com/shoal-ml/shoal/api/control"
@@ -14,7 +15,12 @@ import (
 
 // limit is how many bytes of data a second this host may send to the others of the job. Any
 // goroutine may call its methods. Zero = there is no limit.
-type limit struct{ bytes atomic.Uint64 }
+type limit struct {
+	// told is held while this host gets another limit, and until the others were told of that: of
+	// two limits at once all hosts have the same one then.
+	told  sync.Mutex
+	bytes atomic.Uint64
+}
 
 // get returns the limit.
 func (x *limit) get() uint64 { return x.bytes.Load() }
@@ -43,21 +49,44 @@ func (l *launcher) answerLimit(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if err := l.applyLimit(*ask.Bytes, ask.Who); err != nil {
+	if err := l.applyLimit(*ask.Bytes, ask.Who, func() {
+		for _, host := range l.registry.allHosts(s.HostNames()) {
+			if host != l.registry.hostName() {
+				l.sendTo(host, &message{Limit: &limitMessage{*ask.Bytes}})
+			}
+		}
+	}); err != nil {
 		sendError(w, http.StatusConflict, err)
 		return
-	}
-	for _, host := range l.registry.allHosts(s.HostNames()) {
-		if host != l.registry.hostName() {
-			l.sendTo(host, &message{Limit: &limitMessage{*ask.Bytes}})
-		}
 	}
 	sendJSON(w, l.describeJob(s))
 }
 
-// applyLimit holds what this host sends to the others to a rate, and says so on the terminal where
-// that is another one than before. Any goroutine may call it.
-func (l *launcher) applyLimit(bytes uint64, who string) error {
+// applyLimit holds what this host sends to the others to a rate, and has tell tell other hosts of
+// it. Any goroutine may call it but the engine's thread, for which it waits.
+func (l *launcher) applyLimit(bytes uint64, who string, tell func()) error {
+	l.limit.told.Lock()
+	defer l.limit.told.Unlock()
+	if err := l.setLimit(bytes, who); err != nil {
+		return err
+	}
+	tell()
+	return nil
+}
+
+// tellLimit tells a host, which has offered room, of the limit. known says that it may have heard
+// of another one from another head. It waits for the engine's thread.
+func (l *launcher) tellLimit(host string, known bool) {
+	l.limit.told.Lock()
+	defer l.limit.told.Unlock()
+	if bytes := l.limit.get(); bytes > 0 || known {
+		l.sendTo(host, &message{Limit: &limitMessage{bytes}})
+	}
+}
+
+// setLimit holds what this host sends to the others to a rate, and says so on the terminal where
+// that is another one than before. l.limit.told is held.
+func (l *launcher) setLimit(bytes uint64, who string) error {
 	if bytes == 0 && l.limit.get() == 0 {
 		return nil
 	}

@@ -100,7 +100,8 @@ func (l *launcher) handleMessage(from string, m *message) {
 	case m.WhyNot != nil && heeds:
 		_ = l.storeWhyNotsOfLeader(m.WhyNot.List) // as with events
 	case m.Limit != nil && heeds:
-		_ = l.applyLimit(m.Limit.Bytes, "host "+from) // a host with others has a network
+		// a host with others has a network
+		_ = l.applyLimit(m.Limit.Bytes, "host "+from, func() {})
 	case m.Stays != nil && heeds:
 		l.console.Note("this host cannot leave: " + m.Stays.Why)
 	case !leads:
@@ -168,9 +169,7 @@ func (l *launcher) acceptOffer(host string, o offerMessage) {
 		l.sendTo(host, &message{Job: job})
 		l.console.Note(fmt.Sprintf("host %s has joined; slots: %d", host, o.Slots))
 	}
-	if bytes := l.limit.get(); bytes > 0 || o.Known { // another head may have told it of another
-		l.sendTo(host, &message{Limit: &limitMessage{bytes}})
-	}
+	l.tellLimit(host, o.Known)
 	l.reportMissingRoom()
 	l.drainNeededHosts()
 	l.registry.signalChange()
