@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/api/control"
@@ -116,11 +119,11 @@ type (
 		Spec job.Spec `json:"spec"`
 		// Asked is the name that the job was started with, which may have got a number in Spec.
 		Asked string `json:"asked"`
+		// Run is the id of the run on the host where the job began.
+		Run string `json:"run"`
 		// Port is for MASTER_PORT.
 		Port int `json:"port"`
 		// Addr is for MASTER_ADDR.
-		// Run is the id of the run on the host where the job began.
-		Run string `json:"run"`
 		Addr string `json:"addr"`
 		// Started is when the job was started, in milliseconds since 1970.
 		Started int64 `json:"started"`
@@ -193,12 +196,12 @@ func decodeMessage(b []byte) (*message, error) {
 // taken: "-2". With it the name may be longer than one that people can give.
 var number = pattern.New(`^(-[1-9][0-9]{0,18})?$`)
 
-// check returns what is wrong with what a host says that the job is; nil = nothing.
-func (j *jobMessage) check() error {
-	asked := j.Spec
 // runID matches the id of a run.
 var runID = pattern.New(`^[0-9a-f]{1,64}$`)
 
+// check returns what is wrong with what a host says that the job is; nil = nothing.
+func (j *jobMessage) check() error {
+	asked := j.Spec
 	asked.Name = j.Asked
 	behind, begins := strings.CutPrefix(j.Spec.Name, j.Asked)
 	err := cmp.Or(job.CheckName(j.Asked), asked.WithDefaults().Validate())
@@ -207,12 +210,30 @@ var runID = pattern.New(`^[0-9a-f]{1,64}$`)
 		return fmt.Errorf("a job that cannot be: %w", err)
 	case !begins || !number.MatchString(behind):
 		return fmt.Errorf("a job called %.100q, which was started as %s", j.Spec.Name, j.Asked)
+	case !runID.MatchString(j.Run):
+		return fmt.Errorf("a job whose run is %.100q", j.Run)
 	case j.After > maxAfter:
 		return fmt.Errorf("a job of %d generations", j.After)
 	case r != nil && (r.URL == "" || r.Job == "" || r.Run == ""):
-	case !runID.MatchString(j.Run):
-		return fmt.Errorf("a job whose run is %.100q", j.Run)
 		return errors.New("a record that is nowhere")
+	}
+	return nil
+}
+
+// checkText returns the *job.Error of a word or a variable that is no UTF-8, since other hosts
+// would get another one; nil = there is none.
+func checkText(spec job.Spec) error {
+	for _, word := range spec.Command {
+		if !utf8.ValidString(word) {
+			return &job.Error{Key: "command", Msg: fmt.Sprintf("the word %q is no UTF-8, and "+
+				"other hosts would get another one: give what it names another name", word)}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
+		if !utf8.ValidString(name) || !utf8.ValidString(spec.Env[name]) {
+			return &job.Error{Key: "env", Msg: fmt.Sprintf("%q has bytes that are no UTF-8, and "+
+				"other hosts would get others: set it in the script, or leave it out", name)}
+		}
 	}
 	return nil
 }

@@ -98,6 +98,11 @@ func Run(ctx context.Context, cfg RunConfig) (*runs.Result, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.Fleet != nil {
+		if err := checkText(spec); err != nil {
+			return nil, err
+		}
+	}
 	program, err := findProgram(spec) // before anything is made
 	if err != nil {
 		return nil, err

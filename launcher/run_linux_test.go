@@ -336,3 +336,20 @@ func TestRunWithoutRoom(t *testing.T) {
 		t.Errorf("%v is left (%v)", left, err)
 	}
 }
+
+// What JSON cannot carry to other hosts as it is stops a job before it begins, if it takes others.
+func TestTextThatOtherHostsCannotGet(t *testing.T) {
+	for want, spec := range map[string]job.Spec{
+		`command: the word "\xe4" is no UTF-8`: {Command: []string{"true", "\xe4"}},
+		`env: "LOG" has bytes that are no`: {Command: []string{"true", "ä"},
+			Env: map[string]string{"A": "ü", "LOG": "\xff"}},
+		`env: "\xff" has bytes that are no`: {Command: []string{"true"},
+			Env: map[string]string{"\xff": ""}},
+	} {
+		_, err := launcher.Run(t.Context(),
+			launcher.RunConfig{Spec: spec, Fleet: &launcher.Fleet{}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

@@ -1,6 +1,9 @@
 package pools
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // TestErrorFromLog: that a keeper has ended is said also where its log does not say why, or people
 // have read that before.
@@ -18,6 +21,23 @@ func TestErrorFromLog(t *testing.T) {
 	} {
 		if got := errorFromLog([]byte(c.log), c.told); got != c.want {
 			t.Errorf("%q after %d bytes: %q, want %q", c.log, c.told, got, c.want)
+		}
+	}
+}
+
+// A folder, and a variable, that the record of a pool would have otherwise is refused by its name.
+func TestTextThatAPoolCannotKeep(t *testing.T) {
+	good := []string{"A=ü", "=C:=x", "B="}
+	if err := checkText("/home/ä", good); err != nil {
+		t.Error(err)
+	}
+	for want, err := range map[string]error{
+		`the folder "/home/\xe4"`: checkText("/home/\xe4", good),
+		`the variable "B"`:        checkText("/", append(good, "B=\xff")),
+		`the variable "B\xff"`:    checkText("/", append(good, "B\xff=x")),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

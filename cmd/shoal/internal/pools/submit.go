@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +28,23 @@ func ownVariables() []string {
 	return slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return !strings.Contains(entry, "=")
 	})
+}
+
+// checkText fails for a folder, and for variables, that a pool cannot take as they are, since its
+// record is text in UTF-8.
+func checkText(dir string, variables []string) error {
+	if !utf8.ValidString(dir) {
+		return cli.Usagef("the folder %q has a name that is no UTF-8, and a pool keeps no other: "+
+			"go to one that has another name, or give the folder one", dir)
+	}
+	for _, entry := range variables {
+		if name, _, _ := strings.Cut(entry, "="); !utf8.ValidString(entry) {
+			return cli.Usagef("the variable %q has bytes that are no UTF-8, and a pool keeps no "+
+				"others: give it another value, or take it out, as env -u %[1]s shoal submit "+
+				"does", name)
+		}
+	}
+	return nil
 }
 
 // submitFlags are the flags of shoal submit.
@@ -72,6 +90,9 @@ Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop
 			if err != nil {
 				return fmt.Errorf("the folder in which the job is to run: %w: go to one that is "+
 					"there", err)
+			}
+			if err := checkText(dir, ownVariables()); err != nil {
+				return err
 			}
 			var a pool.Answer
 			if err := call(cmd.Context(), f.pool, keeper.PathSubmit, keeper.Request{
