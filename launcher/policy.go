@@ -71,14 +71,17 @@ func (l *launcher) startPolicies(g *group.Group, spec job.Spec) (list []decide.P
 }
 
 // policyCommand returns the words that run the policy in a file, in Python with the interpreter of
-// the job. It looks at the file.
+// the job, as the workers have it. It looks at files.
 func policyCommand(spec job.Spec, path string) ([]string, error) {
 	if err := policies.CheckFile(path); err != nil {
 		return nil, fmt.Errorf("the policy %w", err)
 	}
 	python := "python3"
 	if _, _, is := job.SplitPython(spec.Command); is {
-		python = spec.Command[0]
+		var err error
+		if python, err = findProgram(spec); err != nil {
+			return nil, fmt.Errorf("the policy %s: %w", path, err)
+		}
 	}
 	return policies.Command(path, python), nil
 }
