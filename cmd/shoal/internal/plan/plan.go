@@ -134,6 +134,8 @@ func (f *flags) validate(set *pflag.FlagSet) error {
 		return cli.Usagef("--mesh is judged as it is: leave out --space")
 	case f.mesh != "" && f.from != "":
 		return cli.Usagef("--mesh is judged as it is: leave out --from")
+	case f.mesh != "" && set.Changed("work"):
+		return cli.Usagef("--mesh is judged as it is, without a search: leave out --work")
 	case f.mesh != "" && f.workers > 0:
 		return cli.Usagef("--mesh and --workers both say how many workers take part")
 	case f.mesh != "":

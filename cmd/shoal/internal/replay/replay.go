@@ -104,7 +104,7 @@ Policies, and experiments on public data:
 			if f.experiment != "" {
 				return f.runExperiment(cmd.OutOrStdout())
 			}
-			if err := f.validate(args[0], cmd.Flags().Changed("answer-in")); err != nil {
+			if err := f.validate(args[0], cmd.Flags().Changed); err != nil {
 				return err
 			}
 			return f.run(cmd.OutOrStdout(), args[0])
@@ -164,20 +164,33 @@ func isProgram(policy string) bool {
 	return is
 }
 
-// validate fails for flags that make no sense with a trace; answerIn = there is --answer-in.
-func (f *flags) validate(traceFile string, answerIn bool) error {
+// decidesForAll reports whether the policy of a name decides about all jobs at once. It says so of
+// a name that there is not, which findPolicies refuses.
+func decidesForAll(policy string) bool {
+	p, err := sched.Named(policy)
+	return err != nil || p.Share != nil
+}
+
+// validate fails for flags that make no sense with a trace; given says of the name of a flag
+// whether it is there.
+func (f *flags) validate(traceFile string, given func(flag string) bool) error {
 	switch {
 	case len(f.gpus) == 0:
 		return cli.Usagef("say how many GPUs the cluster has: --gpus 64; no trace says it")
 	case len(f.policies) == 0:
 		return cli.Usagef("--policy is empty: choose one of %s", strings.Join(sched.Names(), ", "))
-	case answerIn && !slices.ContainsFunc(f.policies, isProgram):
+	case given("answer-in") && !slices.ContainsFunc(f.policies, isProgram):
 		return cli.Usagef("--answer-in is about a policy that is a program, such as --policy " +
 			"exec:./mine.py; leave it out")
 	case f.answerIn <= 0:
 		return cli.Usagef("--answer-in=%v: it is above 0", f.answerIn)
 	case f.round < 0 || f.round > 0 && f.round < time.Millisecond:
 		return cli.Usagef("--round=%v: it is 0, or a millisecond or more", f.round)
+	case given("round") && !slices.ContainsFunc(f.policies, decidesForAll):
+		return cli.Usagef("--round is about a policy that decides about all jobs at once, such " +
+			"as --policy elastic; leave it out")
+	case given("force") && f.csv == "" && f.html == "":
+		return cli.Usagef("--force is about the files of --csv and --html; leave it out")
 	case !(f.price >= 0 && f.price <= mostPrice):
 		return cli.Usagef("--price=%v: it is from 0 to %v", f.price, mostPrice)
 	case f.csv == "-" || f.html == "-":
