@@ -29,6 +29,12 @@ func TestPace(t *testing.T) {
 			Batch: 4}}, sense.Pace{1, 4, 1, 1, 1}},
 		{"more members since", []sense.StepSample{step(7, 8, 0), {Seconds: 1, Samples: 8,
 			Batch: 8, Size: 3}}, sense.Pace{1, 8, 1, 1, 1}},
+		{"another setting since", []sense.StepSample{step(7, 8, 0), {Seconds: 1, Samples: 8,
+			Batch: 8, Change: 1}}, sense.Pace{1, 8, 1, 1, 1}},
+		{"other shares since", []sense.StepSample{step(7, 8, 0), {Seconds: 1, Samples: 8,
+			Batch: 8, Deal: 1}}, sense.Pace{1, 8, 1, 1, 1}},
+		{"rounds of two since", []sense.StepSample{step(7, 8, 0), {Seconds: 1, Samples: 8,
+			Batch: 8, Round: 2}}, sense.Pace{2, 8, 1, 1, 1}},
 	} {
 		if got := sense.PaceOf(c.steps); got != c.want {
 			t.Errorf("%s: %+v; want %+v", c.name, got, c.want)

@@ -23,17 +23,23 @@ func TestSlowHosts(t *testing.T) {
 		slack []float64
 		want  []string
 	}{
-		"one of two": {[]string{"a", "a", "b", "b"}, []float64{0.3, 0.31, 0.1, 0},
+		"one of two": {[]string{"a", "a", "b", "b"}, []float64{0.6, 0.62, 0.2, 0},
 			[]string{"host b is slow: the others wait for it 30 % of a step" + why}},
-		"another without a reason": {[]string{"a", "b", "c"}, []float64{0, 0.25, 0.2},
+		"another without a reason": {[]string{"a", "b", "c"}, []float64{0, 0.5, 0.4},
 			[]string{"host a is slow: the others wait for it 20 % of a step"}},
-		"one host": {[]string{"b", "b"}, []float64{0, 0.5},
+		"one that waits too, but less than half": {[]string{"a", "c", "d"},
+			[]float64{0.5, 0.2, 1},
+			[]string{"host c is slow: the others wait for it 15 % of a step"}},
+		"one host": {[]string{"b", "b"}, []float64{0, 1},
 			[]string{"rank 0 is slow: the others wait for it 50 % of a step" + why}},
-		"nobody":  {[]string{"a", "b"}, []float64{0, 0.05}, nil},
+		"a tenth is enough": {[]string{"a", "b"}, []float64{0, 0.24},
+			[]string{"host a is slow: the others wait for it 12 % of a step"}},
+		"nobody":  {[]string{"a", "b"}, []float64{0, 0.19}, nil},
+		"alone":   {[]string{"a"}, []float64{1}, nil},
 		"unknown": {[]string{"a", "b"}, nil, nil},
 	} {
 		o := sense.Observation{Size: len(x.hosts), Hosts: x.hosts, Machines: machines,
-			Split: sense.Split{Seconds: 1, Slack: x.slack}}
+			Split: sense.Split{Seconds: 2, Slack: x.slack}}
 		if diff := cmp.Diff(x.want, o.SlowHosts()); diff != "" {
 			t.Errorf("%s (-want +got): %s", name, diff)
 		}

@@ -34,8 +34,12 @@ func TestStepsThatWereDisturbed(t *testing.T) {
 		s.Add(sense.StepSample{Step: i, Seconds: 1, Samples: 8, Batch: 8, Size: 2,
 			Generation: generation, Change: change})
 	}
-	s.Add(sense.StepSample{Step: 13, Seconds: 0, Samples: 8, Batch: 8, Size: 2, Generation: 2})
-	s.Add(sense.StepSample{Step: 13, Seconds: math.NaN(), Samples: 8, Batch: 8, Size: 2})
+	for _, none := range []sense.StepSample{{Seconds: 0, Samples: 8, Size: 2},
+		{Seconds: math.NaN(), Samples: 8, Size: 2}, {Seconds: math.Inf(1), Samples: 8, Size: 2},
+		{Seconds: 1, Size: 2}, {Seconds: 1, Samples: 8}} {
+		none.Step, none.Batch, none.Generation, none.Change = 13, 8, 2, 1
+		s.Add(none)
+	}
 	s.Add(sense.StepSample{Step: 14, Seconds: 1, Samples: 8, Batch: 8, Size: 2, Generation: 2,
 		Change: 1}) // 13 is missing: its seconds may be those of two steps
 	s.Add(sense.StepSample{Step: 15, Seconds: 1, Samples: 8, Batch: 8, Size: 2, Generation: 2,
@@ -128,6 +132,32 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// The band of the rate is where the median lies in about 80 of 100 cases: by the binomial
+// distribution of how many of the steps are slower than most.
+func TestRateBand(t *testing.T) {
+	for _, n := range []int{9, 20, 101, 400} {
+		var steps []sense.StepSample
+		for i := range n {
+			steps = append(steps, sense.StepSample{Seconds: 1 / float64(i+1), Samples: 1, Batch: 1})
+		}
+		rate, _ := sense.Rate(steps) // the i-th rate is i
+		if want := float64(n+1) / 2; math.Abs(rate.Mid-want) > 1e-9 {
+			t.Errorf("the median of 1 to %d is %v, want %v", n, rate.Mid, want)
+		}
+		within, each := 0.0, math.Pow(2, -float64(n))
+		for slower := range n + 1 {
+			if k := float64(slower); k > rate.Low-0.5 && k < rate.High-0.5 {
+				within += each
+			}
+			each *= float64(n-slower) / float64(slower+1)
+		}
+		if within < 0.79 || within > 0.89 {
+			t.Errorf("the band of %d rates is from number %v to %v: in %.3g of the cases", n,
+				rate.Low, rate.High, within)
+		}
+	}
+}
+
 // Members that come and go are counted by the second, also where one takes another's place.
 func TestChurn(t *testing.T) {
 	var s sense.StepSeries
@@ -149,6 +179,13 @@ func TestChurn(t *testing.T) {
 	}
 	if c := s.Churn(100); c.Left != 0 || c.Joined != 1.0/100 {
 		t.Errorf("of the newest: %+v", c)
+	}
+	if c := s.Churn(10); c != (sense.Churn{}) { // nobody came in the last ten seconds
+		t.Errorf("of ten seconds: %+v", c)
+	}
+	train(1, 9)
+	if c := s.Churn(2); c.Left != 0 || c.Joined != 6.0/60 { // as if in a minute
+		t.Errorf("of two seconds: %+v", c)
 	}
 	if c := (*sense.StepSeries)(nil).Churn(9); c != (sense.Churn{}) {
 		t.Errorf("of none: %+v", c)
