@@ -27,6 +27,12 @@ func (w *World) runDueEvents() {
 		w.applyEvent(w.timed[0])
 		w.timed = w.timed[1:]
 	}
+	for i := range w.hosts {
+		if h := &w.hosts[i]; h.in && h.end > 0 && w.now >= h.end {
+			w.stale = true
+			w.loseHost(h)
+		}
+	}
 	w.resize()
 	if w.stale {
 		w.placeMembers()
@@ -53,16 +59,14 @@ func (w *World) applyEvent(e Event) {
 	case Disk:
 		h.Load = e.Value
 	case Notice:
-		late := e.Timed && w.now >= e.At+e.Value // the step that ran then took too long
-		if !h.in || h.lost || late {
+		end := w.now + e.Value
+		if e.Timed {
+			end = e.At + e.Value
+		}
+		if !h.in || h.lost || e.Timed && w.now >= end { // the step that ran then took too long
 			w.loseHost(h)
 		} else {
-			leaving := w.hostLoad(h)
-			h.leave()
-			w.shrinkAfterDrain(leaving)
-			w.loseState()
-			w.generation++
-			w.pause += w.config.Costs.Release
+			w.drainHost(h, end)
 		}
 	case Lose:
 		w.loseHost(h)
@@ -75,7 +79,7 @@ func (w *World) applyEvent(e Event) {
 
 // joinHost has a host be there, and where the size is closed its workers take part.
 func (w *World) joinHost(h *host) {
-	h.there = true
+	h.there, h.end = true, 0
 	if w.joining.expected < w.leastSize() { // as in a running job, only now others are ordered
 		w.expectAll()
 	}
@@ -86,8 +90,41 @@ func (w *World) joinHost(h *host) {
 	}
 }
 
+// drainHost has a host leave that will be lost at a time: at once, or when others have come, if it
+// takes them to go on. Where no other host can have the state, it stays until it is lost.
+func (w *World) drainHost(h *host, end float64) {
+	leaving := w.hostLoad(h)
+	h.there = false
+	staying, room := w.memberCount(), w.workerRoom()
+	if staying == 0 && (w.setting.Size == 0 || room == 0) {
+		h.there, h.end = true, end
+		return
+	}
+	w.shrinkAfterDrain(leaving)
+	if staying < w.leastSize() && min(w.joining.expected, room) > staying {
+		h.end = end
+		return
+	}
+	w.releaseDrained()
+}
+
+// releaseDrained has the hosts leave that others have taken the place of, if there are any.
+func (w *World) releaseDrained() {
+	if w.memberCount() == 0 {
+		return
+	}
+	for i := range w.hosts {
+		if h := &w.hosts[i]; h.in && !h.there && !h.lost {
+			h.leave()
+			w.generation++
+			w.pause += w.config.Costs.Release
+			w.stale = true
+		}
+	}
+}
+
 // leave has the workers of a host leave, and the host with them: nobody of it takes part any more.
-func (h *host) leave() { h.in, h.there, h.workers = false, false, 0 }
+func (h *host) leave() { h.in, h.there, h.workers, h.end = false, false, 0, 0 }
 
 // loseHost has a host be lost in the next step. The last host is lost at once: nobody is left to go
 // on.

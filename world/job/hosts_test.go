@@ -118,3 +118,38 @@ func TestCablesAfterASlowdown(t *testing.T) {
 		}
 	}
 }
+
+// A host with a notice that alone has the state stays until others have it. If they come too late,
+// or nobody can come, it is lost when the notice ends, and the state with it.
+func TestNoticeOfTheLastHost(t *testing.T) {
+	const notice, end = 1, 10.0
+	for name, x := range map[string]struct {
+		room  bool    // another host has room
+		start float64 // seconds for which workers start
+		on    bool    // the job goes on
+		lost  bool    // the state is lost
+	}{"no room": {on: false}, "in time": {room: true, start: 2, on: true},
+		"too late": {room: true, start: 12, on: true, lost: true}} {
+		c := config(t, 2, 100_000, 120)
+		c.Levers.Save, c.Costs.Start = true, x.start
+		if c.Hosts[1].Out, c.Hosts[1].Spare = !x.room, true; x.room {
+			c.Levers.Size = setting.Range{From: 1, To: 2}
+		}
+		c.Events = []job.Event{{At: notice, Timed: true, What: job.Notice, Value: end - notice}}
+		w := newWorld(t, c)
+		on, lost, longest := true, false, 0.0 // longest is of the steps until the notice ends
+		for on && w.Now() < 20 {
+			var s job.Step
+			before := w.Now()
+			s, on = w.Step()
+			lost = lost || s.GoneBack
+			if before < end-0.5 {
+				longest = max(longest, s.Seconds)
+			}
+		}
+		if on != x.on || lost != x.lost || longest > 0.5 || w.Now() < end {
+			t.Errorf("%s: it goes on: %v, lost: %v, with steps of %v s, until %v s", name, on, lost,
+				longest, w.Now())
+		}
+	}
+}

