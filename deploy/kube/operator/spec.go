@@ -108,6 +108,9 @@ func (w wish) check(j *v1alpha1.ShoalJob) error {
 	case w.job.Min > room:
 		return &invalid{fmt.Sprintf("spec.job.min: %d workers do not fit into %d pods of %d; "+
 			"raise spec.replicas, or lower min", w.job.Min, w.replicas, w.slots)}
+	case j.Spec.TemplateFault() != nil:
+		return &invalid{fmt.Sprintf("spec.template: %v; kubectl explain pod.spec says what a pod "+
+			"has", j.Spec.TemplateFault())}
 	case len(j.Spec.Template.Spec.Containers) == 0:
 		return &invalid{"spec.template: it has no container; the first one runs shoal and the " +
 			"training, so its image has both"}

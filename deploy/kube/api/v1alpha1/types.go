@@ -46,6 +46,8 @@ type ShoalJobSpec struct {
 	BackoffLimit int32 `json:"backoffLimit,omitempty"`
 	// Template is what every pod is made of. Its first container runs shoal.
 	Template corev1.PodTemplateSpec `json:"template"`
+
+	wrong *wrongTemplate // what is wrong with Template; nil = nothing
 }
 
 // Phase says in a word what a job does.

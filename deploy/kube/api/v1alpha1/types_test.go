@@ -2,7 +2,9 @@ package v1alpha1
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -12,6 +14,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
@@ -48,6 +52,9 @@ func readSchema(t *testing.T) map[string]any {
 // keys returns the names of the fields of a type in JSON, in order.
 func keys(of reflect.Type) (names []string) {
 	for i := range of.NumField() {
+		if !of.Field(i).IsExported() {
+			continue
+		}
 		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
 		names = append(names, name)
 	}
@@ -75,6 +82,51 @@ func TestSchema(t *testing.T) {
 		have, want := slices.Sorted(maps.Keys(got)), keys(part.of)
 		if !slices.Equal(have, want) {
 			t.Errorf("%v: install.yaml has %v, the type %v", part.path, have, want)
+		}
+	}
+}
+
+// TestWrongTemplate reads jobs whose template has what no template has. The API server takes them,
+// and one of them must not keep the operator from reading the others: it is read, says what is
+// wrong, and is written as it was.
+func TestWrongTemplate(t *testing.T) {
+	for template, want := range map[string]string{
+		`{"spec":{"containers":[{"name":"a"}]}}`:                                         "",
+		`{"spec":{"containers":[{"name":"a","resources":{"limits":{"memory":"8GB"}}}]}}`: "must match",
+		`{"spec":{"terminationGracePeriodSeconds":"60","nodeSelector":{"gpu":"a100"},` +
+			`"containers":[{"name":"a"}]}}`: "terminationGracePeriodSeconds",
+		`{"spec":{"containers":[{"name":"a"}],"nodeSelecter":{"gpu":"a100"}}}`: `unknown field ` +
+			`"spec.nodeSelecter"`,
+		`{"spec":{"containers":[{"name":"a","Image":"x"}]}}`: `unknown field ` +
+			`"spec.containers[0].Image"`,
+	} {
+		text := `{"apiVersion":"shoal-ml.github.io/v1alpha1","kind":"ShoalJobList","items":[` +
+			`{"metadata":{"name":"one"},"spec":{"job":{"command":["x"]},"replicas":2,` +
+			`"slotsPerPod":4,"template":` + template + `}},{"metadata":{"name":"two"}}]}`
+		scheme := runtime.NewScheme()
+		if err := AddToScheme(scheme); err != nil {
+			t.Fatal(err)
+		}
+		o, err := runtime.Decode(serializer.NewCodecFactory(scheme).UniversalDeserializer(),
+			[]byte(text))
+		if err != nil {
+			t.Errorf("%s: no job is read: %v", template, err)
+			continue
+		}
+		list := o.DeepCopyObject().(*ShoalJobList)
+		s := &list.Items[0].Spec
+		if got := fmt.Sprint(s.TemplateFault()); want != "" && !strings.Contains(got, want) ||
+			want == "" && s.TemplateFault() != nil {
+			t.Errorf("%s: %s, want %q", template, got, want)
+		}
+		if *s.Replicas != 2 || s.SlotsPerPod != 4 || string(s.Job.Raw) != `{"command":["x"]}` ||
+			s.Template.Spec.Containers[0].Name != "a" || list.Items[1].Name != "two" {
+			t.Errorf("%s: read as %+v", template, list)
+		}
+		if text, err := json.Marshal(s); err != nil || want != "" &&
+			!strings.Contains(string(text), `"template":`+template) ||
+			!strings.Contains(string(text), `"slotsPerPod":4`) {
+			t.Errorf("%s: written as %s, %v", template, text, err)
 		}
 	}
 }
