@@ -82,6 +82,7 @@ func streamConfig(replicas int) jetstream.StreamConfig {
 // goroutine may call its methods, which wait for the server but for String.
 type client struct {
 	where string // where the store is, for messages
+	full  string // what a person can do when it has no room left
 	// use returns a session for one call, or says why there is none; it may connect or start a
 	// server, and wait for that.
 	use func() (*session, error)
@@ -192,11 +193,17 @@ func (c *client) call(ctx context.Context, key string,
 			err = fmt.Errorf("%w (%w)", err, last)
 		}
 	}
-	return fmt.Errorf("%w: %w", store.ErrUnavailable, withAdvice(err))
+	return fmt.Errorf("%w: %w", store.ErrUnavailable, c.withAdvice(err))
 }
 
+// What to do about a store that is full. Only servers elsewhere can be asked to purge.
+const (
+	fullServers = "purge the generations of jobs that have ended, or give the bucket more"
+	fullFolder  = "name another folder, or delete this one when no job in it is to go on"
+)
+
 // withAdvice adds to an error of JetStream what a person can do about it, if anything. It is pure.
-func withAdvice(err error) error {
+func (c *client) withAdvice(err error) error {
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled),
@@ -205,8 +212,7 @@ func withAdvice(err error) error {
 		return fmt.Errorf("JetStream does not answer there: start the NATS server with it "+
 			"(nats-server -js), and allow it for this account (%w)", err)
 	case errors.As(err, &api) && (api.ErrorCode == storeFailed || api.ErrorCode == noRoom):
-		return fmt.Errorf("there is no room left: purge the generations of jobs that have "+
-			"ended, or give the bucket more (%w)", err)
+		return fmt.Errorf("there is no room left: %s (%w)", c.full, err)
 	}
 	return err
 }

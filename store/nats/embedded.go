@@ -53,7 +53,7 @@ func Open(folder string) (store.Store, error) {
 		return nil, err
 	}
 	e := &embedded{folder: folder, lock: lock, start: startServer}
-	e.client = client{"in the folder " + folder, e.currentSession}
+	e.client = client{"in the folder " + folder, fullFolder, e.currentSession}
 	if _, err := e.currentSession(); err != nil {
 		lock.Close()
 		return nil, err

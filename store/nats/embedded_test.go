@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/store"
@@ -26,7 +27,7 @@ func (s shared) Close() error { s.cancel(); return nil }
 // Open implements storetest.Server: it returns a new client.
 func (f folder) Open(testing.TB) store.Store {
 	ctx, cancel := context.WithCancel(context.Background())
-	return shared{&client{f.where, func() (*session, error) {
+	return shared{&client{f.where, f.full, func() (*session, error) {
 		if ctx.Err() != nil {
 			return nil, errClosed
 		}
@@ -90,6 +91,25 @@ func TestOpenAgain(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestFullFolder fills a folder: the error says what to do, which is not to purge, since nobody can
+// ask the server inside this process for that.
+func TestFullFolder(t *testing.T) {
+	s := openFolder(t, t.TempDir())
+	c := streamConfig(1)
+	c.MaxBytes, c.AllowAtomicPublish = 2000, true
+	if _, err := s.now.js.UpdateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for i := 0; i < 20 && err == nil; i++ {
+		_, err = s.Create(t.Context(), fmt.Sprintf("k.%d", i), make([]byte, 200))
+	}
+	if err == nil || !strings.Contains(err.Error(), "name another folder") ||
+		strings.Contains(err.Error(), "purge") {
+		t.Errorf("a full folder: %v", err)
 	}
 }
 

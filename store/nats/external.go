@@ -51,7 +51,7 @@ func Connect(ctx context.Context, s Servers) (store.Store, error) {
 func connect(ctx context.Context, s Servers) (*external, error) {
 	e := &external{}
 	e.line, e.cut = context.WithCancelCause(context.Background())
-	e.client = client{"at " + withoutSecrets(s.URL), e.currentSession}
+	e.client = client{"at " + withoutSecrets(s.URL), fullServers, e.currentSession}
 	if err := checkAddresses(s.URL); err != nil {
 		return nil, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}
@@ -71,7 +71,7 @@ func connect(ctx context.Context, s Servers) (*external, error) {
 	if err := e.session.openBucket(ctx, replicas); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("the store %s: %w: %w", e.where, store.ErrUnavailable,
-			withAdvice(err))
+			e.withAdvice(err))
 	}
 	return e, nil
 }

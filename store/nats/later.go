@@ -23,7 +23,7 @@ type later struct {
 // agent that may lead a job one day.
 func ConnectLater(s Servers) store.Store {
 	l := &later{servers: s}
-	l.client = client{"at " + withoutSecrets(s.URL), l.currentSession}
+	l.client = client{"at " + withoutSecrets(s.URL), fullServers, l.currentSession}
 	return l
 }
 
