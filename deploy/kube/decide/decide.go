@@ -284,7 +284,8 @@ func (d *Decision) begin(v View) {
 		return
 	}
 	d.newRun()
-	d.State.Crashes, d.State.LastCrash = 0, 0 // people want it now
+	// People want it now, and a run that was parked has not ended for want of a step.
+	d.State.Crashes, d.State.LastCrash, d.State.Fruitless = 0, 0, v.State.Fruitless
 	d.Create = []Member{{}}
 	if d.State.Run == 1 {
 		d.say("Started", "pod %d begins the job; the others join it when it is there", 0)

@@ -221,3 +221,12 @@ func show(d Decision) string {
 	}
 	return strings.Join(words, " ")
 }
+
+// TestParkedIsNotFruitless begins a job again that was parked before its first step, as where a
+// queue has taken its pods: that run does not count as one that has ended without a step.
+func TestParkedIsNotFruitless(t *testing.T) {
+	d := Next(View{Replicas: 1, State: State{Phase: Parked, Run: 5, Begun: true, Fruitless: 3}})
+	if d.State.Run != 6 || d.State.Fruitless != 3 {
+		t.Errorf("run %d begins after %d without a step, not 3", d.State.Run, d.State.Fruitless)
+	}
+}
