@@ -29,9 +29,12 @@ func (s *State) wait(now int64) int64 {
 	if s.Crashes < 2 {
 		return 0
 	}
-	delay := min(firstDelay<<min(s.Crashes-2, 8), longestDelay)
-	return max(0, s.LastCrash+int64(delay)-now)
+	return max(0, s.LastCrash+growing(s.Crashes-2)-now)
 }
+
+// growing returns a pause in seconds after n others, each of which was twice as long as the one
+// before, up to longestDelay.
+func growing(n int) int64 { return int64(min(firstDelay<<min(n, 8), longestDelay)) }
 
 // delay takes back the pods that are to be made if too many have ended by themselves.
 func (d Decision) delay(v View) Decision {

@@ -67,6 +67,9 @@ type State struct {
 	LastCrash int64 // when the last one did, in seconds of View.Now
 
 	PausedSince int64 // since when it stands while it is to be parked; 0 = it does not
+
+	ParkFailures int   // how often it could not be parked since it is to be
+	ParkAgain    int64 // when it may be asked for that again; 0 = it has been, or may be at once
 }
 
 // Pod is a pod of the job as it was seen.
@@ -172,6 +175,7 @@ func Next(v View) Decision {
 	d.State.Members = slices.Clone(v.State.Members)
 	// A time to come is that of a clock that was put back, or of another operator's.
 	d.State.LastCrash = min(d.State.LastCrash, v.Now)
+	d.State.boundParkAgain(v.Now)
 	d.State.PausedSince = 0 // outlasts says otherwise
 	slices.SortFunc(v.Pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Number, b.Number))
@@ -204,6 +208,10 @@ func Next(v View) Decision {
 	case v.Suspend:
 		d.park(v)
 	default:
+		if v.State.Phase == Parking {
+			d.say("TrainsOn", "the job may have pods again: it trains on, or begins again if it "+
+				"has made its checkpoint")
+		}
 		d.keepSize(v)
 	}
 	return d.freeze(v).delay(v)

@@ -1,6 +1,9 @@
 package decide
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // Jobs that are to have no pods while they have some.
 
@@ -26,13 +29,13 @@ func (d *Decision) park(v View) {
 			text = "the job is asked for a checkpoint when one of its pods answers the operator"
 		}
 		d.say("Parking", "%s: %s", v.why(), text)
-	} else if v.Live.ParkError != "" {
-		d.Events = append(d.Events, NotParked(v.Live.ParkError))
+	} else if v.Live.ParkError != "" && d.State.ParkAgain == 0 {
+		d.Events = append(d.Events, d.State.ParkFailed(v.Live.ParkError, v.Now))
 	}
 	running := slices.ContainsFunc(v.Pods, func(p Pod) bool {
 		return p.Run == v.State.Run && p.Running && !p.Ended
 	})
-	ask := v.Live.Answers && v.Live.ParkedBy == "" && !v.Live.Parked
+	ask := v.Live.Answers && v.Live.ParkedBy == "" && !v.Live.Parked && v.Now >= d.State.ParkAgain
 	switch {
 	case countLive(v.Pods) == 0:
 		d.setParked(v)
@@ -41,7 +44,7 @@ func (d *Decision) park(v View) {
 	case v.stands() && !v.Limited:
 		d.keepSize(v) // on a mesh it is parked when it has the pod that it lacks
 		d.State.Phase, d.Park = Parking, ask && !v.Live.Mesh
-	case v.stands() && d.outlasts(v):
+	case v.stands() && (v.Live.Mesh || v.Live.ParkError == "") && d.outlasts(v):
 		d.deleteAll(v.Pods, false)
 		if len(d.Delete) > 0 {
 			d.warn("StepsLost", "the job has been paused for %d s and cannot be parked, since no "+
@@ -51,12 +54,29 @@ func (d *Decision) park(v View) {
 	default:
 		d.Park = ask && !(v.Live.Paused && v.Live.Mesh)
 	}
+	if d.Park {
+		d.State.ParkAgain = 0
+	}
 }
 
-// NotParked says why a job could not be parked when it was asked.
-func NotParked(why string) Event {
-	return Event{"ParkRefused", "the job trains on, since it could not be parked, and is asked " +
-		"again: " + why, true}
+// ParkRefused is the reason of the event that says why a job could not be parked.
+const ParkRefused = "ParkRefused"
+
+// boundParkAgain has a job that is to be parked be asked again in time, though the clock was put
+// back. It forgets the failures of any other.
+func (s *State) boundParkAgain(now int64) {
+	if s.ParkAgain = min(s.ParkAgain, now+longestDelay); s.Phase != Parking {
+		s.ParkFailures, s.ParkAgain = 0, 0
+	}
+}
+
+// ParkFailed notes that a job could not be parked when it was asked, and returns what people should
+// know of that: a checkpoint that fails costs the job a pause, so it is asked again ever later.
+func (s *State) ParkFailed(why string, now int64) Event {
+	pause := growing(s.ParkFailures)
+	s.ParkFailures, s.ParkAgain = s.ParkFailures+1, now+pause
+	return Event{ParkRefused, fmt.Sprintf("the job trains on, since it could not be parked, and "+
+		"is asked again in %d s: %s", pause, why), true}
 }
 
 // outlasts notes since when a job stands, and reports whether it has for as long as its pods get to

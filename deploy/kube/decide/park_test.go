@@ -91,21 +91,65 @@ func TestStand(t *testing.T) {
 	}
 }
 
-// TestParkFails has a job be parked that makes no checkpoint: it is asked again, and people read
-// why. What came of an earlier wish to park it is no news.
+// TestParkFails has a job be parked that makes no checkpoint: people read why, each time once, and
+// it is asked again after a pause that grows. What came of an earlier wish to park it is no news.
 func TestParkFails(t *testing.T) {
 	full := Live{Answers: true, ParkError: "the disk is full"}
-	v := View{Replicas: 2, Suspend: true, Now: 1000, Grace: 120, Live: full,
-		Pods: parse(t, "1.0:r 1.1:r"), State: State{Phase: Running, Run: 1, Begun: true, Next: 2,
+	asked := Live{Answers: true, ParkedBy: "the operator"}
+	v := View{Replicas: 2, Suspend: true, Grace: 120,
+		State: State{Phase: Running, Run: 1, Begun: true, Next: 2,
 			Members: []Member{{0, true}, {1, true}}}}
-	d := Next(v)
-	if got := show(d); got != "Parking run 1 members 0 1 park [Parking]" {
-		t.Errorf("at first: %s", got)
+	for i, x := range []struct {
+		now  int64
+		live Live
+		want string
+	}{
+		{1000, full, "Parking run 1 members 0 1 park [Parking]"},
+		{1005, asked, "Parking run 1 members 0 1"},
+		{1010, full, "Parking run 1 members 0 1 [!ParkRefused]"},
+		{1015, full, "Parking run 1 members 0 1"},
+		{1020, full, "Parking run 1 members 0 1 park"},
+		{1025, full, "Parking run 1 members 0 1 [!ParkRefused]"},
+		{1044, full, "Parking run 1 members 0 1"},
+		{1045, full, "Parking run 1 members 0 1 park"},
+		{1050, Live{Answers: true}, "Parking run 1 members 0 1 park"}, // another host leads
+		{5000, full, "Parking run 1 members 0 1 [!ParkRefused]"},
+		{1000, full, "Parking run 1 members 0 1"}, // a clock put back
+		{1300, full, "Parking run 1 members 0 1 park"},
+	} {
+		v.Now, v.Live, v.Pods = x.now, x.live, parse(t, "1.0:r 1.1:r")
+		d := Next(v)
+		if got := show(d); got != x.want {
+			t.Errorf("%d: got  %s\nwant %s", i, got, x.want)
+		}
+		for _, e := range d.Events {
+			if e.Reason == ParkRefused && !strings.Contains(e.Text, "the disk is full") {
+				t.Errorf("%d: %+v", i, e)
+			}
+		}
+		v.State = d.State
 	}
-	v.State = d.State
-	d = Next(v)
-	if got := show(d); got != "Parking run 1 members 0 1 park [!ParkRefused]" ||
-		!strings.Contains(d.Events[0].Text, "the disk is full") {
-		t.Errorf("then: %s %+v", got, d.Events)
+	if v.State.ParkFailures != 3 {
+		t.Errorf("it could not be parked %d times", v.State.ParkFailures)
+	}
+	v.State.Phase = Running
+	if d := Next(v); !d.Park || d.State.ParkFailures != 0 {
+		t.Errorf("a new wish to park it: %s after %d", show(d), d.State.ParkFailures)
+	}
+}
+
+// TestPausedParkFails has a paused job make its checkpoint in vain for longer than its pods get to
+// leave: it does not stand, and no step of it is lost.
+func TestPausedParkFails(t *testing.T) {
+	v := View{Replicas: 2, Suspend: true, Limited: true, Grace: 120, Pods: parse(t, "1.0:r"),
+		Live:  Live{Answers: true, Paused: true, ParkError: "the disk is full"},
+		State: State{Phase: Parking, Run: 1, Begun: true, Next: 2, Members: []Member{{0, true}}}}
+	for now := int64(1000); now < 3000; now += 5 {
+		v.Now = now
+		d := Next(v)
+		if len(d.Delete) > 0 {
+			t.Fatalf("at %d: %s", now, show(d))
+		}
+		v.State = d.State
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
 )
@@ -82,5 +84,46 @@ func TestPausedGetsItsPod(t *testing.T) {
 	}
 	if last := c.job().Status.LastChange; !strings.Contains(last, "it is paused") {
 		t.Errorf("the last change is %q", last)
+	}
+}
+
+// TestParkFails has a job make no checkpoint, or refuse to be parked: condition Running says why,
+// and it is asked again after a pause. When people want it to go on, nobody says so any more.
+func TestParkFails(t *testing.T) {
+	for _, refuses := range []bool{false, true} {
+		c := newCluster(t, newJob(example))
+		c.reconcile(4)
+		c.change(suspend(true))
+		if c.asker.job.Steps = 7; refuses {
+			c.asker.refuses = errors.New("the disk is full")
+		}
+		c.reconcile(1)
+		c.asker.parked.Store(false)
+		c.asker.job.ParkError = "the disk is full"
+		if refuses {
+			c.asker.job.ParkError = ""
+		}
+		c.reconcile(3)
+		running := meta.FindStatusCondition(c.job().Status.Conditions, v1alpha1.ConditionRunning)
+		if running.Status != metav1.ConditionFalse || running.Reason != "ParkRefused" ||
+			!strings.Contains(running.Message, "asked again in 10 s: the disk is full") {
+			t.Errorf("condition %+v", running)
+		}
+		said := strings.Count(strings.Join(c.events, "\n"), "ParkRefused: ")
+		if said != 1 || c.asker.parked.Load() {
+			t.Errorf("%d events, asked again at once: %v", said, c.asker.parked.Load())
+		}
+		c.asker.refuses = nil
+		c.now = c.now.Add(10 * time.Second)
+		c.reconcile(1)
+		if !c.asker.parked.Load() {
+			t.Error("it is not asked again")
+		}
+		c.change(suspend(false))
+		c.reconcile(2)
+		running = meta.FindStatusCondition(c.job().Status.Conditions, v1alpha1.ConditionRunning)
+		if running.Status != metav1.ConditionTrue || strings.Contains(running.Message, "parked") {
+			t.Errorf("condition %+v", running)
+		}
 	}
 }

@@ -246,13 +246,11 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 			return ctrl.Result{}, fmt.Errorf("deleting pod %s: %w", name, err)
 		}
 	}
-	again := lookAgain
 	if d.Park {
 		if err := r.Asker.Park(ctx, told.ip, token); err != nil {
 			if err := r.sayNotParked(ctx, j, err); err != nil {
 				return ctrl.Result{}, err
 			}
-			again = retryAgain
 		}
 	}
 	if result, err := r.createPods(ctx, j, w, d); err != nil || !result.IsZero() {
@@ -260,7 +258,7 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 	}
 	switch d.State.Phase {
 	case decide.Starting, decide.Running, decide.Parking:
-		return ctrl.Result{RequeueAfter: again}, nil
+		return ctrl.Result{RequeueAfter: lookAgain}, nil
 	case decide.Succeeded, decide.Failed: // nothing may happen to the pods any more
 		if slices.ContainsFunc(w.claims, func(c claimed) bool { return !c.Finished }) {
 			return ctrl.Result{RequeueAfter: time.Second}, nil
@@ -269,14 +267,14 @@ func (r *Reconciler) act(ctx context.Context, j *v1alpha1.ShoalJob, w wish, d de
 	return ctrl.Result{}, nil
 }
 
-// sayNotParked says that a job has refused to be parked, and notes it as the last change.
+// sayNotParked notes that a job has refused to be parked, and says so.
 func (r *Reconciler) sayNotParked(ctx context.Context, j *v1alpha1.ShoalJob, why error) error {
-	e := decide.NotParked(why.Error())
-	if j.Status.LastChange != e.Text {
-		j.Status.LastChange = e.Text
-		if err := r.Client.Status().Update(ctx, j); err != nil {
-			return client.IgnoreNotFound(err)
-		}
+	state := stateOf(j.Status)
+	e := state.ParkFailed(why.Error(), r.Now().Unix())
+	j.Status.ParkFailures, j.Status.ParkAgain = state.ParkFailures, state.ParkAgain
+	setNotParked(j, e, r.Now())
+	if err := r.Client.Status().Update(ctx, j); err != nil {
+		return client.IgnoreNotFound(err)
 	}
 	r.say(j, e)
 	return nil

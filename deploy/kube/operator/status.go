@@ -34,7 +34,8 @@ func samplesText(n float64) string {
 func stateOf(s v1alpha1.ShoalJobStatus) decide.State {
 	state := decide.State{Phase: decide.Phase(s.Phase), Run: s.Run, Begun: s.Begun,
 		Trained: s.Trained, Fruitless: s.Fruitless, Retries: s.Retries, Next: s.Next,
-		Crashes: s.Crashes, LastCrash: s.LastCrash, PausedSince: s.PausedSince}
+		Crashes: s.Crashes, LastCrash: s.LastCrash, PausedSince: s.PausedSince,
+		ParkFailures: s.ParkFailures, ParkAgain: s.ParkAgain}
 	if s.Phase == v1alpha1.Invalid { // the spec was mended
 		state.Phase = decide.Pending
 	}
@@ -55,7 +56,8 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 	s.Phase, s.Run, s.Begun = v1alpha1.Phase(d.State.Phase), d.State.Run, d.State.Begun
 	s.Trained, s.Fruitless, s.Next = d.State.Trained, d.State.Fruitless, d.State.Next
 	s.Retries, s.Crashes, s.LastCrash = d.State.Retries, d.State.Crashes, d.State.LastCrash
-	s.PausedSince = d.State.PausedSince
+	s.ParkStatus = v1alpha1.ParkStatus{PausedSince: d.State.PausedSince,
+		ParkFailures: d.State.ParkFailures, ParkAgain: d.State.ParkAgain}
 	s.Pods = nil
 	for _, m := range d.State.Members {
 		s.Pods = append(s.Pods, v1alpha1.PodStatus{Number: m.Number, Seen: m.Seen})
@@ -82,7 +84,9 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 		s.Workers, s.Want, s.Speed, s.Host = 0, 0, "", ""
 	}
 	for _, e := range d.Events {
-		s.LastChange = e.Text
+		if s.LastChange = e.Text; e.Reason == decide.ParkRefused {
+			setNotParked(j, e, now)
+		}
 	}
 	if !v.Deleted {
 		s.ObservedGeneration = j.Generation
@@ -106,18 +110,23 @@ func setStatus(j *v1alpha1.ShoalJob, d decide.Decision, v decide.View, t told, n
 		if c.is {
 			status = metav1.ConditionTrue
 		}
-		message := s.LastChange
-		if c.kind == v1alpha1.ConditionRunning && t.live.ParkError != "" {
-			message = "it could not be parked: " + t.live.ParkError
-		}
 		old := meta.FindStatusCondition(s.Conditions, c.kind)
-		if old != nil && old.Status == status && !c.is {
+		if old != nil && old.Status == status && !c.is &&
+			(old.Reason != decide.ParkRefused || d.State.Phase == decide.Parking) {
 			continue // what does not hold says nothing new
 		}
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: c.kind, Status: status,
-			Reason: reason(d.State.Phase), Message: message, ObservedGeneration: j.Generation,
+			Reason: reason(d.State.Phase), Message: s.LastChange, ObservedGeneration: j.Generation,
 			LastTransitionTime: metav1.NewTime(now)})
 	}
+}
+
+// setNotParked has condition Running say why a job could not be parked, as an event does.
+func setNotParked(j *v1alpha1.ShoalJob, e decide.Event, now time.Time) {
+	j.Status.LastChange = e.Text
+	meta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRunning,
+		Status: metav1.ConditionFalse, Reason: e.Reason, Message: e.Text,
+		ObservedGeneration: j.Generation, LastTransitionTime: metav1.NewTime(now)})
 }
 
 // reason returns a phase as the reason of a condition, which is never empty.

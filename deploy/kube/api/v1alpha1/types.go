@@ -80,11 +80,9 @@ type ShoalJobStatus struct {
 	Retries int `json:"retries,omitempty"`
 	// Crashes counts the pods in a row that have ended by themselves, and LastCrash is when the
 	// last one did, in seconds since 1970: the next ones are made later.
-	Crashes   int   `json:"crashes,omitempty"`
-	LastCrash int64 `json:"lastCrash,omitempty"`
-	// PausedSince is since when the job, which is to be parked, is paused and cannot be, in seconds
-	// since 1970; 0 = it is not.
-	PausedSince int64 `json:"pausedSince,omitempty"`
+	Crashes    int   `json:"crashes,omitempty"`
+	LastCrash  int64 `json:"lastCrash,omitempty"`
+	ParkStatus `json:",inline"`
 	// Next is the number that the next new pod of the run gets.
 	Next int `json:"next,omitempty"`
 	// Pods are those that the job is meant to have, by number.
@@ -118,6 +116,17 @@ type ShoalJobStatus struct {
 	// ObservedGeneration is that of the spec that this status answers.
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ParkStatus is what is known of a job that is to be parked and is not yet.
+type ParkStatus struct {
+	// PausedSince is since when the job is paused and cannot be parked, in seconds since 1970; 0 =
+	// it is not.
+	PausedSince int64 `json:"pausedSince,omitempty"`
+	// ParkFailures is how often the job could not be parked, and ParkAgain when it may be asked
+	// again, in seconds since 1970; 0 = it has been, or may be at once.
+	ParkFailures int   `json:"parkFailures,omitempty"`
+	ParkAgain    int64 `json:"parkAgain,omitempty"`
 }
 
 // ScheduleStatus is what the schedule of a namespace has decided of a job.

@@ -55,6 +55,10 @@ func keys(of reflect.Type) (names []string) {
 		if !of.Field(i).IsExported() {
 			continue
 		}
+		if of.Field(i).Anonymous {
+			names = append(names, keys(of.Field(i).Type)...)
+			continue
+		}
 		name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
 		names = append(names, name)
 	}
