@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -162,13 +163,13 @@ const longest = 30 * time.Second
 // Reconcile decides of the jobs of one namespace. What changes a decision has the manager call it
 // again.
 func (s *Scheduler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	space, err := s.read(ctx, s.Client, request.Namespace)
+	space, err := s.read(ctx, s.Client, request.Namespace, false)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	d, err := space.decide(s.Now())
 	if err == nil && len(d.changes(space)) > 0 { // by what is, and not by what the cache has
-		if space, err = s.read(ctx, s.Fresh, request.Namespace); err == nil {
+		if space, err = s.read(ctx, s.Fresh, request.Namespace, true); err == nil {
 			d, err = space.decide(s.Now())
 		}
 	}
@@ -206,28 +207,41 @@ type outcome struct {
 }
 
 // read reads a namespace: jobs first, so that pods that are missing among these are not made yet.
-func (s *Scheduler) read(ctx context.Context, from client.Reader, namespace string) (*space,
-	error) {
+// whole says that the pods of others are read, too, which the cache does not have.
+func (s *Scheduler) read(ctx context.Context, from client.Reader, namespace string, whole bool) (
+	*space, error) {
 	var jobs v1alpha1.ShoalJobList
 	var pods corev1.PodList
 	if err := from.List(ctx, &jobs, client.InNamespace(namespace)); err != nil {
 		return nil, err
 	}
-	err := from.List(ctx, &pods, client.InNamespace(namespace), client.HasLabels{LabelJob})
-	if err != nil {
+	if err := from.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
 		return nil, err
 	}
-	of, ours := map[string][]corev1.Pod{}, 0
+	of, t := map[string][]corev1.Pod{}, taken{}
 	for _, p := range pods.Items {
-		of[p.Labels[LabelJob]] = append(of[p.Labels[LabelJob]], p)
-		if d, ok := seen(&p); ok && d.Holds() {
-			ours += s.Schedules.unitsOf(p.Spec)
+		name, ours := p.Labels[LabelJob]
+		if ours {
+			of[name] = append(of[name], p)
 		}
+		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		switch d, ok := seen(&p); {
+		case ours && ok && d.Holds():
+			t.jobs += s.Schedules.unitsOf(p.Spec)
+		case ended:
+			t.ended++
+		default:
+			t.others += s.Schedules.unitsOf(p.Spec)
+		}
+	}
+	if !whole {
+		t.others = unknown
 	}
 	v := &space{capacity: s.Schedules.Capacity[namespace], jobs: jobs.Items}
 	if v.capacity == 0 {
+		var err error
 		var none *invalid
-		v.capacity, err = s.quota(ctx, from, namespace, ours)
+		v.capacity, err = s.quota(ctx, from, namespace, t)
 		if errors.As(err, &none) {
 			v.unknown = none.text
 		} else if err != nil {
@@ -240,10 +254,30 @@ func (s *Scheduler) read(ctx context.Context, from client.Reader, namespace stri
 	return v, nil
 }
 
-// quota returns how much the quotas of a namespace leave to jobs, whose pods take a part of it now.
-// The error is an *invalid if there are none.
-func (s *Scheduler) quota(ctx context.Context, from client.Reader, namespace string,
-	ours int) (int, error) {
+// taken is what the pods of a namespace take of what its jobs share.
+type taken struct {
+	jobs   int // those of jobs
+	others int // all others that have not ended, or unknown
+	ended  int // how many have ended, and are there as objects only
+}
+
+// unknown is more than all pods of a namespace take.
+const unknown = math.MaxInt / 2
+
+// beside returns what others than jobs take of a quota under a key. Its status says how much is
+// used, and may be older than the pods: those of jobs that have just gone are no others.
+func (t taken) beside(key corev1.ResourceName, used int) int {
+	most := t.others
+	if key == "count/pods" {
+		most += t.ended
+	}
+	return max(0, min(used-t.jobs, most))
+}
+
+// quota returns how much the quotas of a namespace leave to jobs. The error is an *invalid if there
+// are none.
+func (s *Scheduler) quota(ctx context.Context, from client.Reader, namespace string, t taken) (int,
+	error) {
 	var list corev1.ResourceQuotaList
 	if err := from.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return 0, err
@@ -263,7 +297,7 @@ func (s *Scheduler) quota(ctx context.Context, from client.Reader, namespace str
 				continue
 			}
 			used := q.Status.Used[key]
-			n := int(hard.Value()) - max(0, int(used.Value())-ours)
+			n := int(hard.Value()) - t.beside(key, int(used.Value()))
 			if least < 0 || n < least {
 				least = max(0, n)
 			}

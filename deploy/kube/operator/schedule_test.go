@@ -228,27 +228,57 @@ func FuzzParseSchedules(f *testing.F) {
 // TestQuota reads how much a namespace has from its quotas, and what pods of others leave of it.
 func TestQuota(t *testing.T) {
 	c := newSchedule(t)
-	var q corev1.ResourceQuota
-	key := client.ObjectKey{Namespace: "lab", Name: "lab"}
-	c.must(c.api.Get(t.Context(), key, &q))
-	q.Status.Used = corev1.ResourceList{"pods": resource.MustParse("3")}
-	c.must(c.api.Update(t.Context(), &q))
+	c.setUsed("3")
 	for _, x := range []struct {
 		resource corev1.ResourceName
-		ours     int
+		taken    taken
 		want     string
-	}{{"", 0, "1"}, {"", 2, "3"}, {"", 4, "4"}, {"nvidia.com/gpu", 0, "namespace lab has no " +
-		"ResourceQuota with any of [requests.nvidia.com/gpu"}} {
+	}{{"", taken{0, unknown, 0}, "1"}, {"", taken{2, unknown, 0}, "3"},
+		{"", taken{4, unknown, 0}, "4"}, {"", taken{2, 1, 0}, "3"}, {"", taken{2, 0, 1}, "4"},
+		{"nvidia.com/gpu", taken{}, "namespace lab has no ResourceQuota with any of " +
+			"[requests.nvidia.com/gpu"}} {
 		s := &Scheduler{Schedules: Schedules{Resource: x.resource}}
-		n, err := s.quota(t.Context(), c.api, "lab", x.ours)
+		n, err := s.quota(t.Context(), c.api, "lab", x.taken)
 		got := fmt.Sprint(n)
 		if err != nil {
 			got = err.Error()
 		}
 		if !strings.HasPrefix(got, x.want) {
-			t.Errorf("%q with %d pods: %s, want %s", x.resource, x.ours, got, x.want)
+			t.Errorf("%q with %+v: %s, want %s", x.resource, x.taken, got, x.want)
 		}
 	}
+	if n := (taken{2, 0, 1}).beside("count/pods", 3); n != 1 {
+		t.Errorf("a pod that has ended takes %d objects", n)
+	}
+}
+
+// setUsed writes how many pods the quota says are used.
+func (s *testSchedule) setUsed(pods string) {
+	var q corev1.ResourceQuota
+	s.must(s.api.Get(s.t.Context(), client.ObjectKey{Namespace: "lab", Name: "lab"}, &q))
+	q.Status.Used = corev1.ResourceList{"pods": resource.MustParse(pods)}
+	s.must(s.api.Update(s.t.Context(), &q))
+}
+
+// TestQuotaIsLate has a pod end while the quota, whose status the cluster writes a moment later,
+// still counts it: the jobs have no less for that. A pod of others does leave them less.
+func TestQuotaIsLate(t *testing.T) {
+	s := newSchedule(t)
+	s.run(10)
+	s.wantPods("big-1-0* big-1-1 big-1-2 big-1-3")
+	s.setUsed("4")
+	s.end("big-1-3", "")
+	s.run(4)
+	s.wantPods("big-1-0* big-1-1 big-1-2 big-1-4")
+	if said := strings.Join(s.events, "\n"); strings.Contains(said, "Scheduled: from 4 ") {
+		t.Errorf("the job loses a pod by the schedule that has ended by itself:\n%s", said)
+	}
+	s.must(s.api.Create(t.Context(), named(&corev1.Pod{Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Args: []string{"mine"}}}}}, "other")))
+	s.most = 5
+	s.setUsed("5")
+	s.run(6)
+	s.wantPods("big-1-0* big-1-1 big-1-2 other")
 }
 
 // TestUnits has a schedule of GPUs refuse a job that asks for none.

@@ -107,7 +107,8 @@ func Decide(v View) (d Decision, err error) {
 		taken += max(j.Has, j.Pods) * j.Units
 		known[j.Name] = j
 	}
-	if err := m.Host(sched.Host{Name: all, Slots: max(0, capacity)}); err != nil {
+	host := sched.Host{Name: all, Slots: max(0, capacity)}
+	if err := m.Host(host); err != nil {
 		return d, err
 	}
 	for _, j := range jobs {
@@ -117,6 +118,9 @@ func Decide(v View) (d Decision, err error) {
 		if err := m.Restore(j.toCore(v.Now, v.Capacity), j.History); err != nil {
 			return d, err
 		}
+	}
+	if err := m.Host(host); err != nil { // where the jobs have more, it has lost that
+		return d, err
 	}
 	grants := m.Ready()
 	d.Again, d.Faults = m.Next(), m.Faults()

@@ -192,6 +192,11 @@ func TestDecide(t *testing.T) {
 		{"none of the sizes is left", []Job{job("a", 3, 4, func(j *Job) { j.Sizes = []int{1, 8} }),
 			job("b", 1, 1, nil)}, "b 1, a waits: job a: it asks for 0 slots, which is none of " +
 			"its sizes: choose from 3 to 4"},
+		{"there is less than before", []Job{job("a", 1, 20, running(12))}, "a 8"},
+		{"there is less, and both give some", []Job{job("a", 5, 20, running(8)),
+			job("b", 3, 3, running(3))}, "a 5"},
+		{"there is too little for all, and none may be parked", []Job{job("a", 6, 20, running(8)),
+			job("b", 3, 3, running(3))}, "a 6"},
 		{"people want less", []Job{job("a", 1, 2, running(4))}, "a 2"},
 		{"pods of several units", []Job{job("a", 1, 4, func(j *Job) { j.Units = 4 })}, "a 2"},
 	} {
