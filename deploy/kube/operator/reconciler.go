@@ -208,6 +208,9 @@ func (r *Reconciler) advance(ctx context.Context, j *v1alpha1.ShoalJob, w wish, 
 	setStatus(next, d, view, told, r.Now())
 	d.Events = append(d.Events, setFaults(next, w, told, r.Now())...)
 	setAdmitted(next, w, r.Now())
+	if !r.Schedules.has(j) { // what a schedule has decided before holds no more
+		next.Status.Schedule = nil
+	}
 	// without a change this still fails if somebody else has written the job since it was read
 	if len(d.Create)+len(d.Delete) > 0 || !reflect.DeepEqual(next.Status, j.Status) {
 		if err := r.Client.Status().Update(ctx, next); err != nil {

@@ -332,10 +332,11 @@ func (s *Scheduler) toJob(j *v1alpha1.ShoalJob, pods []corev1.Pod) schedule.Job 
 	phase := j.Status.Phase
 	w, err := read(j)
 	switch {
-	case phase == v1alpha1.Succeeded || phase == v1alpha1.Failed || j.DeletionTimestamp != nil:
+	case phase == v1alpha1.Succeeded || phase == v1alpha1.Failed || j.DeletionTimestamp != nil ||
+		!s.Schedules.has(j):
 		k.Aside, k.Has = true, 0
 		return k
-	case err != nil || s.Schedules.check(j, w) != nil || j.Spec.Suspend || !s.Schedules.has(j):
+	case err != nil || s.Schedules.check(j, w) != nil || j.Spec.Suspend:
 		k.Aside = true
 		return k
 	}

@@ -339,3 +339,33 @@ func TestSizesOfPods(t *testing.T) {
 		}
 	}
 }
+
+// TestQueueAndSchedule gives a job of a schedule without pods to a queue of Kueue: nothing is kept
+// for it any more, and its status has no old decision of the schedule.
+func TestQueueAndSchedule(t *testing.T) {
+	s := newSchedule(t)
+	s.run(10)
+	for _, number := range []int{3, 2, 1} {
+		s.end(fmt.Sprintf("big-1-%d", number), "over")
+	}
+	s.change(suspend(true))
+	s.run(1)
+	s.end("big-1-0", "parked")
+	s.run(3)
+	s.wantPods("")
+	j := s.job()
+	j.Spec.Suspend, j.Labels = false, map[string]string{labelQueue: "lab"}
+	s.must(s.api.Update(t.Context(), j))
+	j = s.job()
+	j.Status.Schedule = &v1alpha1.ScheduleStatus{Pods: 4, Because: "there are slots for all"}
+	s.must(s.api.Status().Update(t.Context(), j))
+	sched := &Scheduler{Client: s.api, Fresh: s.api, Events: s, Now: time.Now,
+		Schedules: Schedules{Capacity: map[string]int{"lab": 0}}}
+	if k := sched.toJob(s.job(), nil); k.Has != 0 || !k.Aside {
+		t.Errorf("pods are kept for a job in a queue: %+v", k)
+	}
+	s.run(2)
+	if x := s.job().Status.Schedule; x != nil {
+		t.Errorf("a job in a queue still has what a schedule has decided: %+v", x)
+	}
+}
