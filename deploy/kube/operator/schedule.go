@@ -326,11 +326,11 @@ func (s *Scheduler) toJob(j *v1alpha1.ShoalJob, pods []corev1.Pod) schedule.Job 
 			k.History = h
 		}
 	}
-	if us := j.Status.StepMicroseconds; us > 0 && j.Status.Replicas > 0 {
-		k.Speed, k.Measured = 1e6/float64(us), int(j.Status.Replicas)
-	}
 	phase := j.Status.Phase
 	w, err := read(j)
+	if us, n := j.Status.StepMicroseconds, j.Status.Workers; us > 0 && n > 0 && w.slots > 0 {
+		k.Speed, k.Measured = 1e6/float64(us), (n+w.slots-1)/w.slots // not by pods that only wait
+	}
 	switch {
 	case phase == v1alpha1.Succeeded || phase == v1alpha1.Failed || j.DeletionTimestamp != nil ||
 		!s.Schedules.has(j):

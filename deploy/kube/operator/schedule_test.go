@@ -369,3 +369,15 @@ func TestQueueAndSchedule(t *testing.T) {
 		t.Errorf("a job in a queue still has what a schedule has decided: %+v", x)
 	}
 }
+
+// TestSpeedIsOfWorkers has a job grow whose new pods wait for nodes: its speed is that of the pods
+// whose workers train.
+func TestSpeedIsOfWorkers(t *testing.T) {
+	j := newJob(`{"command": ["x"], "max": 16}`)
+	j.Spec.SlotsPerPod, j.Spec.Replicas = 2, nil
+	j.Status.Replicas, j.Status.Workers, j.Status.StepMicroseconds = 8, 3, 500_000
+	s := &Scheduler{Schedules: Schedules{Capacity: map[string]int{"lab": 8}}}
+	if k := s.toJob(j, nil); k.Speed != 2 || k.Measured != 2 {
+		t.Errorf("%v steps a second with %d pods, not 2 with 2", k.Speed, k.Measured)
+	}
+}
