@@ -234,6 +234,23 @@ def test_uneven_sizes():
     world(3, _check_uneven_sizes)
 
 
+def _check_rows_that_do_not_split():
+    """Check that an exchange of rows that are no multiple of the ranks is refused, and the next one
+    is made.
+    """
+    rank, size = _init_group()
+    got = torch.empty(size + 1, 2)
+    with pytest.raises(RuntimeError, match="3 rows, which do not split evenly over 2 ranks"):
+        dist.all_to_all_single(got, torch.ones(size + 1, 2))
+    dist.all_to_all_single(got[:size], torch.full((size, 2), float(rank)))
+    _expect_same(got[:size], torch.arange(float(size)).view(-1, 1).expand(size, 2))
+
+
+def test_rows_that_do_not_split():
+    """No row is cut in two, as by other backends of torch."""
+    world(2, _check_rows_that_do_not_split)
+
+
 def _check_groups():
     """Check calls in sub-groups, and that a second process group can follow the first one."""
     rank, size = _init_group()

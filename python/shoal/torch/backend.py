@@ -294,8 +294,14 @@ class ProcessGroup(dist.ProcessGroup):
         opts=AllToAllOptions(),
     ) -> Work:
         """Cut the input along its first dimension, piece r for rank r; equal pieces where
-        `input_splits` is empty.
+        `input_splits` is empty; then RuntimeError is raised where the rows do not split evenly.
         """
+        if not input_splits and input.size(0) % self.size():
+            raise RuntimeError(
+                f"shoal: all_to_all_single of {input.size(0)} rows, which do not split evenly over"
+                f" {self.size()} ranks: give input_split_sizes and output_split_sizes, the rows to"
+                " and from each rank"
+            )
         work = self._new_work([output], opts)
         wire = wire_to_move(input)
         row = wire.data.numel() // max(1, input.size(0))
