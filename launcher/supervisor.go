@@ -77,18 +77,18 @@ func (s *supervisor) setProgram(program string, env environment) {
 	s.gpus = findGPUs(env.hostVariables(1, "", 0), gpu.Folders(), gpu.Devices())
 }
 
-// startTemplate starts the process from which workers are forked, if the job wants one, with
-// goroutines in g. Its output goes to the file log. ended is called, on one of these goroutines,
-// with the reason why it has ended; workers are started anew from then on. slow is called, on a
-// goroutine of its own, where the first worker waits for longer than slowImport. mu is held until
-// the process runs, and not while it imports.
+// startTemplate starts the process from which workers are forked, if the job wants one and this
+// host takes workers, with goroutines in g. Its output goes to the file log. ended is called, on
+// one of these goroutines, with the reason why it has ended; workers are started anew from then on.
+// slow is called, on a goroutine of its own, where the first worker waits for longer than
+// slowImport. mu is held until the process runs, and not while it imports.
 func (s *supervisor) startTemplate(g *group.Group, log string, slow func(),
 	ended func(why string)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spec := s.env.spec
 	options, words, is := job.SplitPython(spec.Command)
-	if len(spec.Prefork) == 0 || !is {
+	if len(spec.Prefork) == 0 || !is || s.env.here < 1 {
 		return nil
 	}
 	command := append(slices.Clone(options), "-c", templateProgram,

@@ -80,6 +80,21 @@ func TestWorkersThatBeginOnAHost(t *testing.T) {
 	}
 }
 
+// A host that takes no workers, as the one that has started agents on others, starts no template.
+func TestHostWithoutWorkersHasNoTemplate(t *testing.T) {
+	s := newSupervisor(nil)
+	s.setProgram("/bin/sh", environment{cores: 2, here: 0, spec: job.Spec{Workers: 4,
+		Command: []string{"python3", "train.py"}, Prefork: []string{"torch"}}})
+	g := group.New(t.Context())
+	err := s.startTemplate(g, filepath.Join(t.TempDir(), "log"), func() {}, func(string) {})
+	if err != nil || s.template != nil {
+		t.Errorf("%v, %v", s.template, err)
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The host that leads hears the last words of a worker of another host, also where they are read
 // only when the worker has ended.
 func TestLastWordsAreSaidToTheHead(t *testing.T) {
