@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -177,8 +178,12 @@ func (s *Scheduler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.R
 		return ctrl.Result{}, err
 	}
 	for _, a := range d.changes(space) {
-		if err := s.write(ctx, space, a); err != nil {
-			return ctrl.Result{}, err // what follows may hold no more
+		err := s.write(ctx, space, a) // what follows an error may hold no more
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return ctrl.Result{RequeueAfter: soon}, nil
+		}
+		if err != nil {
+			return ctrl.Result{}, err
 		}
 	}
 	if len(d.Waits)+len(d.Later) == 0 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -379,5 +380,25 @@ func TestSpeedIsOfWorkers(t *testing.T) {
 	s := &Scheduler{Schedules: Schedules{Capacity: map[string]int{"lab": 8}}}
 	if k := s.toJob(j, nil); k.Speed != 2 || k.Measured != 2 {
 		t.Errorf("%v steps a second with %d pods, not 2 with 2", k.Speed, k.Measured)
+	}
+}
+
+// TestScheduleMeetsReconciler has somebody write a job between the moments at which the scheduler
+// reads and writes it, as the reconciler often does: that is no error, and it is done soon.
+func TestScheduleMeetsReconciler(t *testing.T) {
+	s := newSchedule(t)
+	s.conflicts = new(atomic.Int64)
+	api := s.killable()
+	sched := &Scheduler{Client: api, Fresh: api, Events: s, Now: time.Now,
+		Schedules: Schedules{Capacity: map[string]int{"lab": 0}}}
+	for i, want := range []time.Duration{soon, 0} {
+		got, err := sched.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{
+			Namespace: "lab", Name: "schedule"}})
+		if err != nil || got.RequeueAfter != want {
+			t.Errorf("call %d: %+v, %v, want it again after %v", i, got, err, want)
+		}
+	}
+	if x := s.job().Status.Schedule; x == nil || x.Pods != 4 {
+		t.Errorf("the job may have %+v", x)
 	}
 }
