@@ -243,6 +243,7 @@ class Strategy(SingleDeviceStrategy):
         def after_epoch() -> None:
             """As Lightning's own."""
             end_epoch()
+            self._logged.end_epoch()
             self._unite_stops()
 
         batches.on_advance_end, loop.on_advance_end = after_batch, after_epoch
@@ -399,8 +400,9 @@ class Strategy(SingleDeviceStrategy):
         checkpoint = super().load_checkpoint(checkpoint_path, *others, **options)
         fits = self.lightning_module.trainer.state.fn == TrainerFn.FITTING  # else it is evaluated
         if fits and self._job is not None and _PLACE in checkpoint:
-            self._place = Cursor.unpack(bytes.fromhex(checkpoint[_PLACE]))
-            if _LOGGED in checkpoint:  # not in checkpoints of earlier versions
+            place = self._place = Cursor.unpack(bytes.fromhex(checkpoint[_PLACE]))
+            # Not after the end of an epoch, nor in checkpoints of earlier versions.
+            if place.next and _LOGGED in checkpoint:
                 self._logged.take_epoch_values(checkpoint[_LOGGED])
         return checkpoint
 

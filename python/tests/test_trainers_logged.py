@@ -26,6 +26,34 @@ def test_the_writer_of_a_checkpoint_is_lost():
     )
 
 
+@pytest.mark.parametrize("steps, taken", [(5, True), (12, False)])
+def test_the_next_epoch_has_nothing_of_the_one_before(steps, taken):
+    """What was logged in an epoch goes on from a checkpoint in the middle of it, and not from one
+    at its end, nor beyond its end.
+    """
+    from lightning.pytorch.trainer.states import TrainerFn
+    from shoal._live.object_collectives import pack
+    from shoal._trainers.logged import Logged
+    from shoal.cursor import Cursor
+    from shoal.lightning import Strategy
+
+    place = Cursor.start(96, 8)
+    for _ in range(steps):
+        place = place.commit(1, [True])
+    strategy = Strategy.__new__(Strategy)
+    strategy._job, strategy._logged = common.RELEASED, Logged(mock.Mock())
+    strategy._lightning_module = mock.Mock()
+    strategy._lightning_module.trainer.state.fn = TrainerFn.FITTING
+    values = {"training_step.loss": [torch.tensor(6.0), torch.tensor(3)]}
+    saved = {"shoal-place": place.pack().hex(), "shoal-logged": pack(values)}
+    own = "lightning.pytorch.strategies.Strategy.load_checkpoint"
+    with mock.patch(own, return_value=saved):
+        strategy.load_checkpoint("unused")
+    assert strategy._place == place and ([*strategy._logged._before] == [*values]) is taken
+    strategy._logged.end_epoch()
+    assert not strategy._logged._before
+
+
 def _fit(changes):
     """Train a module of the tests for a step of 8 samples, with these methods in place of its own,
     and a validation of 8 samples; return the trainer and the module. Called on each rank.

@@ -130,8 +130,12 @@ class Logged:
         )
 
     def take_epoch_values(self, packed: Any) -> None:
-        """Go on from what `epoch_values` has returned elsewhere."""
+        """Go on from what `epoch_values` has returned elsewhere, in the same epoch."""
         self._before = unpack(packed)
+
+    def end_epoch(self) -> None:
+        """Forget what was logged before in the epoch, and not again since: the next one begins."""
+        self._before = {}
 
     def update_values(self) -> Any:
         """What was logged in the steps before of the update under way, packed."""
