@@ -54,9 +54,59 @@ def test_the_next_epoch_has_nothing_of_the_one_before(steps, taken):
     assert not strategy._logged._before
 
 
-def _fit(changes):
+@pytest.mark.parametrize(
+    "mine, other, how, want",
+    [
+        (torch.tensor(3), 4.0, "mean", 3.5),
+        (torch.tensor(True), 0.0, "mean", 0.5),
+        (torch.tensor(6e4, dtype=torch.float16), 6e4, "sum", 12e4),
+        (torch.tensor(1.0, dtype=torch.bfloat16), 1 + 2**-7, "mean", 1 + 2**-8),
+    ],
+)
+def test_values_of_short_and_whole_types(mine, other, how, want):
+    """Values of two workers, each of one sample, are put together as numbers of 32 bits, whatever
+    type they have: so does Lightning those of one.
+    """
+    from shoal._trainers.logged import Logged
+
+    job, results = mock.Mock(), mock.Mock()
+    job.step.committed, own, logged = False, results.log, Logged(job)
+    there = torch.tensor([other, 1.0] * 2, dtype=torch.float64)
+    job.step.share = lambda x, **_: mock.Mock(wait=lambda: x + there[: len(x)])
+    logged.begin(results)
+    logged.weight = 1
+    results.log("training_step", "value", mine, reduce_fx=how)
+    logged.end_step(whole=True)
+    assert own.call_args.args[2].item() == want
+
+
+def _log_in_last_batches():
+    """Train for a step of eight batches of one sample, and log a 1 in the last of them; return what
+    was logged for the step, and the epoch. Given to `world`.
+    """
+    import trainers_lightning
+
+    def step(module, batch, index):
+        """As the module's own, and log in the last batch."""
+        if index == 7:
+            module.log("last", 1.0, on_step=True, on_epoch=True)
+        return trainers_lightning.Module.training_step(module, batch, index)
+
+    found = _fit({"training_step": step}, batch=1, accumulate_grad_batches=8)[0].callback_metrics
+    return [found["last_step"].item(), found["last_epoch"].item()]
+
+
+def test_a_value_of_a_batch_for_which_no_worker_has_samples():
+    """What a step logs in one of its batches is a number, also where it has more batches than each
+    worker has samples.
+    """
+    assert world(2, _log_in_last_batches, modules=TRAINERS.split(",")) == [[1.0, 1.0]] * 2
+
+
+def _fit(changes, batch=8, **options):
     """Train a module of the tests for a step of 8 samples, with these methods in place of its own,
-    and a validation of 8 samples; return the trainer and the module. Called on each rank.
+    and a validation of 8 samples; return the trainer and the module. `options` are the Trainer's.
+    Called on each rank.
     """
     import lightning
     import shoal.lightning
@@ -70,9 +120,10 @@ def _fit(changes):
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,
+        **options,
     )
     load = torch.utils.data.DataLoader
-    trainer.fit(module, load(common.Data(8), 8), load(common.Data(8, seed=1), 4))
+    trainer.fit(module, load(common.Data(8), batch), load(common.Data(8, seed=1), 4))
     return trainer, module
 
 

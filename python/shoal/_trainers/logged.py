@@ -76,23 +76,27 @@ class Logged:
         how = how if isinstance(how, str) else how.__name__
         mine, mean = value.detach().double().reshape(-1).cpu(), how in ("mean", "avg")
         if mean:
-            sums = torch.zeros(mine.numel() + 1, dtype=torch.float64)
+            # The second row is for a batch of which no worker has samples: what stands in for them.
+            rows = torch.zeros(2, mine.numel() + 1, dtype=torch.float64)
+            rows[1, :-1], rows[1, -1] = mine, 1
             if self.weight:
-                sums[:-1], sums[-1] = mine * self.weight, self.weight
-            mine, how = sums, "sum"
+                rows[0, :-1], rows[0, -1] = mine * self.weight, self.weight
+            mine, how = rows.reshape(-1), "sum"
         elif not self.weight:
             mine = torch.full_like(mine, _NEUTRAL.get(how, 0.0))
         # A part of the step: a worker that is lost has its samples neither here nor there.
         shared = self._job.step.share(mine, last=False, op=how)  # type: ignore[union-attr]
 
         def finish(sums: torch.Tensor) -> None:
-            """Log the value over all workers: `sums` is what the call has combined, for a mean with
-            the number of samples at its end.
+            """Log the value over all workers: `sums` is what the call has combined, for a mean the
+            two rows, each with the number of samples at its end.
             """
             if mean:
+                counted, stand_ins = sums.reshape(2, -1)
+                sums = counted if counted[-1] else stand_ins
                 options["batch_size"] = int(sums[-1])
                 sums = sums[:-1] / sums[-1]
-            new = sums.to(value.device, value.dtype).reshape(value.shape)
+            new = sums.to(value.device, _kept_dtype(value)).reshape(value.shape)
             own(fx, name, new, *others, **options)
             before = self._before.pop(f"{fx}.{name}", None)
             if before is not None:
@@ -144,6 +148,14 @@ class Logged:
     def take_update_values(self, packed: Any) -> None:
         """Go on from what `update_values` has returned elsewhere."""
         self._found = unpack(packed)
+
+
+def _kept_dtype(value: torch.Tensor) -> torch.dtype:
+    """The type in which Lightning keeps a value that is logged: a mean of whole numbers is none,
+    and a sum of short floats may be beyond what they hold.
+    """
+    exact = value.dtype in (torch.float32, torch.float64)
+    return value.dtype if exact else torch.get_default_dtype()
 
 
 def _combine(how: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
