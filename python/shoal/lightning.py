@@ -301,7 +301,6 @@ class Strategy(SingleDeviceStrategy):
         train.passed = True
         if train.first:
             update.begin()
-        update.add_loss(float(closure_loss.detach()) * train.share)
         if train.last:
             asks = self._stops_late or self._stops or self._trainer.should_stop
             update.begin_sums(0.0, 0.0, asks)
