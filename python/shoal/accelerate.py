@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 import shoal
 import shoal.torch
-from shoal._trainers import process
+from shoal._trainers import gathered, process
 from shoal._trainers.batches import (
     check_dealable,
     cut_evenly,
@@ -35,7 +35,6 @@ from shoal._trainers.batches import (
     worker_options,
 )
 from shoal._trainers.checkpoints import numbered_folders, read_place, write_once, write_place
-from shoal._trainers.gathered import in_types_of, joined, pad_along, size_along, sum_scaled
 from shoal._live.object_collectives import allgather_objects
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
@@ -172,7 +171,7 @@ class Accelerator(accelerate.Accelerator):
         """The tensors of all workers that are not lost, joined by rank, on this worker's device."""
         if self._job is None:
             return super().gather(tensor)
-        return joined(tensor, allgather_objects(self._job, tensor).values(), self.device)
+        return gathered.joined(tensor, allgather_objects(self._job, tensor).values(), self.device)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What all workers have for their batches of this round of an evaluation, in the order of
@@ -185,7 +184,7 @@ class Accelerator(accelerate.Accelerator):
             values = active.gather_round(input_data)
         else:
             values = list(allgather_objects(self._job, input_data).values())
-        return joined(input_data, values, self.device, use_gather_object)
+        return gathered.joined(input_data, values, self.device, use_gather_object)
 
     def pad_across_processes(
         self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
@@ -197,27 +196,28 @@ class Accelerator(accelerate.Accelerator):
             return super().pad_across_processes(tensor, dim, pad_index, pad_first)
         sizes: List[int] = []
         apply = accelerate.utils.operations.recursively_apply
-        apply(lambda t: sizes.append(size_along(t, dim)), tensor, error_on_other_type=True)
+        apply(lambda t: sizes.append(gathered.size_along(t, dim)), tensor, error_on_other_type=True)
         all_sizes = allgather_objects(self._job, sizes).values()
         most = iter([max(of_one) for of_one in zip(*all_sizes)])
-        return apply(lambda t: pad_along(t, dim, next(most), pad_index, pad_first), tensor)
+        return apply(lambda t: gathered.pad_along(t, dim, next(most), pad_index, pad_first), tensor)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """The sum, the mean or the largest (max) of the tensors of all workers that are not lost,
-        times `scale`. In the loop that trains, the mean is weighted by samples.
+        times `scale`. In the loop that trains, the mean is weighted by samples, but of a batch of
+        which no worker has samples it is the plain mean of what stands in for them.
         """
         if self._job is None:
             return super().reduce(tensor, reduction, scale)
         if reduction != "mean":
-            found = list(allgather_objects(self._job, tensor).values())
-            return in_types_of(tensor, sum_scaled(found, scale, self.device, reduction == "max"))
+            all_values = list(allgather_objects(self._job, tensor).values())
+            found = gathered.sum_scaled(all_values, scale, self.device, reduction == "max")
+            return gathered.in_types_of(tensor, found)
         train, weight = self._train, 1  # as in an evaluation in that loop
         if train is not None and self.gradient_state.active_dataloader is train:
             weight = train.samples
-        mine = [sum_scaled([tensor], weight, "cpu"), weight]
-        sums, weights = zip(*allgather_objects(self._job, mine).values())
-        mean = sum_scaled(list(sums), scale / max(sum(weights), 1), self.device)
-        return in_types_of(tensor, mean)
+        values, weights = zip(*allgather_objects(self._job, [tensor, weight]).values())
+        found = gathered.mean_scaled(list(values), list(weights), scale, self.device)
+        return gathered.in_types_of(tensor, found)
 
     def wait_for_everyone(self) -> None:
         """Wait for all workers. Returns at once while this worker writes a checkpoint for all."""

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List
+from typing import Any, Callable, Iterable, List
 
 import torch
 from accelerate.utils.operations import honor_type, send_to_device
@@ -41,21 +41,50 @@ def sum_scaled(values: List[Any], scale: float, device: Any, largest: bool = Fal
     """The sums of nested values of several workers, or the `largest` ones, each times `scale`; what
     is no tensor is the first worker's.
     """
+
+    def combine(tensors: List[torch.Tensor]) -> torch.Tensor:
+        """The sum of tensors, or the largest, times `scale`."""
+        found = torch.stack(tensors).amax(0) if largest else torch.stack(tensors).sum(0)
+        return (found if scale == 1 else found * scale).to(device)  # whole numbers stay whole
+
+    return _combined(values, combine)
+
+
+def mean_scaled(values: List[Any], weights: List[int], scale: float, device: Any) -> Any:
+    """The means of nested values of several workers by their weights, each times `scale`; where all
+    weights are 0, the plain means. What is no tensor is the first worker's.
+    """
+    parts = weights if any(weights) else [1] * len(weights)
+
+    def combine(tensors: List[torch.Tensor]) -> torch.Tensor:
+        """The mean of tensors, times `scale`; of whole numbers a float."""
+        dtype = tensors[0].dtype
+        exact = dtype.is_floating_point or dtype.is_complex
+        # A sum of short floats may be beyond what they hold, where the mean is not.
+        wide = torch.promote_types(dtype, torch.float64)
+        found = sum(x.to(wide) * part for x, part in zip(tensors, parts) if part) / sum(parts)
+        return (found * scale).to(device, dtype if exact else torch.get_default_dtype())
+
+    return _combined(values, combine)
+
+
+def _combined(values: List[Any], combine: Callable[[List[torch.Tensor]], torch.Tensor]) -> Any:
+    """What `combine` makes of the tensors at each place of nested values of several workers; what
+    is no tensor is the first worker's.
+    """
     first = values[0]
     if torch.is_tensor(first):
-        found = torch.stack(values).amax(0) if largest else torch.stack(values).sum(0)
-        return (found if scale == 1 else found * scale).to(device)  # whole numbers stay whole
+        return combine(values)
     if isinstance(first, dict):
-        return {key: sum_scaled([v[key] for v in values], scale, device, largest) for key in first}
+        return {key: _combined([v[key] for v in values], combine) for key in first}
     if isinstance(first, (list, tuple)):
-        parts = (sum_scaled(list(x), scale, device, largest) for x in zip(*values))
-        return honor_type(first, parts)
+        return honor_type(first, (_combined(list(x), combine) for x in zip(*values)))
     return first
 
 
 def in_types_of(own: Any, value: Any) -> Any:
-    """What `concatenate` or `sum_scaled` has returned, with the named tuples and the kinds of dicts
-    that `own` has, a worker's value as it was before it was sent.
+    """What `concatenate`, `sum_scaled` or `mean_scaled` has returned, with the named tuples and the
+    kinds of dicts that `own` has, a worker's value as it was before it was sent.
     """
     if isinstance(own, dict):
         return type(own)({key: in_types_of(own[key], value[key]) for key in own})
