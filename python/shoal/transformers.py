@@ -127,8 +127,8 @@ class Elastic:
         assert step is not None
         items = self._get_num_items_in_batch([m.inputs for m in micros], self.args.device)
         if items is not None:
-            # The mean over all tokens, not the mean of the workers' means.
-            step.weight = int(items) if step.weight else 0
+            if getattr(self, "loss_is_scaled_for_ga", None) is not False:  # else it is by samples
+                step.weight = int(items) if step.weight else 0  # the mean over all tokens
             part.items = items.clamp(min=1) if torch.is_tensor(items) else max(items, 1)
         return part
 

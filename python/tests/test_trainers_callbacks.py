@@ -55,6 +55,10 @@ def test_arguments_of_a_trainer_that_hands_them_on():
                 made(*given, **options)
         with pytest.raises(TypeError, match="which is iterable"):
             made(None, asks("unused", use_cpu=True), None, iter([]))
+        kind = type("Lomo", (torch.optim.SGD,), {"__module__": "lomo_optim.lomo"})
+        lomo = kind([torch.nn.Parameter(torch.ones(2))], 0.1)
+        with pytest.raises(ValueError, match="Lomo makes its steps within the backward pass"):
+            made(None, asks("unused", use_cpu=True), optimizers=(lomo, None))
 
 
 class Watching(transformers.TrainerCallback):
@@ -126,6 +130,22 @@ def test_a_worker_that_joins_behind_the_last_epoch():
     )
     with mock.patch("shoal._trainers.process.set_accelerate_rank"):
         assert joined._finalize_training() == 2.5
+
+
+@pytest.mark.parametrize("scaled, weight", [(None, 5), (True, 5), (False, 2)])
+def test_what_a_loss_is_weighted_by(scaled, weight):
+    """A loss that is divided by the number of tokens is weighted by tokens over the workers, and
+    one that a Trainer says is the mean of its batch by samples.
+    """
+    from shoal._trainers.batches import MicroBatch
+    from shoal.transformers import Elastic
+
+    made = type("Made", (Elastic,), {"__init__": object.__init__, "_adopt_rank": mock.Mock()})()
+    made._job, made.args = mock.Mock(**{"step.weight": 2}), mock.Mock()
+    made._data = mock.Mock(parts=iter([[MicroBatch({}, 2)]]))
+    made._get_num_items_in_batch = lambda *_: torch.tensor(5)
+    made.loss_is_scaled_for_ga = scaled
+    assert made._next_part().items == 5 and made._job.step.weight == weight
 
 
 def test_a_checkpoint_at_sigterm_is_refused():

@@ -8,6 +8,7 @@ from typing import Any, Dict, Sequence, Tuple
 import transformers
 
 from shoal._runtime.log import log_line
+from shoal._trainers import process
 from shoal.torch.loader import is_map_style
 
 # Methods of the Trainer that shoal.transformers overrides, and that not every version has.
@@ -34,9 +35,10 @@ _UNSUPPORTED = {
 
 def find_arguments(
     bases: Sequence[type], arguments: Sequence[Any], options: Dict[str, Any]
-) -> Tuple[Any, Any]:
-    """The `args` and the train_dataset among what is given to a Trainer of these classes, of which
-    each __init__ with *arguments of any number hands them on to the next one; None = not given.
+) -> Tuple[Any, Any, Any]:
+    """The `args`, the train_dataset and the optimizer among what is given to a Trainer of these
+    classes, of which each __init__ with *arguments of any number hands them on to the next one;
+    None = not given.
     """
     names: Sequence[str] = ()
     for base in bases:
@@ -45,13 +47,14 @@ def find_arguments(
             names = list(parameters)[1:]
             break
     given = {**dict(zip(names, arguments)), **options}
-    return given.get("args"), given.get("train_dataset")
+    optimizer = (given.get("optimizers") or (None,))[0]
+    return given.get("args"), given.get("train_dataset"), optimizer
 
 
-def check_arguments(args: Any, dataset: Any) -> None:
+def check_arguments(args: Any, dataset: Any, optimizer: Any = None) -> None:
     """Raise RuntimeError, TypeError or ValueError where a job cannot train as the TrainingArguments
-    `args` say, or on the train_dataset `dataset`; None = the Trainer was given none. Sets
-    `args.ignore_data_skip` to False, and says so in the log.
+    `args` say, on the train_dataset `dataset`, or by an `optimizer`; None = the Trainer was given
+    none. Sets `args.ignore_data_skip` to False, and says so in the log.
     """
     missing = [name for name in _REQUIRED_METHODS if not hasattr(transformers.Trainer, name)]
     if missing:
@@ -65,6 +68,7 @@ def check_arguments(args: Any, dataset: Any) -> None:
             " shoal deals out samples by their numbers. Make a dataset of it that has __len__ and"
             " __getitem__, as datasets.Dataset.from_generator does"
         )
+    process.check_optimizer(optimizer)
     if args is None:
         return
     for name, instead in _UNSUPPORTED.items():
