@@ -4,6 +4,7 @@ on each rank of a job, in its own process.
 """
 
 import sys
+import types
 
 import pytest
 
@@ -117,6 +118,21 @@ def _train_by_two_calls():
 def test_a_training_that_goes_on_by_another_call_of_epochs():
     """Batches are loaded for the loop that comes, not from where the one before began."""
     assert world(1, _train_by_two_calls) == [200]
+
+
+def test_the_order_of_an_epoch_stays_where_a_program_states_another_batch():
+    """The samples of an epoch come in the same order whatever batch of the range a program states
+    that goes on from a checkpoint in its middle.
+    """
+    from shoal.cursor import Cursor
+    from shoal.torch.loader import _BatchOrders
+
+    orders = []
+    for batch in (8, 32):
+        start = Cursor.start(100, batch)
+        progress = types.SimpleNamespace(stated_start=start, cursor=start, batch_range=(8, 64))
+        orders.append(_BatchOrders(progress, None, 20, None)._samples_at(0, range(100)))
+    assert orders[0] == orders[1] and len({*orders[0]}) == 100
 
 
 if __name__ == "__main__":

@@ -353,8 +353,9 @@ class _BatchOrders:
     that the members, and so the samples of each, have become others.
 
     The samples are `epoch_shift` further on in each epoch, so that those that an epoch leaves out
-    are not always the same. Where that is a batch or more, they are further on in a random order of
-    all samples: in the dataset's own, which may be sorted, an epoch would have some classes alone.
+    are not always the same. Where that is a batch or more (the least one that the job may have),
+    they are further on in a random order of all samples: in the dataset's own, which may be sorted,
+    an epoch would have some classes alone.
     """
 
     def __init__(
@@ -368,7 +369,9 @@ class _BatchOrders:
         # The order of all samples, in which those of an epoch are neighbours; None = the dataset's.
         self._whole: Optional[Order] = None
         stated = progress.stated_start
-        if epoch_shift >= stated.batch:
+        # Also where another program goes on with another batch of the range.
+        least = stated.batch if progress.batch_range is None else progress.batch_range[0]
+        if epoch_shift >= least:
             self._whole = dataclasses.replace(stated, samples=stated.samples + epoch_shift).order()
         # The samples of orders of this plan whose steps were not made yet, by epoch and places.
         self._drawn: Dict[Tuple[int, Tuple[int, ...]], List[int]] = {}
