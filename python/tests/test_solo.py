@@ -109,6 +109,7 @@ def test_outputs_that_begin_where_the_input_does(job):
         (lambda j, x: j.broadcast(x, root=1), ValueError, "root=1"),
         (lambda j, x: j.broadcast(x, root=-1), ValueError, "root=-1"),
         (lambda j, x: j.alltoall(x, splits=[3]), ValueError, "splits"),
+        (lambda j, x: j.alltoall(x, splits=[2.5]), TypeError, "splits"),
         (lambda j, x: j.scatter(), ValueError, "needs `x`"),
         (lambda j, x: j.group([0, 0]), ValueError, "twice"),
         (lambda j, x: j.group([]), ValueError, "not in group"),

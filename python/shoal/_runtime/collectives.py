@@ -320,8 +320,14 @@ class AsyncCollectives:
         return (first // self.size, *inp.shape[1:])
 
     def _checked_splits(self, inp: Tensor, splits: Sequence[int]) -> List[int]:
-        """The rows for each rank, as ints. Raises ValueError where they do not fit the input."""
-        rows = [int(n) for n in splits]
+        """The rows for each rank, as ints. Raises TypeError for what is none, and ValueError where
+        they do not fit the input.
+        """
+        what = "the rows for each rank, an integer each"
+        try:
+            rows = [operator.index(n) for n in splits]
+        except TypeError:
+            raise wrong_type("splits", splits, what) from None
         if len(rows) != self.size or min(rows) < 0 or not inp.shape or sum(rows) != inp.shape[0]:
             raise ValueError(
                 f"splits {rows} for shape {inp.shape} and {self.size} ranks: give the rows for each"
