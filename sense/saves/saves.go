@@ -81,7 +81,7 @@ func (m *Meter) end(s *sense.StepSeries) {
 	first, slow := m.newest.Step+1, 0.0
 	newest, _ := s.Newest()
 	list := s.AllBetween(first, newest.Step)
-	if len(list) > 0 && list[0].Step == first+list[0].Count() {
+	if len(list) == 0 || list[0].Step == first+list[0].Count() {
 		n, sum := 0, 0.0
 		for n < len(list) && sum < m.newest.Seconds {
 			sum += float64(float64(list[n].Steps()) * list[n].Seconds)

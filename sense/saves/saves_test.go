@@ -42,21 +42,21 @@ func (w *world) train(steps int) {
 			took += w.stall
 			w.at, w.since = number-1, w.now+w.stall
 		}
-		w.now += took
+		end := w.now + took
+		for ; w.looked+0.25 < end; w.looked += 0.25 {
+			w.look(w.looked + 0.25)
+		}
+		w.now = end
 		w.series.Add(sense.StepSample{Step: number, Seconds: took / float64(max(w.round, 1)),
 			Samples: 8, Batch: 8, Size: w.size, Generation: uint64(w.size), Round: w.round})
-		if w.now > w.looked+0.25 {
-			w.looked = w.now
-			w.look()
-		}
 	}
 }
 
-// look has the meter look at the job.
-func (w *world) look() {
+// look has the meter look at the job at a time, which may be amid a step.
+func (w *world) look(now float64) {
 	n := Newest{Step: w.at}
 	if w.at > 0 {
-		n.Seconds = min(w.now-w.since, w.writing)
+		n.Seconds = min(max(now-w.since, 0), w.writing)
 		n.Done = n.Seconds == w.writing
 	}
 	w.meter.Observe(n, &w.series)
@@ -83,6 +83,9 @@ func TestCost(t *testing.T) {
 		"chance":      {world{stall: 0.05, spread: 0.2, writing: 0.3}, 0.05, 0.03},
 		"short steps": {world{step: 0.001, stall: 0.02, every: 2000}, 0.02, 0.002},
 		"long steps":  {world{step: 4, stall: 1, every: 20}, 1, 0.1},
+		"long steps, of which one is slower": {world{step: 4, stall: 1, slow: 1.5, writing: 6,
+			every: 20}, 1 + 6/3.0, 0.1},
+		"written between two looks": {world{slow: 1.5, writing: 0.1}, 0.1 / 3, 0.01},
 		"rounds": {world{step: 0.16, round: 16, stall: 0.5, slow: 1.5, writing: 2}, 0.5 + 2/3.0,
 			0.01},
 		"long to write": {world{every: 3000, writing: 12, slow: 1.1}, 12 / 11.0, 0.1},
@@ -114,6 +117,19 @@ func TestNothingIsTold(t *testing.T) {
 	w.train(200)
 	if got := w.meter.Means(); got.Count != 1 || math.Abs(got.Cost-0.5) > 0.01 {
 		t.Errorf("with those: %+v", got)
+	}
+	w.size = 4
+	w.train(25) // amid the steps while the next one is written
+	w.size = 3
+	w.train(150)
+	if got := w.meter.Means(); got.Count != 1 {
+		t.Errorf("with others for a while: %+v", got)
+	}
+	w = newWorld(world{})
+	w.step, w.stall, w.every = 0.3, 0.5, 7
+	w.train(13)
+	if got := w.meter.Means(); got != (sense.Saves{}) {
+		t.Errorf("after seven steps: %+v", got)
 	}
 	w = newWorld(world{})
 	w.writing, w.every = 3, 100
