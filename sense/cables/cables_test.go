@@ -3,6 +3,7 @@ package cables_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"testing"
 
@@ -37,8 +38,14 @@ func TestMeter(t *testing.T) {
 			cables.Rates{"c": 20 * mib}, false},
 		{streams([2]int{16, 207}), streams([2]int{2, 100}, [2]int{3, 250}),
 			cables.Rates{"b": 10 * mib}, true},
-		{streams([2]int{17, 207}), nil, cables.Rates{"b": 250 * mib}, true}, // within a tick
-		{streams([2]int{17, 207}), streams([2]int{9, 9}), nil, false},       // another link to c
+		{streams([2]int{22, 257}), streams([2]int{4, 190}, [2]int{3, 250}),
+			cables.Rates{"b": 120 * mib, "c": 23301689}, true}, // c does not change, b does
+		{streams([2]int{32, 337}), streams([2]int{4, 190}, [2]int{3, 250}),
+			cables.Rates{"b": 125 * mib}, false},
+		{streams([2]int{49, 437}), streams([2]int{4, 190}, [2]int{3, 250}),
+			cables.Rates{"b": 170 * mib}, true}, // much more than what was news last
+		{streams([2]int{50, 437}), nil, cables.Rates{"b": 250 * mib}, true}, // within a tick
+		{streams([2]int{50, 437}), streams([2]int{9, 9}), nil, false},       // another link to c
 	} {
 		now := map[string][]cables.Sent{"b": step.b, "c": step.c}
 		maps.DeleteFunc(now, func(_ string, list []cables.Sent) bool { return list == nil })
@@ -66,6 +73,19 @@ func TestMeterOfALimit(t *testing.T) {
 	} {
 		if got := read(step.mib, step.busy, step.held)["b"]; got != float64(step.rate<<20) {
 			t.Errorf("reading %d: %v bytes a second, not %d MiB", i, got, step.rate)
+		}
+	}
+}
+
+// What another host tells of its links can be, or is refused.
+func TestValid(t *testing.T) {
+	for _, c := range []struct {
+		rate  float64
+		valid bool
+	}{{1, true}, {9e14, true}, {0, false}, {-1, false}, {1e15, false}, {math.NaN(), false},
+		{math.Inf(1), false}} {
+		if r := (cables.Rates{"a": 5, "b": c.rate}); r.Valid() != c.valid {
+			t.Errorf("%v is valid: %v", r, r.Valid())
 		}
 	}
 }
