@@ -2,6 +2,7 @@ package manifest_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +51,8 @@ func TestParse(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, c := range [][3]string{ // what is replaced, by what, and what the error says
 		{"manifest/1", "manifest/2", "another version"},
+		{`"shoal": "manifest/1"`, `"by": "me", "shoal": "manifest/2"`, "another version"},
+		{`"shoal": "manifest/1",`, "", "shoal is missing"},
 		{`"seed": "`, `"seed": "x`, "seed"},
 		{`"seed": "000000000000002a`, `"seed": "000000000000002b`, "changed by hand or damaged"},
 		{`"dtype": "f32"`, `"dtype": "f33"`, "no element type"},
@@ -58,6 +61,8 @@ func TestRefused(t *testing.T) {
 		{"tp=1/2", "tp=0/2", "stands twice"},
 		{"x/y", "../y", "leads out of the folder"},
 		{"x/y", "/y", "leads out of the folder"},
+		{"x/y", `x\\y`, "leads out of the folder"},
+		{"x/y", "c:y", "leads out of the folder"},
 		{"x/y", "empty", "stands twice"},
 		{`"size": 4194305`, `"size": 4194304`, "2 hashes for 4194304 bytes"},
 		{`"size": 0`, `"size": -1`, "hashes for -1 bytes"},
@@ -75,6 +80,33 @@ func TestRefused(t *testing.T) {
 			!strings.Contains(err.Error(), c[2]) || !strings.HasPrefix(err.Error(), "manifest: ") {
 			t.Errorf("%q for %q: %v, want %q", c[1], c[0], err, c[2])
 		}
+	}
+}
+
+// TestOrder reads the sample with its tensors and files in another order: they are in that of their
+// names again, and one that stands twice is found though others are between.
+func TestOrder(t *testing.T) {
+	turned := *sample
+	turned.Tensors, turned.Files = slices.Clone(sample.Tensors), slices.Clone(sample.Files)
+	slices.Reverse(turned.Tensors)
+	slices.Reverse(turned.Files)
+	b, err := turned.Append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := manifest.Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := got.Append(nil); err != nil || string(again) != sampleText(t) {
+		t.Errorf("%v: in another order: %s", err, cmp.Diff(sampleText(t), string(again)))
+	}
+	turned.Files = append(turned.Files, turned.Files[0])
+	if b, err = turned.Append(nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := manifest.Parse(b); err == nil || !strings.Contains(err.Error(), "stands twice") {
+		t.Errorf("a file twice: %v", err)
 	}
 }
 
