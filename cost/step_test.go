@@ -12,7 +12,8 @@ import (
 var slowCables = cost.Model{Fixed: 1e-3, Alpha: 200e-6, Piece: 50e-6, Beta: 8e-9, Gamma: 0.1e-9}
 
 // A step takes at least as long as backward and the last bucket, and as the network needs for all
-// of it; in one bucket it takes as long as backward and an all-reduce.
+// of it, and at most as long as backward and then all buckets one after the other; in one bucket it
+// takes as long as backward and an all-reduce.
 func TestTimeOfSteps(t *testing.T) {
 	for _, m := range []cost.Model{cost.Default(), slowCables} {
 		for _, backward := range []float64{0, 0.01, 10} {
@@ -29,6 +30,11 @@ func TestTimeOfSteps(t *testing.T) {
 				if took < backward+last*0.999 || took < wire {
 					t.Errorf("buckets of %d, after %v s: %v; the last one takes %v, the wire %v",
 						size, backward, took, last, wire)
+				}
+				n := (s.Bytes + size - 1) / size
+				if most := backward + float64(n)*last; took > most*1.001 {
+					t.Errorf("%d buckets of %d, after %v s: %v, and one after the other %v", n,
+						size, backward, took, most)
 				}
 			}
 		}
