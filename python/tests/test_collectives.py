@@ -112,6 +112,24 @@ def test_alltoall_of_the_members_before(launch):
     assert output.count("even blocks for 3 ranks in a group of 2") == 2, output
 
 
+THREE_ROWS = """
+import numpy, shoal
+job = shoal.join()
+x = numpy.zeros((3, 2), "float32")
+for out in None, x.copy():
+    try:
+        job.alltoall(x, out)
+    except ValueError as err:
+        print("said:", err)
+"""
+
+
+def test_alltoall_cuts_no_row_in_two(launch):
+    """Rows that are no multiple of the ranks are refused, with an output or without one."""
+    output = launch(2, THREE_ROWS)
+    assert output.count("said: shape (3, 2) does not split evenly over 2 ranks") == 4, output
+
+
 LEAVES = """
 import numpy, shoal
 job = shoal.join()

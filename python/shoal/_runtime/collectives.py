@@ -239,8 +239,8 @@ class AsyncCollectives:
         inp = self._backend.describe(x)
         counts = None
         if splits is None:
+            self._block_shape(inp, "give `splits` for uneven parts")
             if out is None:
-                self._block_shape(inp, "give `splits` for uneven parts")
                 out = self._backend.new_like(x, inp.dtype, inp.shape)
         else:
             rows = self._checked_splits(inp, splits)
