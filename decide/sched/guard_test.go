@@ -95,7 +95,7 @@ func TestGuard(t *testing.T) {
 		return sched.Decision{Want: want, Need: need, Again: v.Now + 1000}
 	})
 	for name, c := range map[string]struct {
-		cost   float64 // seconds of a resize
+		cost   float64 // seconds of a resize; to park takes twice as long
 		event  int     // before which decision something happens, beside the first
 		first  []int
 		second []int
@@ -112,10 +112,19 @@ func TestGuard(t *testing.T) {
 			"a2 b2 c0"},
 		"undoes it after an event": {0, 2, []int{1, 1, 0}, []int{2, 1, 0}, nil, []int{1, 2, 0},
 			"a1 b2 c0"},
+		"parks who could go on for less": {20, 1, []int{2, 2, 0}, []int{0, 4, 0}, nil, nil,
+			"a2 b2 c0"},
+		"takes less than a size": {60, 1, []int{4, 0, 0}, []int{1, 1, 0}, nil, nil, "a2 b1 c0"},
+		"takes all that starts need": {60, 1, []int{4, 0, 0}, []int{1, 2, 1}, nil, nil,
+			"a1 b2 c1"},
+		"takes from who loses least": {60, 1, []int{0, 2, 2}, []int{1, 1, 1}, nil, nil, "a1 b2 c1"},
+		"is free for who gains most": {40, 1, []int{1, 1, 1}, []int{2, 2, 0}, nil, nil,
+			"a1 b2 c1"},
 		"shrinks for nobody": {0, 1, []int{4, 0, 0}, []int{1, 0, 0}, nil, nil, "a4 b0 c0"},
 	} {
 		m := sched.New(sched.Config{Policy: sched.Policy{Name: "mine", Share: policy},
-			Costs: sched.Costs{Resize: sched.Estimate{Mean: 1000 * c.cost}}})
+			Costs: sched.Costs{Resize: sched.Estimate{Mean: 1000 * c.cost},
+				Park: sched.Estimate{Mean: 2000 * c.cost}}})
 		if err := m.Host(sched.Host{Name: "h", Slots: 4}); err != nil {
 			t.Fatal(err)
 		}
