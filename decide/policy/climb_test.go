@@ -117,18 +117,24 @@ func TestClimbingBesideOtherChanges(t *testing.T) {
 func TestBudget(t *testing.T) {
 	// With n members an epoch takes 800/n + 200 s and so costs (800 + 200·n) prices.
 	took := func(n int) float64 { return 0.8/float64(n) + 0.2 }
-	for budget, want := range map[float64]uint32{2001: 6, 1601: 4, 1400: 3, 1e6: 8, 5: 1} {
+	for _, c := range []struct {
+		budget, spent float64 // of an epoch; 0 = what two members take
+		want          uint32
+	}{{2001, 2001, 6}, {1601, 1601, 4}, {1400, 1400, 3}, {1e6, 1e6, 8}, {5, 0, 1},
+		{1601, 2001, 3},   // half of the 400 that were too much is saved
+		{1401, 1101, 4}} { // of the 300 that are left 210 are spent
+		budget, want := c.budget, c.want
 		o := members(2, 8)
 		o.Setting.Batch, o.Samples, o.Steps = 1000, 1_000_000, &sense.StepSeries{}
-		b := policy.Budget{Epoch: budget / 3600, Price: 1}
+		b := policy.Budget{Epoch: 2 * budget / 3600, Price: 2}
 		var state []byte
 		for epoch := range uint64(2) {
 			for range 1000 {
 				o.Step++
 				o.Epoch = epoch
 				step := took(2)
-				if epoch == 0 && budget != 5 { // it spends just what it may
-					step = budget / 2000
+				if epoch == 0 && c.spent > 0 {
+					step = c.spent / 2000
 				}
 				o.Now += sense.Duration(step * float64(sense.Second))
 				o.Steps.Add(sense.StepSample{Step: o.Step, Seconds: took(2), Samples: 1000,
