@@ -92,6 +92,18 @@ def test_outputs_that_begin_where_the_input_does(job):
     assert job.submit("all_reduce", *views, op="sum").wait().tolist() == [1, 2]
 
 
+def test_a_memoryview_of_float16():
+    """Where Python cannot make another one for the result, the error says to give `out`."""
+    x, out = numpy.ones(2, "float16"), numpy.zeros(2, "float16")
+    with shoal.join() as job:
+        try:
+            found = job.allgather(memoryview(x)).tolist()
+        except TypeError as err:
+            assert "no memoryview of float16 for the result: give `out`" in str(err)
+            found = job.allgather(memoryview(x), out).tolist()
+    assert found == [1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     "call, error, message",
     [

@@ -207,8 +207,15 @@ def array_like(x: Any, dtype: DType, shape: Shape, memory: Any) -> Any:
         ).view(shape)
     if hasattr(x, "__array_interface__"):
         return numpy_view(x.dtype if hasattr(x, "dtype") else dtype.name, shape, memory)
-    form: Any = next(f for f, name in _FORMATS.items() if name == dtype.name)
-    return memoryview(memory).cast("B")[: element_count(shape) * dtype.itemsize].cast(form)
+    form: Any = next((f for f, name in _FORMATS.items() if name == dtype.name), dtype.name)
+    flat = memoryview(memory).cast("B")[: element_count(shape) * dtype.itemsize]
+    try:
+        return flat.cast(form)
+    except ValueError:  # many Pythons make none of float16
+        raise TypeError(
+            f"this Python makes no memoryview of {dtype.name} for the result: give `out`, or the"
+            " array itself, as numpy.asarray(x) is one"
+        ) from None
 
 
 def numpy_view(dtype: Any, shape: Shape, memory: Any) -> Any:
