@@ -5,8 +5,10 @@ package job
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 
@@ -226,6 +228,24 @@ func (s Spec) checkMoney() error {
 	case s.Budget > 0 && s.Max == 0:
 		return &Error{"budget", "the size does not change without --max, the most workers that " +
 			"the job may have"}
+	}
+	return nil
+}
+
+// CheckText returns the *Error of a word of the command or a variable that is no UTF-8, since other
+// hosts, which are told in JSON, would get another one; nil = there is none.
+func (s Spec) CheckText() error {
+	for _, word := range s.Command {
+		if !utf8.ValidString(word) {
+			return &Error{"command", fmt.Sprintf("the word %q is no UTF-8, and other hosts would "+
+				"get another one: give what it names another name", word)}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		if !utf8.ValidString(name) || !utf8.ValidString(s.Env[name]) {
+			return &Error{"env", fmt.Sprintf("%q has bytes that are no UTF-8, and other hosts "+
+				"would get others: set it in the script, or leave it out", name)}
+		}
 	}
 	return nil
 }

@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/api/control"
@@ -216,24 +213,6 @@ func (j *jobMessage) check() error {
 		return fmt.Errorf("a job of %d generations", j.After)
 	case r != nil && (r.URL == "" || r.Job == "" || r.Run == ""):
 		return errors.New("a record that is nowhere")
-	}
-	return nil
-}
-
-// checkText returns the *job.Error of a word or a variable that is no UTF-8, since other hosts
-// would get another one; nil = there is none.
-func checkText(spec job.Spec) error {
-	for _, word := range spec.Command {
-		if !utf8.ValidString(word) {
-			return &job.Error{Key: "command", Msg: fmt.Sprintf("the word %q is no UTF-8, and "+
-				"other hosts would get another one: give what it names another name", word)}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
-		if !utf8.ValidString(name) || !utf8.ValidString(spec.Env[name]) {
-			return &job.Error{Key: "env", Msg: fmt.Sprintf("%q has bytes that are no UTF-8, and "+
-				"other hosts would get others: set it in the script, or leave it out", name)}
-		}
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func Run(ctx context.Context, cfg RunConfig) (*runs.Result, error) {
 		return nil, err
 	}
 	if cfg.Fleet != nil {
-		if err := checkText(spec); err != nil {
+		if err := spec.CheckText(); err != nil {
 			return nil, err
 		}
 	}

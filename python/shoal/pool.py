@@ -176,6 +176,18 @@ def _user_at_host() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+def _check_text(what: str, name: Any, value: Any = "") -> None:
+    """Raise a PoolError that names a text which is no UTF-8, or has a value that is none: it came
+    from the system so, and JSON would change it."""
+    try:
+        f"{name}{value}".encode()
+    except UnicodeEncodeError:
+        raise PoolError(
+            f"{what} {str(name)!a} has bytes that are no UTF-8, and a pool keeps no others: give it"
+            " another name or value, or leave it out"
+        ) from None
+
+
 def _least_and_most(workers: Union[int, Tuple[int, int]]) -> Tuple[int, int]:
     """The least and the largest number of workers that `workers` of `Pool.submit` says."""
     given: Any = workers
@@ -322,11 +334,17 @@ class Pool:
             schedule["tenant"] = tenant
         if schedule:
             spec["schedule"] = schedule
+        directory = os.path.abspath(directory or os.getcwd())
+        _check_text("the folder", directory)
+        for word in words:
+            _check_text("the word", word)
+        for key, value in [*(env or {}).items(), *os.environ.items()]:
+            _check_text("the variable", key, value)
         answer = self._call(
             "/v1/submit",
             {
                 "spec": json.dumps(spec, default=operator.index),  # integers of NumPy
-                "dir": os.path.abspath(directory or os.getcwd()),
+                "dir": directory,
                 "env": [f"{key}={value}" for key, value in os.environ.items()],
                 "who": _user_at_host(),
             },

@@ -96,6 +96,9 @@ def test_what_cannot_be_submitted(pool, tmp_path):
         (["true"], {"name": "a/b"}, shoal.PoolError, "cannot name a job"),
         (["true"], {"env": {"RANK": 1}}, shoal.PoolError, "is set by shoal"),
         ([], {}, shoal.PoolError, "nothing to run"),
+        (["true", "\udcff"], {}, shoal.PoolError, r"the word '.udcff' has bytes that are no"),
+        (["true"], {"env": {"A": "\udcff"}}, shoal.PoolError, "the variable 'A' has bytes"),
+        (["true"], {"directory": "/\udcff"}, shoal.PoolError, "the folder '/.udcff' has bytes"),
     ):
         with pytest.raises(error, match=match):
             pool.submit(command, **options)

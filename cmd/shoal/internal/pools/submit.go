@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -91,7 +92,7 @@ Use the usual commands for jobs of a pool: shoal ps, logs, top, explain and stop
 				return fmt.Errorf("the folder in which the job is to run: %w: go to one that is "+
 					"there", err)
 			}
-			if err := checkText(dir, ownVariables()); err != nil {
+			if err := cmp.Or(spec.CheckText(), checkText(dir, ownVariables())); err != nil {
 				return err
 			}
 			var a pool.Answer
