@@ -36,19 +36,16 @@ func fitOf(o sense.Observation) (least fit) {
 	const whole = 1 << 30 // so large that rounding does not matter
 	samples := decide.SamplesOf(setting.Setting{Batch: whole, Shares: o.Setting.Shares}, o.Size)
 	for _, h := range o.Machines {
-		workers, sum, largest := 0, 0., 0.
+		sum, largest := 0., 0. // samples of all workers of the host, and of one
 		for rank, host := range o.Hosts {
 			if host == h.Name {
-				workers, sum, largest = workers+1, sum+samples[rank], max(largest, samples[rank])
+				sum, largest = sum+samples[rank], max(largest, samples[rank])
 			}
 		}
 		for _, m := range h.Memory {
 			x := fit{need: m.Used / m.Samples * sum / whole, room: m.Room, host: h.Name}
 			if x.device = m.Device; m.Device {
 				x.need = m.Used / m.Samples * largest / whole
-			}
-			if workers == 0 || !(x.need > 0) {
-				continue
 			}
 			x.most = toCount(memoryPart * m.Room / x.need)
 			if x.most < least.most {

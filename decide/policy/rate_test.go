@@ -19,7 +19,8 @@ func besideBatch(o sense.Observation) *decide.Decision {
 }
 
 // The rate follows the noise if it is off by 5 % and by more than its own band, and is then what
-// goes with the batch. It stays within what it can be, and does not change again by the same noise.
+// goes with the batch. It stays within what it can be, and goes to the middle of that where the
+// noise is only known to be above a scale; and it does not change again by the same noise.
 func TestRateFollowsNoise(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := observed(4*rapid.Uint64Range(2, 256).Draw(t, "batch"),
@@ -51,6 +52,11 @@ func TestRateFollowsNoise(t *testing.T) {
 		if to.Rate < 0.999*low || to.Rate > 1.001*high || to.Batch != o.Setting.Batch ||
 			to.Save != 7 || len(d.Because) > setting.MaxText {
 			t.Fatalf("from %v to %v, because %s", o.Setting, to, d.Because)
+		}
+		if middle := math.Sqrt(low * high); o.Noise.Above &&
+			math.Abs(to.Rate/middle-1) > 0.001 {
+			t.Fatalf("from %v to %v, and the middle from %v to %v is %v", o.Setting, to, low, high,
+				middle)
 		}
 		o.Setting = to
 		if again := besideBatch(o); again != nil {
