@@ -212,18 +212,22 @@ func TestNoteFits(t *testing.T) {
 // Notes that cannot be are refused, in words.
 func TestRefusals(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                       "cannot be read",
-		"{":                                      "cannot be read",
-		`{"steps":-1}`:                           "the sum -1",
-		`{"exposed":1e13}`:                       "the sum 1e+13",
-		`{"size":2,"ranks":[0]}`:                 "contradicts",
-		`{"loss":1e41}`:                          "contradicts",
-		`{"noise":{"own":-1}}`:                   "contradicts",
-		`{"links":{"h2":-1}}`:                    "contradicts",
-		strings.Repeat(" ", 1<<12):               "limit is 2048",
-		`{"size":2,"ranks":[2],"waits":[1]}`:     "rank 2",
-		`{"size":2,"ranks":[1,1],"waits":[1,1]}`: "rank 1",
-		`{"size":2,"ranks":[-1],"waits":[1]}`:    "rank -1",
+		"":                                "cannot be read",
+		"{":                               "cannot be read",
+		`{"steps":-1}`:                    "the sum -1",
+		`{"exposed":1e13}`:                "the sum 1e+13",
+		`{"size":2,"ranks":[0]}`:          "contradicts",
+		`{"loss":1e41}`:                   "contradicts",
+		`{"noise":{"own":-1}}`:            "contradicts",
+		`{"links":{"h2":-1}}`:             "contradicts",
+		`{"machine":{"usage":{"cpu":2}}}`: "a machine that cannot be",
+		`{"machine":{"memory":[{"used":-1,"samples":8,"room":9}]}}`: "a machine that cannot be",
+		`{"machine":{"memory":[{"used":1,"room":9}]}}`:              "a machine that cannot be",
+		`{"machine":{"memory":[{"used":1,"samples":8}]}}`:           "a machine that cannot be",
+		strings.Repeat(" ", 1<<12):                                  "limit is 2048",
+		`{"size":2,"ranks":[2],"waits":[1]}`:                        "rank 2",
+		`{"size":2,"ranks":[1,1],"waits":[1,1]}`:                    "rank 1",
+		`{"size":2,"ranks":[-1],"waits":[1]}`:                       "rank -1",
 	} {
 		if _, err := steps.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: error %v, expected one with %q", text, err, want)
