@@ -45,6 +45,8 @@ var Builtins = joinGlobals(
 		{"numpy", "dtype"}:                         newNumpyType,
 		{"numpy.core.multiarray", "_reconstruct"}:  newArray,
 		{"numpy._core.multiarray", "_reconstruct"}: newArray,
+		{"numpy.core.numeric", "_frombuffer"}:      newFilledArray,
+		{"numpy._core.numeric", "_frombuffer"}:     newFilledArray,
 		{"numpy.core.multiarray", "scalar"}:        newNumpyScalar,
 		{"numpy._core.multiarray", "scalar"}:       newNumpyScalar,
 	},

@@ -60,25 +60,55 @@ func (a *Array) SetState(state any) error {
 	if !ok || len(s) != 5 {
 		return fmt.Errorf("a NumPy array with a state that is no tuple of five")
 	}
-	shape, ok := s[1].(Tuple)
+	if err := a.setTypeAndShape(s[2], s[1]); err != nil {
+		return err
+	}
+	a.Fortran = s[3] == true || s[3] == int64(1)
+	if a.Data, ok = s[4].([]byte); !ok {
+		return fmt.Errorf("a NumPy array of Python objects, or without bytes%s", saveAgain)
+	}
+	return nil
+}
+
+// saveAgain is what to do about a value of NumPy that is not read.
+const saveAgain = "; if the file is yours, save it again with a value of Python in its place"
+
+// setTypeAndShape sets the type and the shape, values of the pickle, of an array.
+func (a *Array) setTypeAndShape(kind, shape any) (err error) {
+	dimensions, ok := shape.(Tuple)
 	if !ok {
 		return fmt.Errorf("a NumPy array without a shape")
 	}
-	for _, d := range shape {
+	for _, d := range dimensions {
 		n, ok := d.(int64)
 		if !ok || n < 0 {
 			return fmt.Errorf("a NumPy array with a dimension %v", d)
 		}
 		a.Shape = append(a.Shape, n)
 	}
-	if a.Type, ok = s[2].(*NumpyType); !ok {
+	if a.Type, ok = kind.(*NumpyType); !ok {
 		return fmt.Errorf("a NumPy array without a type")
 	}
-	a.Fortran = s[3] == true || s[3] == int64(1)
-	if a.Data, ok = s[4].([]byte); !ok {
-		return fmt.Errorf("a NumPy array of Python objects, or without bytes")
-	}
 	return nil
+}
+
+// newFilledArray makes an array from (bytes, type, shape, order), as protocol 5 writes arrays. It
+// keeps the bytes. Order K is that of an array whose axes NumPy has changed.
+func newFilledArray(args []any) (any, error) {
+	if len(args) < 4 {
+		return nil, fmt.Errorf("%d arguments where bytes, a type, a shape and an order are due",
+			len(args))
+	}
+	a := &Array{}
+	if err := a.setTypeAndShape(args[1], args[2]); err != nil {
+		return nil, err
+	}
+	data, ok := args[0].([]byte)
+	if !ok || args[3] != "C" && args[3] != "F" {
+		return nil, fmt.Errorf("a NumPy array without bytes, or of order %v%s", args[3], saveAgain)
+	}
+	a.Data, a.Fortran = data, args[3] == "F"
+	return a, nil
 }
 
 // newNumpyScalar makes the number, text or bytes that a NumPy scalar of a type and its bytes is.
@@ -90,13 +120,13 @@ func newNumpyScalar(args []any) (any, error) {
 	b, is := args[1].([]byte)
 	switch {
 	case !ok || !is || t.Order == "=":
-		return nil, fmt.Errorf("a NumPy scalar that is no number")
+		return nil, fmt.Errorf("a NumPy scalar that is no number%s", saveAgain)
 	case strings.HasPrefix(t.Code, "U"):
 		return newNumpyText(b, t.Order == ">")
 	case strings.HasPrefix(t.Code, "S"):
 		return b, nil
 	case len(b) == 0 || len(b) > 8:
-		return nil, fmt.Errorf("a NumPy scalar of type %q", t.Code)
+		return nil, fmt.Errorf("a NumPy scalar of type %q%s", t.Code, saveAgain)
 	}
 	if t.Order == ">" {
 		b = slices.Clone(b)
@@ -119,7 +149,7 @@ func newNumpyScalar(args []any) (any, error) {
 	case "u1", "u2", "u4", "u8":
 		return parseLong(append(slices.Clone(b), 0)), nil
 	}
-	return nil, fmt.Errorf("a NumPy scalar of type %q", t.Code)
+	return nil, fmt.Errorf("a NumPy scalar of type %q%s", t.Code, saveAgain)
 }
 
 // newNumpyText makes a text of characters of four bytes each.

@@ -191,6 +191,34 @@ func TestNumpy(t *testing.T) {
 	}
 }
 
+// TestNumpyOfProtocol5 reads arrays that protocol 5 makes of their bytes at once.
+func TestNumpyOfProtocol5(t *testing.T) {
+	// The third is an array of two bytes that must not be written to. All are of
+	// pickle.dumps((np.arange(3, dtype="<u4"), np.asfortranarray([[0, 1], [2, 3]], ">i2"), x), 5)
+	const text = "80059503010000000000008c136e756d70792e5f636f72652e6e756d65726963948c0b5f6672" +
+		"6f6d62756666657294939428960c00000000000000000000000100000002000000948c056e756d707994" +
+		"8c0564747970659493948c02753494898887945294284b038c013c944e4e4e4affffffff4affffffff4b" +
+		"007494624b0385948c0143947494529468022896080000000000000000000002000100039468068c0269" +
+		"3294898887945294284b038c013e944e4e4e4affffffff4affffffff4b007494624b024b0286948c0146" +
+		"9474945294680228430200019468068c02753194898887945294284b038c017c944e4e4e4affffffff4a" +
+		"ffffffff4b007494624b028594680d7494529487942e"
+	v, err := load(unhex(t, text), pickle.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "(array(<u4, [3], 000000000100000002000000), " +
+		"array(>i2, [2 2], 0000000200010003), array(|u1, [2], 0001))"
+	got := repr(v, 0)
+	if got != want || !v.(pickle.Tuple)[1].(*pickle.Array).Fortran {
+		t.Errorf("%s, want %s", got, want)
+	}
+	changed := strings.Replace(text, "8c0143", "8c014b", 1)
+	if _, err = load(unhex(t, changed), pickle.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "of order K; if the file is yours, save it again") {
+		t.Errorf("another order: %v", err)
+	}
+}
+
 // TestNumpyTexts reads scalars of NumPy that are a half, texts and bytes.
 func TestNumpyTexts(t *testing.T) {
 	// pickle.dumps((np.float16(-1.5), np.str_("hé🐟"), np.str_(""), np.bytes_(b"a\0b"),
