@@ -38,17 +38,20 @@ class Failed(AssertionError):
 @functools.lru_cache
 def start_server(*modules):
     """Start rank_server.py, once for all tests that want these modules beside torch, and wait until
-    it is ready; return the path of its socket. It is killed when pytest's process ends.
+    it is ready; return the path of its socket. It is killed when pytest's process ends. A server
+    with modules is a fork of the one without, so that torch is imported once.
     """
     folder = tempfile.TemporaryDirectory()
     path = os.path.join(folder.name, "socket")
-    places = (ROOT / "python", ROOT / "python/tests")
-    env = dict(os.environ, PYTHONPATH=":".join(map(str, places)), OMP_NUM_THREADS="1")
+    tests = ROOT / "python/tests"
+    env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}:{tests}", OMP_NUM_THREADS="1")
+    command = [sys.executable, "-c", "from rank_server import main; main()", path]
+    if modules:
+        env["RANK_SERVER"] = start_server()
+        words = [tests / "rank.py", tests / "rank_server.py", path, *modules]
+        command = [sys.executable, "-SE", *words]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from rank_server import main; main()", path, *modules],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     )
 
     def stop():
@@ -58,10 +61,12 @@ def start_server(*modules):
         folder.cleanup()
 
     atexit.register(stop)
-    SERVERS.append(process.pid)
-    if b"ready\n" not in process.stdout:  # what is imported may print lines before
-        raise Failed("rank_server.py does not start")
-    return path
+    for line in process.stdout:  # what is imported may print lines before
+        ready, _, pid = line.partition(" ")
+        if ready == "ready":
+            SERVERS.append(int(pid))
+            return path
+    raise Failed("rank_server.py does not start")
 
 
 def processor_seconds():
@@ -144,16 +149,3 @@ def main(functions):
     name, args = sys.argv[1], json.loads(sys.argv[2])
     result = functions[name](*args)
     (pathlib.Path(os.environ["RESULTS"]) / os.environ["SHOAL_RANK"]).write_text(json.dumps(result))
-    if sys.modules.keys() & set(TRAINERS.split(",")):
-        _end_now()
-
-
-def _end_now():
-    """End this process well, with what is registered for its end, but without Python's own: where
-    trainers are imported, it takes 0.7 s of a processor to take their modules apart. How workers
-    end is tested with those of a template of their own job.
-    """
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
