@@ -67,7 +67,7 @@ B w4 comes: , worker 4: other jobs have all GPUs
 		t.Error(d)
 	}
 	two, one := []string{"a", "b"}, []string{"a"}
-	for _, hidden := range []string{"", "-1", " "} {
+	for _, hidden := range []string{"", "-1", " ", "NoDevFiles"} {
 		if g := findGPUs([]string{gpu.Variable + "=" + hidden}, two, two); len(g.list) > 0 {
 			t.Errorf("with %q: %+v", hidden, g)
 		}

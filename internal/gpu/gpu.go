@@ -10,11 +10,15 @@ import (
 // Variable is the variable by which CUDA knows which GPUs a process sees, and in which order.
 const Variable = "CUDA_VISIBLE_DEVICES"
 
-// Named returns the GPUs that a value of Variable names. It is pure.
+// Named returns the GPUs that a value of Variable names: by number, or by an identifier that begins
+// with GPU- or MIG-. CUDA ignores what follows any other word, such as -1, or NoDevFiles, by which
+// Slurm says that a job has none. It is pure.
 func Named(seen string) (names []string) {
 	for name := range strings.SplitSeq(seen, ",") {
-		if name = strings.TrimSpace(name); name == "" || strings.HasPrefix(name, "-") {
-			break // CUDA ignores what follows
+		name = strings.TrimSpace(name)
+		number := name != "" && name[0] >= '0' && name[0] <= '9'
+		if !number && !strings.HasPrefix(name, "GPU-") && !strings.HasPrefix(name, "MIG-") {
+			break
 		}
 		names = append(names, name)
 	}

@@ -19,6 +19,8 @@ func TestVisibleGPUs(t *testing.T) {
 		{two, files, "1", true, 1},
 		{two, files, "0,-1,1", true, 1},
 		{two, files, "", true, 0},
+		{two, files, "NoDevFiles", true, 0}, // as Slurm says that a job has none
+		{two, files, "1,none,0", true, 1},
 		{two, files, "1,2,0", true, 1},
 		{two, files[1:], "", false, 1},
 		{two, files[1:], "0,1", true, 1},
