@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 
@@ -175,7 +176,7 @@ func readHello(f *frames) (h hello, err error) {
 // returned as the error, a *refusal.
 func exchangeHello(c net.Conn, f *frames, h hello) (w welcome, err error) {
 	if err := writeJSONFrame(c, kindHello, h); err != nil {
-		return w, err
+		return w, explainConnError(err)
 	}
 	k, body, err := f.nextFrame(kindWelcome, kindRefusal)
 	if err != nil {
@@ -213,10 +214,19 @@ func explainConnError(err error) error {
 	case errors.As(err, &op) && op.Op == "remote error":
 		return fmt.Errorf("the agent there does not believe this one's certificate, which is of "+
 			"another job: join with a token of its job (%w)", err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case hasHungUp(err):
+		if number := syscall.Errno(0); errors.As(err, &number) {
+			err = number // the error itself has another port each time
+		}
 		return fmt.Errorf("it hung up: is that a host of the job, and running? (%w)", err)
 	}
 	return err
+}
+
+// hasHungUp reports whether an error of a connection says that the other side has closed it.
+func hasHungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // sanitize returns text from a peer as it can be shown: without control characters, and cut to 1

@@ -44,8 +44,8 @@ func Join(ctx context.Context, address, tokenText string, config Config, h fabri
 	return m, nil
 }
 
-// errUnreachable marks the failure of a first connection: the job may not have begun yet, or the
-// network may not be up.
+// errUnreachable marks the failure of a first connection: the job may not have begun yet, the
+// network may not be up, or the agent there may have too many connections.
 type errUnreachable struct{ error }
 
 // Unwrap returns the failure itself.
@@ -108,25 +108,8 @@ func (m *Network) becomeMember(ctx context.Context, address string, t token,
 	c := &call{network: m, ctx: ctx, to: agent{Address: address}}
 	defer c.closeStreams()
 	s, err := c.connect(address, newcomerTLS(t))
-	if name := (*net.DNSError)(nil); errors.As(err, &name) {
-		return nil, errUnreachable{fmt.Errorf(
-			"no address is known for %s here: check the name, or give the address: %w", name.Name,
-			err)}
-	}
-	if silent := (net.Error)(nil); errors.Is(err, syscall.ECONNREFUSED) ||
-		ctx.Err() == nil && errors.As(err, &silent) && silent.Timeout() {
-		if silent != nil {
-			err = os.ErrDeadlineExceeded // the error itself has another port each time
-		}
-		return nil, errUnreachable{fmt.Errorf("no host of a job or a pool answers there; it may "+
-			"have ended, or listen at another address or port (shoal ps --json on its host has it "+
-			"as \"join\", shoal pool ls --json as \"address\"), or a firewall is between: %w", err)}
-	}
-	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
-		return nil, errUnreachable{err} // no route, or no network
-	}
 	if err != nil {
-		return nil, err
+		return nil, markUnreachable(ctx, err)
 	}
 	h := m.newHello(wantJoin)
 	h.Name, h.Key, h.Expires = m.config.Name, key.Public().(ed25519.PublicKey), t.expires.Unix()
@@ -135,7 +118,7 @@ func (m *Network) becomeMember(ctx context.Context, address string, t token,
 	}
 	w, err := exchangeHello(s, &s.frames, h)
 	if err != nil {
-		return nil, err
+		return nil, markUnreachable(ctx, err)
 	}
 	j := w.Joined
 	if j == nil {
@@ -158,6 +141,32 @@ func (m *Network) becomeMember(ctx context.Context, address string, t token,
 		}
 	}
 	return agents, nil
+}
+
+// markUnreachable returns an error of the first connection as an errUnreachable that says what it
+// means, where no agent has answered; else as it is.
+func markUnreachable(ctx context.Context, err error) error {
+	if name := (*net.DNSError)(nil); errors.As(err, &name) {
+		return errUnreachable{fmt.Errorf(
+			"no address is known for %s here: check the name, or give the address: %w", name.Name,
+			err)}
+	}
+	if silent := (net.Error)(nil); errors.Is(err, syscall.ECONNREFUSED) ||
+		ctx.Err() == nil && errors.As(err, &silent) && silent.Timeout() {
+		if silent != nil {
+			err = os.ErrDeadlineExceeded // the error itself has another port each time
+		}
+		return errUnreachable{fmt.Errorf("no host of a job or a pool answers there; it may "+
+			"have ended, or listen at another address or port (shoal ps --json on its host has it "+
+			"as \"join\", shoal pool ls --json as \"address\"), or a firewall is between: %w", err)}
+	}
+	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+		return errUnreachable{err} // no route, or no network
+	}
+	if hasHungUp(err) { // it ends, does not let anybody in yet, or has too many connections
+		return errUnreachable{err}
+	}
+	return err
 }
 
 // verify checks what a newcomer was given against its token and key, and returns the authority of

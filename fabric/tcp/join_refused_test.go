@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,4 +171,35 @@ func TestJoinWaits(t *testing.T) {
 		fabrictest.NewRecorder(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted while it waits: %v", err)
 	}
+}
+
+// TestJoinWaitsForWhoHangsUp: a newcomer joins though what is at the address hangs up at first: in
+// the handshake, as an agent that has too many connections, or before that, as a tunnel to a job
+// that has not begun. It says why it waits.
+func TestJoinWaitsForWhoHangsUp(t *testing.T) {
+	j := newJob(t, Config{})
+	way := newCable(t)
+	var came atomic.Int64
+	serveUntilEnd(t, way.listener, func(near net.Conn) {
+		switch came.Add(1) {
+		case 1:
+			near.Read(make([]byte, 1)) // the close is a reset, since not all was read
+		case 2:
+			near.(*net.TCPConn).CloseWrite()
+			io.Copy(io.Discard, near)
+		default:
+			way.connect(near, j.a.Addr())
+		}
+	})
+	config, told := j.newcomerConfig(), 0
+	config.Unreachable = func(_ int, why error) {
+		told++
+		wantError(t, why, "it hung up", "is that a host of the job, and running?")
+	}
+	m, err := Join(t.Context(), way.address(), j.a.Token(time.Minute), config,
+		fabrictest.NewRecorder(t))
+	if err != nil || told != 2 {
+		t.Fatalf("told %d times that nobody answers, then: %v", told, err)
+	}
+	m.Close()
 }

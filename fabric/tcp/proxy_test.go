@@ -66,17 +66,20 @@ func (c *cable) address() string { return c.listener.Addr().String() }
 
 // leadTo makes the cable lead to an address, until the test ends.
 func (c *cable) leadTo(t *testing.T, address string) {
-	serveUntilEnd(t, c.listener, func(near net.Conn) {
-		far, err := net.Dial("tcp", address)
-		if err != nil {
-			return
-		}
-		defer far.Close()
-		g := group.New(context.Background())
-		g.Go("there", func(context.Context) error { c.carry(far, near); return nil })
-		g.Go("back", func(context.Context) error { c.carry(near, far); return nil })
-		g.Wait()
-	})
+	serveUntilEnd(t, c.listener, func(near net.Conn) { c.connect(near, address) })
+}
+
+// connect carries a connection to an address, and blocks until it ends.
+func (c *cable) connect(near net.Conn, address string) {
+	far, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	g := group.New(context.Background())
+	g.Go("there", func(context.Context) error { c.carry(far, near); return nil })
+	g.Go("back", func(context.Context) error { c.carry(near, far); return nil })
+	g.Wait()
 }
 
 // carry copies from one connection to the other and blocks until `from` ends. Then it closes the

@@ -47,8 +47,9 @@ type Config struct {
 	// Log is where to log; nil = nowhere.
 	Log *slog.Logger
 
-	// Unreachable is called by Join when no agent answers at the address, with the reason and the
-	// number of attempts. Join then tries again until its context ends. If nil, it gives up.
+	// Unreachable is called by Join when no agent answers at the address, or what is there hangs up
+	// without an answer, with the reason and the number of attempts. Join then tries again until
+	// its context ends. If nil, it gives up.
 	Unreachable func(attempts int, why error)
 }
 
