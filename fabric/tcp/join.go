@@ -291,13 +291,16 @@ func (m *Network) unlinkedAgents(agents []agent) (list []agent, changed <-chan s
 }
 
 // dialEach dials all of the agents at once, waits for all, and returns whom they know and why some
-// could not be linked.
+// could not be linked. One with which there is a link, or that is dialling this agent, is no error.
 func (m *Network) dialEach(ctx context.Context, agents []agent) (more []agent, err error) {
 	others, errs := make([][]agent, len(agents)), make([]error, len(agents))
 	g := group.New(ctx)
 	for i, a := range agents {
 		g.Go("meet", func(ctx context.Context) error {
 			others[i], errs[i] = m.dialLink(ctx, a)
+			if r := (*refusal)(nil); errors.As(errs[i], &r) && r.Code == codeDuplicate {
+				errs[i] = nil
+			}
 			return nil
 		})
 	}

@@ -120,6 +120,26 @@ func TestJoinAtOnce(t *testing.T) {
 	}
 }
 
+// TestDialledByBoth: a newcomer that dials an agent whose own call is on its way, or is a link
+// already, has not failed to reach it, however long it has tried to.
+func TestDialledByBoth(t *testing.T) {
+	j := newJob(t, Config{})
+	setState := func(m *Network, peer fabric.Host, to state) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.peers[peer].state = to
+	}
+	for _, at := range []state{stateDialling, stateAccepting, stateUp} {
+		setState(j.a, "b", at)
+		setState(j.b, "a", stateHeard)
+		agents := []agent{{"a", j.a.Addr()}}
+		_, err := j.b.dialEach(t.Context(), agents)
+		if todo, _ := j.b.unlinkedAgents(agents); err != nil || len(todo) != 1 {
+			t.Errorf("in state %d of the other: %v; still to be linked are %v", at, err, todo)
+		}
+	}
+}
+
 // TestSameNameAtOnce: of newcomers that ask two agents for one name at the same moment, each gets a
 // name of its own or is told to join again.
 func TestSameNameAtOnce(t *testing.T) {
