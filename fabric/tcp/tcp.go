@@ -188,6 +188,9 @@ func (m *Network) Self() fabric.Host { return m.self.host }
 // Job returns the name of the job.
 func (m *Network) Job() string { return m.config.Job }
 
+// PlainData reports whether the job sends data between its hosts without TLS.
+func (m *Network) PlainData() bool { return m.plainData }
+
 // Addr returns the HOST:PORT by which others reach this agent, for newcomers to join through it.
 func (m *Network) Addr() string { return m.address }
 

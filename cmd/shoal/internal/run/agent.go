@@ -153,9 +153,7 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 			Link: func(h fabric.Handler) (fabric.Network, error) {
 				var err error
 				joined.Store(false)
-				network, err = tcp.Join(p.Ctx, f.join, token,
-					tcp.Config{Name: fabric.Host(cli.HostName(f.name)), Listen: f.listen,
-						Version: version.Version, Unreachable: unreachable}, h)
+				network, err = f.joinNetwork(p.Ctx, token, notes, unreachable, h)
 				unreachable = nil // a job that has answered before has ended where it does not
 				if p.Ctx.Err() != nil {
 					err = cmp.Or(context.Cause(p.Ctx), err)
@@ -186,6 +184,19 @@ func (f *agentFlags) serve(cmd *cobra.Command, token string) error {
 		fmt.Fprintln(notes, "shoal: "+left)
 	}
 	return err
+}
+
+// joinNetwork joins the network of the job at f.join with a token, as tcp.Join does, and writes a
+// warning to notes if tensors travel there without encryption. It waits for the other hosts.
+func (f *agentFlags) joinNetwork(ctx context.Context, token string, notes io.Writer,
+	unreachable func(attempts int, why error), h fabric.Handler) (*tcp.Network, error) {
+	network, err := tcp.Join(ctx, f.join, token,
+		tcp.Config{Name: fabric.Host(cli.HostName(f.name)), Listen: f.listen,
+			Version: version.Version, Unreachable: unreachable}, h)
+	if err == nil && network.PlainData() {
+		fmt.Fprintln(notes, plainWarning)
+	}
+	return network, err
 }
 
 // partingLine returns what people are told when this host's part in a job has ended, as OnEnd of

@@ -49,6 +49,10 @@ type fleet struct {
 	giveUp  context.CancelCauseFunc // ends a job that cannot begin
 }
 
+// plainWarning is what people are told on each host of a job with --unencrypted-data.
+const plainWarning = "shoal: WARNING: tensors travel between hosts in the clear " +
+	"(--unencrypted-data); control messages stay encrypted"
+
 // stranded is why a job cannot begin: its agents are gone, and no other host is expected. It is a
 // value.
 type stranded struct {

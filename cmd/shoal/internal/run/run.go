@@ -347,8 +347,7 @@ func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 		return nil, err
 	}
 	if f.plain {
-		fmt.Fprintln(fl.notes, "shoal: WARNING: tensors travel between hosts in the clear "+
-			"(--unencrypted-data); control messages stay encrypted")
+		fmt.Fprintln(fl.notes, plainWarning)
 	}
 	var err error
 	if fl.authority, err = readAuthority(f.pod.trust); err != nil {
