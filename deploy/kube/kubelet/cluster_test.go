@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -118,6 +119,17 @@ func newMemory(t *testing.T, scheme *runtime.Scheme) *cluster {
 		p.Spec.NodeName = "node"
 		return api.Update(ctx, p)
 	}}
+}
+
+// gone waits until an object is there no more.
+func (c *cluster) gone(ctx context.Context, o client.Object, key client.ObjectKey) error {
+	return wait(ctx, func() error {
+		err := c.api.Get(ctx, key, o)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("%T %s is still there: %v", o, key.Name, err)
+	})
 }
 
 // logger writes the events of the operator into the log of a test.

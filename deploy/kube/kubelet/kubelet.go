@@ -260,8 +260,11 @@ func (k *Kubelet) start(ctx context.Context, p *corev1.Pod) error {
 	}
 	var words []string
 	for _, word := range append(append([]string{}, c.Command...), c.Args...) {
-		word = os.Expand(variable.ReplaceAllString(word, "$${$1}"), func(name string) string {
-			return env[name]
+		word = variable.ReplaceAllStringFunc(word, func(text string) string {
+			if value, set := env[text[2:len(text)-1]]; set {
+				return value
+			}
+			return text
 		})
 		words = append(words, k.resolve(replace(word), run))
 	}
@@ -312,6 +315,9 @@ var variable = regexp.MustCompile(`\$\(([A-Za-z0-9_]+)\)`)
 func (k *Kubelet) mount(ctx context.Context, p *corev1.Pod, run *process) (func(string) string,
 	error) {
 	root := filepath.Join(k.dir, p.Name)
+	if err := os.RemoveAll(root); err != nil { // of an earlier pod of that name
+		return nil, err
+	}
 	c := p.Spec.Containers[0]
 	run.end = filepath.Join(root, c.TerminationMessagePath)
 	paths := []string{c.TerminationMessagePath, run.end}
@@ -385,6 +391,9 @@ func (k *Kubelet) resolve(word string, asks *process) string {
 func (k *Kubelet) reportEnd(ctx context.Context, p *corev1.Pod, run *process) error {
 	text, _ := os.ReadFile(run.end) // one that was killed has written nothing
 	code := run.cmd.ProcessState.ExitCode()
+	if w := run.cmd.ProcessState.Sys().(syscall.WaitStatus); w.Signaled() {
+		code = 128 + int(w.Signal())
+	}
 	p.Status.Phase = corev1.PodSucceeded
 	if code != 0 {
 		p.Status.Phase = corev1.PodFailed

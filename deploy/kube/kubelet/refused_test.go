@@ -117,13 +117,7 @@ func (r *room) until(name, what string, is func(s v1alpha1.ShoalJobStatus) bool)
 // gone waits until an object is there no more.
 func (r *room) gone(o client.Object, name string) {
 	r.Helper()
-	r.must(wait(r.Context(), func() error {
-		err := r.c.api.Get(r.Context(), r.key(name), o)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("%T %s is still there: %v", o, name, err)
-	}))
+	r.must(r.c.gone(r.Context(), o, r.key(name)))
 }
 
 // has is a condition: the job has so many pods, and if why is not empty, it has a condition of a

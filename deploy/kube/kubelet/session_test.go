@@ -288,12 +288,7 @@ func TestSession(t *testing.T) {
 	s.until("three workers train again", workers(3))
 	s.finish(1)
 	s.must(c.api.Delete(t.Context(), &j))
-	for range tries {
-		if client.IgnoreNotFound(c.api.Get(t.Context(), s.key, &j)) == nil &&
-			c.api.Get(t.Context(), s.key, &j) != nil {
-			break
-		}
-	}
+	s.must(c.gone(t.Context(), &j, s.key))
 	var pods corev1.PodList
 	s.must(c.api.List(t.Context(), &pods))
 	if len(pods.Items) > 0 {
