@@ -80,6 +80,36 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// TestYAML checks which texts are read, and what is said of the others.
+func TestYAML(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: 1\nlist: [{a: 2}]":        "",
+		"":                            "",
+		"# nothing":                   "",
+		"---\na: 1\n---\n":            "",
+		"base: &x {a: 1}\nlist: [*x]": `unknown field "base"`,
+		"b: 1":                        `unknown field "b"`,
+		"a: 1\na: 2":                  `line 2: key "a" already set in map`,
+		"A: 1":                        `unknown field "A"; write "a"`,
+		"A: 1\na: 2":                  `unknown field "A"; write "a"`,
+		"list: [{a: 1}, {A: 2}]":      `unknown field "A"; write "a"`,
+		"a: x":                        "field a has a string, and takes a number",
+		"a: 1\n---\na: 2": "there is more than one document; take out what comes after the line " +
+			"---",
+	} {
+		var v struct {
+			A    float64 `json:"a"`
+			List []struct {
+				A float64 `json:"a"`
+			} `json:"list"`
+		}
+		if err := strict.YAML([]byte(text), &v); err == nil && want != "" ||
+			err != nil && err.Error() != want {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
 // TestWrongType: a value of another type is named as the text has it, without types of Go.
 func TestWrongType(t *testing.T) {
 	for text, want := range map[string]string{
