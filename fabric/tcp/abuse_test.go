@@ -454,6 +454,23 @@ func TestTickets(t *testing.T) {
 					hello{Want: wantData, Job: "digits", Ticket: []byte("good")}),
 					"belongs to no link")
 			}
+			o := &opening{peer: identity{"b", j.b.self.key}, index: map[string]int{"once": 0},
+				came: make(chan arrival, fabric.MaxStreams)}
+			j.a.mu.Lock()
+			j.a.tickets["once"] = o
+			j.a.mu.Unlock()
+			once := hello{Want: wantData, Job: "digits", Ticket: []byte("once"), Protocol: Protocol,
+				Version: "1.0"}
+			if err := writeJSONFrame(dial(), kindHello, once); err != nil {
+				t.Fatal(err)
+			}
+			first := <-o.came
+			defer first.stream.abandon()
+			j.a.mu.Lock()
+			if _, is := j.a.tickets["once"]; is {
+				t.Error("a ticket is good twice")
+			}
+			j.a.mu.Unlock()
 			j.checkUnhurt()
 		})
 	}

@@ -34,7 +34,7 @@ func TestNamesOfHosts(t *testing.T) {
 		if name == "" {
 			wantError(t, err, "no member of this job")
 		} else {
-			wantError(t, err, "cannot be the name of a host")
+			wantError(t, err, "refused", "cannot be the name of a host")
 		}
 	}
 	for _, name := range []fabric.Host{"a", "7", "host-1.example.org", "A_b"} {

@@ -114,6 +114,15 @@ func TestJudge(t *testing.T) {
 			t.Error("alive after a second of silence, though it is said to be gone")
 		}
 	})
+	t.Run("somebody says that it is gone, and this process stood still", func(t *testing.T) {
+		l := newJudgedLink()
+		l.acked = func() (time.Duration, bool) { return 40 * time.Millisecond, true }
+		l.suspectUntil.Store(int64(time.Hour))
+		l.judgeSilence(time.Minute, time.Minute)
+		if l.hasEnded() {
+			t.Error("dead, though nobody could hear it")
+		}
+	})
 	t.Run("somebody said long ago that it is gone", func(t *testing.T) {
 		l := newJudgedLink()
 		l.acked = func() (time.Duration, bool) { return 40 * time.Millisecond, true }
