@@ -419,23 +419,6 @@ def test_a_step_that_overflows_on_one_worker_is_skipped_by_all():
     assert len(said) == 2
 
 
-def _clip_late():
-    """Clip what stage 2 has averaged already; return the text of the error, None without one."""
-    import shoal
-    import shoal.torch
-
-    net = torch.nn.Linear(3, 2)
-    loader = shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(4, 3)), 2)
-    optimizer = shoal.torch.zero(net, torch.optim.SGD(net.parameters(), lr=1.0), stage=2)
-    for (x,) in loader:
-        net(x).sum().backward()
-        optimizer.average_gradients()
-        try:
-            optimizer.clip_grad_norm_(1.0)
-        except RuntimeError as err:
-            return str(err)
-
-
 def test_what_is_between_gradients_is_zero(monkeypatch):
     """Memory for gradients has nothing of before between two of them, which would be averaged."""
     from shoal.torch.zero import flat
@@ -448,13 +431,6 @@ def test_what_is_between_gradients_is_zero(monkeypatch):
         made.elements_of(i, found).zero_()
     assert sorted(len(m) for m in found) == [GRAIN, 2 * GRAIN]
     assert not any(m.any() for m in found)
-
-
-def test_clipping_after_the_average_of_stage_2_is_refused():
-    """clip_grad_norm_ after average_gradients() raises RuntimeError, which says what to call
-    instead.
-    """
-    assert "in place of average_gradients()" in world(1, _clip_late)[0]
 
 
 def test_what_cannot_be_is_refused():

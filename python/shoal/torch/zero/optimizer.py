@@ -388,6 +388,7 @@ class Zero(torch.optim.Optimizer):
         """
         used = self._marks.ne(0).tolist()
         self._overflow = self._looked and not bool(torch.isfinite(self._marks).all())
+        self._shards.drop_gradients()  # of an average of which no step was made
         for run, part in self._shards.parts:
             if used[run.parameter]:
                 (first, _), tensor = next(
