@@ -81,26 +81,31 @@ def test_values_of_short_and_whole_types(mine, other, how, want):
 
 
 def _log_in_last_batches():
-    """Train for a step of eight batches of one sample, and log a 1 in the last of them; return what
-    was logged for the step, and the epoch. Given to `world`.
+    """Train for a step of eight batches of one sample, and log a 1 in the last of them, and a
+    number in all, which grows; return what was logged for the step, and the epoch. Given to
+    `world`.
     """
     import trainers_lightning
 
     def step(module, batch, index):
-        """As the module's own, and log in the last batch."""
-        if index == 7:
-            module.log("last", 1.0, on_step=True, on_epoch=True)
+        """As the module's own, and log in the last batch, and a number in all."""
+        for how in ("mean", "max", "min"):
+            if index == 7:
+                module.log(how, 1.0, on_step=True, on_epoch=True, reduce_fx=how)
+            module.log(f"all {how}", float(index), on_step=True, on_epoch=True, reduce_fx=how)
         return trainers_lightning.Module.training_step(module, batch, index)
 
     found = _fit({"training_step": step}, batch=1, accumulate_grad_batches=8)[0].callback_metrics
-    return [found["last_step"].item(), found["last_epoch"].item()]
+    names = ("mean", "max", "min", "all max", "all min")
+    return [[found[f"{name}_{when}"].item() for when in ("step", "epoch")] for name in names]
 
 
 def test_a_value_of_a_batch_for_which_no_worker_has_samples():
     """What a step logs in one of its batches is a number, also where it has more batches than each
     worker has samples.
     """
-    assert world(2, _log_in_last_batches, modules=TRAINERS.split(",")) == [[1.0, 1.0]] * 2
+    want = [[1.0, 1.0]] * 3 + [[3.0, 3.0], [0.0, 0.0]]  # each worker has four of the samples
+    assert world(2, _log_in_last_batches, modules=TRAINERS.split(",")) == [want] * 2
 
 
 def _fit(changes, batch=8, **options):

@@ -12,7 +12,7 @@ import shoal
 from shoal._live.object_collectives import pack, unpack
 
 # What a worker without samples has for each way to put values together: it changes nothing.
-_NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+_NEUTRAL = {"max": -math.inf, "min": math.inf}
 
 
 class _Entry(NamedTuple):
@@ -75,26 +75,30 @@ class Logged:
         how = options.get("reduce_fx", "mean")
         how = how if isinstance(how, str) else how.__name__
         mine, mean = value.detach().double().reshape(-1).cpu(), how in ("mean", "avg")
-        if mean:
+        in_rows = how != "sum"  # a sum over no samples is 0
+        how = "sum" if mean else how
+        if in_rows:
             # The second row is for a batch of which no worker has samples: what stands in for them.
-            rows = torch.zeros(2, mine.numel() + 1, dtype=torch.float64)
+            rows = torch.full((2, mine.numel() + 1), _NEUTRAL.get(how, 0.0), dtype=torch.float64)
             rows[1, :-1], rows[1, -1] = mine, 1
             if self.weight:
-                rows[0, :-1], rows[0, -1] = mine * self.weight, self.weight
-            mine, how = rows.reshape(-1), "sum"
+                weight = self.weight if mean else 1
+                rows[0, :-1], rows[0, -1] = mine * weight, weight
+            mine = rows.reshape(-1)
         elif not self.weight:
-            mine = torch.full_like(mine, _NEUTRAL.get(how, 0.0))
+            mine = torch.zeros_like(mine)
         # A part of the step: a worker that is lost has its samples neither here nor there.
         shared = self._job.step.share(mine, last=False, op=how)  # type: ignore[union-attr]
 
         def finish(sums: torch.Tensor) -> None:
-            """Log the value over all workers: `sums` is what the call has combined, for a mean the
-            two rows, each with the number of samples at its end.
+            """Log the value over all workers: `sums` is what the call has combined, but for a sum
+            the two rows, each with its weight at its end: for a mean the number of samples.
             """
-            if mean:
+            if in_rows:
                 counted, stand_ins = sums.reshape(2, -1)
-                sums = counted if counted[-1] else stand_ins
-                options["batch_size"] = int(sums[-1])
+                sums = counted if 0 < counted[-1] < math.inf else stand_ins
+                if mean:
+                    options["batch_size"] = int(sums[-1])
                 sums = sums[:-1] / sums[-1]
             new = sums.to(value.device, _kept_dtype(value)).reshape(value.shape)
             own(fx, name, new, *others, **options)
