@@ -14,6 +14,7 @@ import pytest
 import shoal
 from agent_double import AgentDouble
 from conftest import ROOT
+from shoal._runtime.arena import POOL_BYTES
 
 HANG_MS = 60_000  # milliseconds; reached only by a hang
 
@@ -205,6 +206,27 @@ def test_ctrl_c_of_a_request_does_not_mix_up_the_answers(agent):
     interrupter.join()
     release.set()
     assert job.allreduce(job.zeros(3)).sum() == 0
+
+
+def test_memory_whose_request_was_interrupted_goes_back(agent):
+    """A segment that comes after a Ctrl-C has ended the request for it is given back."""
+    job, release = agent.join(), threading.Event()
+
+    def slow(request):
+        """Hold back the answer to a request for a segment until `release` is set."""
+        if request["type"] == "segment":
+            release.wait()
+
+    agent.answer = slow
+    interrupter = interrupt_when(lambda: agent.requests[-1]["type"] == "segment")
+    with pytest.raises(KeyboardInterrupt):
+        job.zeros(3)
+    interrupter.join()
+    release.set()
+    x = job.zeros(3)
+    large = job.zeros(POOL_BYTES, "uint8")  # its request comes after that which gives back
+    assert agent.sessions[0].freed == [1] and list(agent.sessions[0].segments) == [2, 3]
+    assert job.allreduce(x).sum() == 0 and len(large) == POOL_BYTES
 
 
 class Interrupted:

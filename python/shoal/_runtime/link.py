@@ -144,6 +144,8 @@ class Link:
                 if reply.get("serial", self._serial) == self._serial:
                     break
                 _close_all(fds)
+                if reply.get("type") == "segment":  # nobody knows of it, so it goes back at once
+                    self.send({"type": "free", "id": reply["id"], "serial": reply["serial"]})
         if reply.get("type") == answer and complete:
             return reply, fds
         _close_all(fds)
