@@ -157,6 +157,7 @@ def test_every_sample_exactly_once(seed):
             step = cursor.step + cursor.local_steps()
             cursor = Cursor.unpack(cursor.commit(size, done).pack())
             assert cursor.step == step
+            assert cursor.committed() == epoch * cursor.samples + sum(times)
         assert times == [1] * cursor.samples
 
 
@@ -168,6 +169,9 @@ def test_too_many_losses_do_not_fit():
     with pytest.raises(ValueError, match="run the step again"):
         lossy.pack()
     assert cursor.commit(500, [True] * 500).fits()
+    most = cursor.commit(360, [rank % 2 == 0 for rank in range(360)])
+    assert len(most.left) == 180 and most.fits() and len(most.pack()) == 56 + 180 * 16
+    assert not cursor.commit(362, [rank % 2 == 0 for rank in range(362)]).fits()
     assert lossy.commit(500, [True] * 500).left == ()
 
 
@@ -200,6 +204,7 @@ def test_bad_sizes_are_refused():
 def test_a_cursor_is_a_value():
     """A commit leaves the cursor as it is, and nobody can set its fields."""
     cursor = Cursor.start(10, 4)
+    assert cursor == Cursor(10, 4, seed=0, shuffle=True, apart=False)
     cursor.commit(2, [True, False])
     assert cursor == Cursor.start(10, 4)
     with pytest.raises(dataclasses.FrozenInstanceError):
