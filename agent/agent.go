@@ -169,12 +169,13 @@ func (a *Agent) makeDriver() error {
 		name = string(a.network.Self())
 	}
 	a.driver = &driver{engine: a.engine, network: a.network, orders: a.cfg.Orders.withDefaults(a),
-		after: a.cfg.After, began: time.Now(), rejected: map[topo.WorkerID]bool{},
-		asking:  map[topo.WorkerID][]chan<- head.Grouped{},
-		batches: batches{running: map[head.BatchID]*batch{}},
-		initial: len(a.cfg.Tokens),
-		routes:  routes{fixed: a.cfg.Fixed, chosen: map[cost.Class]collective.Route{}},
-		planner: meshes.Planner{Redundant: a.cfg.Redundant, Meshes: a.cfg.Meshes}}
+		generations: generations{after: a.cfg.After}, began: time.Now(),
+		rejected: map[topo.WorkerID]bool{},
+		asking:   map[topo.WorkerID][]chan<- head.Grouped{},
+		batches:  batches{running: map[head.BatchID]*batch{}},
+		initial:  len(a.cfg.Tokens),
+		routes:   routes{fixed: a.cfg.Fixed, chosen: map[cost.Class]collective.Route{}},
+		planner:  meshes.Planner{Redundant: a.cfg.Redundant, Meshes: a.cfg.Meshes}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Kind: a.cfg.Kind,
 		Route: a.driver.routes.chooseRoute, Arrange: a.driver.planner.Arrange,
 		Learn: a.driver.learnLayout}

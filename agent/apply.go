@@ -16,6 +16,7 @@ import (
 // applyBatch lets a batch count: workers get their results, and a new view of the job if it has
 // changed.
 func (d *driver) applyBatch(a *head.Apply) {
+	d.recordView(a.View)
 	d.deliverResults(a)
 	if a.Changed {
 		for _, m := range d.engine.members {
@@ -44,7 +45,7 @@ func (d *driver) applyBatch(a *head.Apply) {
 	}
 	d.engine.detachResults(gone)
 	for i, part := range a.Parts {
-		d.completePart(part, d.batches.errs[i], a.Changed)
+		d.completePart(part, d.batches.errs[i], a)
 	}
 	d.engine.signals.AddBatch(a, d.batches.errs)
 	for _, m := range d.workersHere(a.Entered) {
@@ -79,22 +80,32 @@ func (d *driver) answerEnter(m *worker) {
 	}
 }
 
-// completePart completes the calls of this host in a part of a batch, with err if the part has
-// failed. changed says that the view of the job has changed with the batch.
-func (d *driver) completePart(part head.Part, err error, changed bool) {
+// completePart completes the calls of this host in a part of the batch of a, with err if the part
+// has failed.
+func (d *driver) completePart(part head.Part, err error, a *head.Apply) {
 	for _, p := range part.Calls {
 		switch {
 		case p.Call.Far != nil:
 		case err != nil:
 			d.engine.failCall(p, err)
-		case changed && p.Call.Step:
+		case a.Changed && p.Call.Step:
 			d.engine.completeCall(p.Worker, p.Ticket, -1, arena.Changed, "")
 		case p.Call.Kind == collective.Recv:
-			d.engine.completeCall(p.Worker, p.Ticket, p.Call.Peer, arena.Done, "")
+			d.engine.completeCall(p.Worker, p.Ticket, senderRank(part, a.View), arena.Done, "")
 		default:
 			d.engine.completeCall(p.Worker, p.Ticket, -1, arena.Done, "")
 		}
 	}
+}
+
+// senderRank returns the rank of who has sent what a transfer has moved: in their group, or in the
+// view of the job that applies now, which may be another one than when the calls were matched.
+func senderRank(transfer head.Part, now topo.View) int {
+	send := transfer.Calls[0]
+	if rank, is := now.Rank(send.Worker); is && send.Call.Group == topo.World {
+		return int(rank)
+	}
+	return transfer.Calls[len(transfer.Calls)-1].Call.Peer
 }
 
 // writeView writes a worker's view of the job, completed from s, into its control block, and sets

@@ -30,9 +30,9 @@ type driver struct {
 	head    *head.Agent
 	network fabric.Network // nil = this host is alone
 	orders  Orders
-	record  member.Record   // the newest generation of which the launcher was told
-	after   topo.Generation // generations that the job had before this start
-	initial int             // workers that the launcher starts without an order
+	record  member.Record // the newest generation of which the launcher was told
+	generations
+	initial int // workers that the launcher starts without an order
 
 	rejected map[topo.WorkerID]bool                  // workers that will be no members
 	asking   map[topo.WorkerID][]chan<- head.Grouped // sessions that wait for a group

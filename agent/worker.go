@@ -127,7 +127,10 @@ func (e *engine) readCall(m *worker, p *collective.Posted) error {
 	case c.Kind == collective.Barrier && c.DType == 0:
 		c.DType = tensor.U8 // a barrier moves nothing
 	}
-	return m.resolveMemory(&d, c)
+	if err := m.resolveMemory(&d, c); err != nil {
+		return err
+	}
+	return e.driver.setPeerInView(m, d.View, c)
 }
 
 // resolveMemory fills c in with the memory that a descriptor names, its shape and its splits.

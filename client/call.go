@@ -45,7 +45,8 @@ func (c *call) submit(ctx context.Context, g *Group, h *Handle) (err error) {
 	k.finishLeft()
 	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op),
 		Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight,
-		Flags: arena.Flags{More: c.more, Step: c.step}, Told: c.told}
+		Flags: arena.Flags{More: c.more, Step: c.step}, View: uint32(g.job.generation.Load()),
+		Told: c.told}
 	c.describeShape(&d)
 	var staged [3][]byte
 	defer func() {

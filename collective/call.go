@@ -120,6 +120,12 @@ type Call struct {
 	Far *Far
 }
 
+// NamesPartner reports whether the call is a send to a rank of the world, or a receive from one. It
+// stays one for the worker that has the rank when it is made, whatever the view is later.
+func (c *Call) NamesPartner() bool {
+	return c.Kind.Pairwise() && c.Group == topo.World && c.Peer != AnyRank
+}
+
 // Flags say what a call is to its training step, and how it is carried out. All ranks of a
 // collective give the same.
 type Flags struct {

@@ -1,12 +1,37 @@
 package collective
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/shoal-ml/shoal/topo"
+)
 
 // AnyRank as the Peer of a Recv accepts the first send that comes, from whichever rank. The Matcher
 // then sets Peer to the sender.
 const AnyRank = -1
 
-// The methods in this file are for the one goroutine that uses the Matcher, and do no I/O.
+// PartnerError says that a send or a receive is for a worker that is no member any more: the
+// members have changed since the call was made. It wraps a LostError.
+type PartnerError struct {
+	Kind    Kind
+	Partner topo.WorkerID
+}
+
+// Error implements error.
+func (e *PartnerError) Error() string {
+	return fmt.Sprintf("worker %d, for which this %v was made, %s since then: make it with a rank "+
+		"of the members that there are, after the end of the step", e.Partner, e.Kind, left)
+}
+
+// left says of a worker that it is no member any more.
+const left = "has left the members of the job"
+
+// Unwrap returns the LostError.
+func (e *PartnerError) Unwrap() error { return &LostError{Why: left} }
+
+// The methods of Matcher and group in this file are for the one goroutine that uses the Matcher,
+// and do no I/O.
 
 // mailbox holds the sends to one rank under one tag and the receives there that wait for each
 // other, in the order of posting.

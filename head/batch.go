@@ -46,7 +46,9 @@ func (r *leader) postCall(c wire.Call) {
 	case !ok:
 		err = errors.New("this worker was let go before its call was heard")
 	case c.Kind.Pairwise():
-		err = c.Check(size, self) // the group may be smaller than when it was posted
+		if err = r.setPartnerRank(&c.Call); err == nil {
+			err = c.Check(size, self) // the group may be smaller than when it was posted
+		}
 	}
 	if err != nil {
 		r.addBatches([]collective.Ready{
@@ -57,6 +59,22 @@ func (r *leader) postCall(c wire.Call) {
 	r.sets = r.matcher.Post(r.agent.pool.NewCall(c), r.sets[:0])
 	r.addBatches(r.sets)
 	clear(r.sets)
+}
+
+// setPartnerRank sets the peer of a call that names its partner, which is a worker's number, to the
+// rank of that worker. It returns an error if it is no member any more; other calls stay as they
+// are.
+func (r *leader) setPartnerRank(c *collective.Call) error {
+	if !c.NamesPartner() {
+		return nil
+	}
+	partner := topo.WorkerID(c.Peer)
+	rank, _, is := r.matcher.IndexInGroup(topo.World, partner)
+	if !is {
+		return &collective.PartnerError{Kind: c.Kind, Partner: partner}
+	}
+	c.Peer = rank
+	return nil
 }
 
 // applyFlags makes the job elastic with the first call of a step, and its membership sparing where

@@ -12,15 +12,21 @@ import (
 // What a follower does with the calls of its workers: they are told to the leader, executed with
 // others in batches, and completed. The methods run on the thread of the Agent and do no I/O.
 
-// reportCall keeps a copy of a call of this host as open, and tells the head of it.
+// reportCall keeps a copy of a call of this host as open, and tells the head of it. The partner in
+// a send or a receive of all ranks is told by its number: at the head its rank may be another one
+// by then.
 func (f *follower) reportCall(p *collective.Posted) {
 	l := f.ensureWorker(p.Worker)
 	mine := wire.Call{Worker: p.Worker, Ticket: p.Ticket, Call: p.Call}
-	l.open = append(l.open, f.agent.pool.NewCall(mine))
+	if mine.NamesPartner() {
+		mine.Peer = int(f.state.View.Members[mine.Peer].Worker)
+	}
+	kept := f.agent.pool.NewCall(mine)
+	l.open = append(l.open, kept)
 	if f.agent.canCallDirectly() {
 		f.agent.leader.receiveCall(mine)
 	} else {
-		f.agent.scratch.posted.FillFrom(p)
+		f.agent.scratch.posted.FillFrom(kept)
 		f.agent.sendToHead(&f.agent.scratch.posted)
 	}
 }

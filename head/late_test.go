@@ -1,6 +1,7 @@
 package head_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -25,17 +26,17 @@ func TestCallsInTheViewBefore(t *testing.T) {
 	even := call(collective.AllToAll, 0, 24)
 	even.Tag = 3
 	for what, c := range map[string]struct {
-		late [3]collective.Call // by worker
-		lost int                // the worker that is lost before the step; -1 = worker 2 is let go
+		late []collective.Call // by worker
+		lost int               // the worker that is lost before the step; -1 = worker 2 is let go
 		says string
 	}{
-		"the root is gone": {[3]collective.Call{call(collective.Broadcast, 2, 24),
+		"the root is gone": {[]collective.Call{call(collective.Broadcast, 2, 24),
 			call(collective.Broadcast, 2, 24), call(collective.Broadcast, 2, 24)},
 			-1, "rank 2 is outside a group of 2"},
 		// rank 1 was worker 1, and is worker 2
-		"another is the root": {[3]collective.Call{{}, call(collective.Reduce, 1, 24),
+		"another is the root": {[]collective.Call{{}, call(collective.Reduce, 1, 24),
 			call(collective.Reduce, 1, 0)}, 0, "0 elements at the root for an input of 6"},
-		"even blocks": {[3]collective.Call{even, even, even},
+		"even blocks": {[]collective.Call{even, even, even},
 			-1, "even blocks for 3 ranks in a group of 2"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -65,21 +66,60 @@ func TestCallsInTheViewBefore(t *testing.T) {
 	}
 }
 
-// postInTheViewBefore has the workers 0, 1 and 2 of host B, which the head on host A leads, end a
-// step after which they are two: lost is lost before, or worker 2 is let go where lost is -1. The
-// others post their calls when A has told of that, and before B hears it. It returns the error of
-// each worker whose call has ended.
-func postInTheViewBefore(t *testing.T, late [3]collective.Call,
+// TestTransfersInTheViewBefore: a send and a receive that workers make before they hear of another
+// generation are for the worker that was meant, whatever its rank is, and fail if that is gone.
+func TestTransfersInTheViewBefore(t *testing.T) {
+	send := func(to int) collective.Call {
+		return collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: to,
+			In: make([]byte, 4), Shape: []int{4}}
+	}
+	recv := func(from int) collective.Call {
+		return collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from,
+			Out: make([]byte, 4), Shape: []int{4}}
+	}
+	p, ended := postInTheViewBefore(t, []collective.Call{{}, send(2), recv(1),
+		recv(collective.AnyRank)}, 0)
+	if sent, is := ended[1]; !is || sent != nil {
+		t.Errorf("the send has ended (%v): %v", is, sent)
+	}
+	if got, is := ended[2]; !is || got != nil {
+		t.Errorf("the receive of whom it was for has ended (%v): %v", is, got)
+	}
+	if _, is := ended[3]; is {
+		t.Error("another one has received it")
+	}
+	_, ended = postInTheViewBefore(t, []collective.Call{{}, send(0), recv(0), recv(0)}, 0)
+	for w := range topo.WorkerID(4) {
+		var lost *collective.LostError
+		if err := ended[w]; w > 0 && (!errors.As(err, &lost) ||
+			!strings.Contains(err.Error(), "worker 0, for which this")) {
+			t.Errorf("worker %d, whose partner is gone: %v", w, err)
+		}
+	}
+	if view := p.agents["B"].State().View.Size(); view != 3 {
+		t.Errorf("%d members are left", view)
+	}
+}
+
+// postInTheViewBefore has the workers of host B, which the head on host A leads, end a step after
+// which one is missing: lost is lost before, or the last one is let go where lost is -1. The others
+// post their calls, of which late has one for each worker, when A has told of that, and before B
+// hears it. It returns the error of each worker whose call has ended.
+func postInTheViewBefore(t *testing.T, late []collective.Call,
 	lost int) (p *pair, ended map[topo.WorkerID]error) {
+	n := len(late)
 	p = &pair{t: t, seen: map[string][]head.Action{}, agents: map[string]*head.Agent{
 		"A": head.New(head.Config{Self: "A", Slots: member.NoSlots,
-			Job: &member.Config{Want: 3, Max: 3}}),
-		"B": head.New(head.Config{Self: "B", Slots: 3})}}
+			Job: &member.Config{Want: n, Max: n}}),
+		"B": head.New(head.Config{Self: "B", Slots: n})}}
 	b := p.agents["B"]
 	p.agents["A"].LinkUp("B")
 	b.LinkUp("A")
 	p.runAll()
-	workers := []topo.WorkerID{0, 1, 2}
+	var workers []topo.WorkerID
+	for w := range topo.WorkerID(n) {
+		workers = append(workers, w)
+	}
 	for _, w := range workers {
 		b.WorkerStarted(w)
 		b.WorkerAsks(w)
@@ -98,7 +138,7 @@ func postInTheViewBefore(t *testing.T, late [3]collective.Call,
 	if lost >= 0 {
 		b.WorkerLost(topo.WorkerID(lost), "was killed by SIGKILL")
 		workers = slices.Delete(workers, lost, lost+1)
-	} else if err := p.agents["A"].Resize(2, "the test"); err != nil {
+	} else if err := p.agents["A"].Resize(n-1, "the test"); err != nil {
 		t.Fatal(err)
 	}
 	p.runAll()
@@ -108,7 +148,7 @@ func postInTheViewBefore(t *testing.T, late [3]collective.Call,
 			return
 		}
 		for _, payload := range f.Payloads {
-			if c, is := payload.(*wire.Commit); is && c.View != nil && c.View.Size() == 2 {
+			if c, is := payload.(*wire.Commit); is && c.View != nil && c.View.Size() == n-1 {
 				post(3, func(w topo.WorkerID) collective.Call { return late[w] })
 			}
 		}

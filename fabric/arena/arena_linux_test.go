@@ -33,7 +33,7 @@ func TestDescriptorRoundTrip(t *testing.T) {
 			Flags: Flags{rapid.Bool().Draw(t, "more"), rapid.Bool().Draw(t, "step"),
 				rapid.Bool().Draw(t, "aside"), rapid.Bool().Draw(t, "narrow"),
 				rapid.Bool().Draw(t, "sparing")},
-			Pieces: rapid.Bool().Draw(t, "pieces"),
+			Pieces: rapid.Bool().Draw(t, "pieces"), View: rapid.Uint32().Draw(t, "view"),
 			Told: Told{rapid.Uint32().Draw(t, "data"), rapid.Uint32().Draw(t, "compute"),
 				rapid.Uint32().Draw(t, "optimizer"), rapid.Float32().Draw(t, "loss")}}
 		want.Splits.Count &= 1<<32 - 1 // the format has 32 bits for it
@@ -57,11 +57,11 @@ func TestDescriptorBytes(t *testing.T) {
 	d := Descriptor{Ticket: 1, Kind: 2, DType: 3, Reduction: 4, NDim: 5, Group: 6, Peer: 7, Tag: 8,
 		Weight: 1,
 		In:     Ref{9, 10, 11}, Out: Ref{12, 13, 14}, Splits: Ref{15, 16, 17},
-		Shape: [MaxDims]uint64{18, 0, 0, 0, 0, 0, 0, 19}, Told: Told{20, 21, 22, 1}}
+		Shape: [MaxDims]uint64{18, 0, 0, 0, 0, 0, 0, 19}, View: 23, Told: Told{20, 21, 22, 1}}
 	d.Encode(raw[:])
 	for off, want := range map[int]byte{0: 1, 8: 2, 9: 3, 10: 4, 11: 5, 12: 6, 16: 7, 20: 8,
 		30: 0xf0, 31: 0x3f, 32: 9, 36: 12, 40: 10, 48: 11,
-		56: 13, 64: 14, 72: 15, 76: 17, 80: 16, 88: 18, 144: 19, 176: 20, 180: 21, 184: 22,
+		56: 13, 64: 14, 72: 15, 76: 17, 80: 16, 88: 18, 144: 19, 156: 23, 176: 20, 180: 21, 184: 22,
 		190: 0x80, 191: 0x3f} {
 		if raw[off] != want {
 			t.Errorf("byte %d is %d, want %d", off, raw[off], want)

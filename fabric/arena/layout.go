@@ -47,6 +47,7 @@ const (
 	offCursor       = 384
 
 	// Offsets in a slot.
+	offView       = 156
 	offFed        = 160
 	offThrough    = 168
 	offTold       = 176
@@ -106,7 +107,9 @@ type Descriptor struct {
 	Shape     [MaxDims]uint64
 	Flags
 	Pieces bool // In and Out are one window, through which the elements pass in pieces
-	Told   Told // with Step
+	// View is the generation of the view in which the worker makes the call; 0 = it does not tell.
+	View uint32
+	Told Told // with Step
 }
 
 // Told is what a worker tells of the step that it ends, by its own clock. The zero value tells
@@ -155,6 +158,7 @@ func (d *Descriptor) Encode(slot []byte) {
 			b[152] |= 1 << i
 		}
 	}
+	le.PutUint32(b[offView:], d.View)
 	le.PutUint32(b[offTold:], d.Told.Data)
 	le.PutUint32(b[offTold+4:], d.Told.Compute)
 	le.PutUint32(b[offTold+8:], d.Told.Optimizer)
@@ -180,6 +184,7 @@ func (d *Descriptor) Decode(b *[descriptorBytes]byte) {
 	for i, flag := range [...]*bool{&d.More, &d.Step, &d.Aside, &d.Narrow, &d.Sparing, &d.Pieces} {
 		*flag = b[152]>>i&1 != 0
 	}
+	d.View = le.Uint32(b[offView:])
 	d.Told = Told{Data: le.Uint32(b[offTold:]), Compute: le.Uint32(b[offTold+4:]),
 		Optimizer: le.Uint32(b[offTold+8:]), Loss: math.Float32frombits(le.Uint32(b[offTold+12:]))}
 }

@@ -24,9 +24,10 @@ import (
 // JSON; in version 3 the names in the messages of package wire changed; in version 4 the log of a
 // job has its setting, in version 5 the size in it, and in version 6 rounds and how workers
 // synchronise; in version 7 generations say how many workers a job may have on each host, in
-// version 8 a host tells a new head how many workers it is to start, and in version 9 the layout of
-// a job's state is compressed, and calls say where their memory overlaps.
-const Protocol = 9
+// version 8 a host tells a new head how many workers it is to start, in version 9 the layout of a
+// job's state is compressed, and calls say where their memory overlaps, and in version 10 sends and
+// receives that are posted name their partner by the number of the worker.
+const Protocol = 10
 
 // handshakeTime is how long a connection may take until both sides know what it is for.
 const handshakeTime = 10 * time.Second

@@ -309,6 +309,7 @@ type (
 )
 
 // Call is a call as other hosts see it. One goroutine uses it at a time, and its methods do no I/O.
+// On the way to the head the Peer of one that NamesPartner is the number of that worker.
 type Call struct {
 	Worker topo.WorkerID
 	Ticket uint64

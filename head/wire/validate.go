@@ -177,7 +177,8 @@ func (c *Call) validate() error {
 	case c.Far != nil &&
 		(c.Far.In < 0 || c.Far.Out < 0 || c.Far.In > maxElements || c.Far.Out > maxElements):
 		return fmt.Errorf("a call of %d and %d elements", c.Far.In, c.Far.Out)
-	case !barrier && (c.Peer < collective.AnyRank || c.Peer >= collective.MaxMembers):
+	case !barrier && !c.NamesPartner() &&
+		(c.Peer < collective.AnyRank || c.Peer >= collective.MaxMembers):
 		return fmt.Errorf("a call with peer %d", c.Peer)
 	case len(c.Shared.Name) > collective.MaxName || c.Shared.Off < 0:
 		return fmt.Errorf("a call into byte %d of a shared result with a name of %d bytes",

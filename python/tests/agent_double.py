@@ -256,18 +256,18 @@ class AgentDouble:
         at = protocol.HEADER_BYTES + number % self.slots * 1024
         names = (
             "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out"
-            " n_out seg_counts n_counts off_counts _ flags step_times"
+            " n_out seg_counts n_counts off_counts _ flags view step_times"
         )
         values = protocol.DESCRIPTOR.unpack_from(session.block, at)
         call = dict(
             zip(names.split(), values),
             at=at,
-            shape=struct.unpack_from("<8Q", values[-3])[: values[4]],
+            shape=struct.unpack_from("<8Q", values[-4])[: values[4]],
         )
         assert call["ticket"] == number + 1, (
             f"slot of call {number} carries ticket {call['ticket']}"
         )
-        assert session.block[at + 156 : at + 176] == bytes(20)
+        assert session.block[at + 160 : at + 176] == bytes(16)
         return call
 
     def _execute(self, calls):

@@ -112,6 +112,45 @@ def test_alltoall_of_the_members_before(launch):
     assert output.count("even blocks for 3 ranks in a group of 2") == 2, output
 
 
+HAS_NOT_HEARD = """
+import os, signal
+import numpy, shoal
+from shoal._runtime.protocol import STEP
+job = shoal.join()
+me, x = job.rank, numpy.empty(1)
+job.allreduce_async(numpy.ones(1), flags=STEP).wait()
+if me == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+step = job.allreduce_async(numpy.ones(1), flags=STEP)
+if me != 1:
+    step.wait()
+    print("GOT", me, *job.recv(x, 0))
+if me == 1:
+    calls = job._backend.calls
+    while calls._words[step.word] <= step.floor:  # it looks, and takes over no view
+        os.sched_yield()
+    assert (job.rank, job.size) == (1, 4)
+    sent = [job.send_async(numpy.full(1, 10.0 * to), to) for to in (2, 3)]
+    asked = job.submit("recv", None, x, peer=-1, tag=1)
+    asked.wait()
+    job.send(x + 1, asked.source, tag=2)
+    for handle in sent:
+        handle.wait()
+elif me == 2:
+    job.send(numpy.full(1, 5.0), 0, tag=1)
+    print("ANSWER", *job.recv(x, 0, tag=2))
+"""
+
+
+def test_messages_of_a_worker_that_has_not_heard_of_a_loss(launch):
+    """Messages that a worker sends before it hears that ranks have changed come to whom they are
+    for, and the rank of who has sent one that it receives is of the view that it knows then.
+    """
+    output = launch(4, HAS_NOT_HEARD)
+    lines = sorted(re.findall(r"(?:GOT|ANSWER).*", output))
+    assert lines == ["ANSWER 6.0", "GOT 2 20.0", "GOT 3 30.0"], output
+
+
 THREE_ROWS = """
 import numpy, shoal
 job = shoal.join()

@@ -66,11 +66,11 @@ def test_descriptor_fields_lie_where_the_page_says():
     assert [offset for offset, _ in rows] == table[table.index(192) + 1 :][: len(rows)]
     values = list(range(101, 101 + len(rows)))
     shape = protocol.pack_shape((7, 8), 56)[1]
-    packed = protocol.DESCRIPTOR.pack(*values, shape, 9, bytes(range(16)))
+    packed = protocol.DESCRIPTOR.pack(*values, shape, 9, 10, bytes(range(16)))
     for (offset, form), value in zip(rows, values):
         assert struct.unpack_from("<" + form, packed, offset) == (value,), offset
     assert struct.unpack_from("<8Q", packed, 88) == (7, 8, 0, 0, 0, 0, 0, 0)
-    assert packed[152:] == bytes([9]) + bytes(23) + bytes(range(16))
+    assert packed[152:] == struct.pack("<II", 9, 10) + bytes(16) + bytes(range(16))
 
 
 def test_more_than_eight_dimensions_travel_as_one():

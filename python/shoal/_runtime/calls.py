@@ -220,12 +220,13 @@ class Calls:
         )
         return int(rank)
 
-    def settle_completed(self) -> None:
-        """Settle all calls that are complete, which lets go of their arrays. Waits for no call. The
-        arena calls it with its lock held.
+    def settle_completed(self, before: float = math.inf) -> None:
+        """Settle all calls that are complete, with a ticket below `before`, which lets go of their
+        arrays and takes over the view that they tell of. Waits for no call. The arena calls it with
+        its lock held.
         """
         for handle in list(self._open.values()):
-            if self._words[handle.word] > handle.floor:
+            if handle.ticket < before and self._words[handle.word] > handle.floor:
                 self.poll(handle)
 
     def wait(self, handle: Handle[Any], timeout: Optional[float] = None) -> None:

@@ -27,6 +27,9 @@ class Waiter(Protocol):
     def source_rank(self, handle: "Handle[Any]") -> int:
         """The rank inside the group from which a complete receive got its message."""
 
+    def settle_completed(self, before: float) -> None:
+        """Settle the calls that are complete, with a ticket below `before`."""
+
     def publish_pieces(self, handle: "Handle[Any]", pieces: int = GIVEN_UP) -> None:
         """Tell the agent how many pieces of a call are in its window; GIVEN_UP = no more come."""
 
@@ -215,7 +218,7 @@ class PiecewiseHandle(StagedHandle[T]):
 
 class AnySourceHandle(StagedHandle[T]):
     """A receive from any rank. `source` is the number of the rank that has sent, once `wait` has
-    returned.
+    returned, in the view that this worker knows then.
     """
 
     __slots__ = ("source",)
@@ -223,6 +226,8 @@ class AnySourceHandle(StagedHandle[T]):
     def settle(self, status: int, error: str = "") -> None:
         """As Handle.settle, and note the sender's rank, which is in the slot."""
         source = self._waiter.source_rank(self) if status == DONE else -1
+        if status == DONE:  # the rank is of a view that the end of an earlier step may tell of
+            self._waiter.settle_completed(self.ticket)
         if not self.status:  # once it is settled, another call may have the slot
             self.source = source
         super().settle(status, error)

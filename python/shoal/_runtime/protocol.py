@@ -44,9 +44,9 @@ DONE, FAILED, CHANGED, LOST = 1, 2, 3, 4
 
 # ticket, kind, dtype, reduction, ndim, group, root or peer, tag, weight, input segment, output
 # segment, input offset, input elements, output offset, output elements, counts segment, counts,
-# counts offset; the shape, packed once for each array by `pack_shape`; flags; what the worker tells
-# of a step that ends.
-DESCRIPTOR = struct.Struct("<QBBBBIIIdIIQQQQIIQ64sI20x16s")
+# counts offset; the shape, packed once for each array by `pack_shape`; flags; the generation of the
+# view in which the worker makes the call, 0 = not told; what it tells of a step that ends.
+DESCRIPTOR = struct.Struct("<QBBBBIIIdIIQQQQIIQ64sII16x16s")
 MAX_NDIM = 8
 _SHAPE = struct.Struct("<8Q")
 # Flags of a call: the step under way goes on after it; it ends the step, and commits it; it is no

@@ -55,9 +55,9 @@ class Submitter:
 
     def submit(self, call: Call, group: int, held: Any, result: T, generation: int) -> Handle[T]:
         """Submit a call of a group; foreign arrays are copied to the arena first. `held` is kept
-        alive until the agent is done, and the handle's `wait` returns `result`. Blocks where the
-        call moves in pieces, until it is complete; else only for arena memory, for the memory of a
-        shared result in `generation`, or for the slot.
+        alive until the agent is done, and the handle's `wait` returns `result`. `generation` is
+        that of the view in which the call is made. Blocks where the call moves in pieces, until it
+        is complete; else only for arena memory, for that of a shared result, or for the slot.
         """
         inp, out, counts, flags = call.inp, call.out, call.counts, call.flags
         target = out.place if out is not None and out.count else None
@@ -92,7 +92,9 @@ class Submitter:
             )
             in_place, out_place = _stage_arrays(staged, call, target)
             counts_place = _stage_counts(staged, counts)
-        self._submit_placed(handle, call, group, flags, in_place, out_place, counts_place, carried)
+        self._submit_placed(
+            handle, call, group, flags, generation, in_place, out_place, counts_place, carried
+        )
         if flags & (MORE | STEP):
             self.elastic = True
         if flags & STEP:
@@ -105,6 +107,7 @@ class Submitter:
         call: Call,
         group: int,
         flags: int,
+        generation: int,
         in_place: Optional[Place],
         out_place: Optional[Place],
         counts_place: Optional[Place],
@@ -146,6 +149,7 @@ class Submitter:
                 counts_offset,
                 shape_bytes,
                 flags,
+                generation & 0xFFFFFFFF,
                 self._step_timer.pack() if flags & STEP else NO_STEP_TIMES,
             )
             if carried is not None:

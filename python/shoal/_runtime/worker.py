@@ -30,7 +30,7 @@ from .view import MeshStatus, View
 
 T = TypeVar("T")
 # The descriptor of a call that is no collective.
-_ENTER = (KINDS["enter"], 0, 0, 0, 0, 0, 0, 1.0, *(0,) * 9, bytes(64), 0, bytes(16))
+_ENTER = (KINDS["enter"], 0, 0, 0, 0, 0, 0, 1.0, *(0,) * 9, bytes(64), 0, 0, bytes(16))
 # Groups that a job of one makes are numbered from here, beyond those of the agent: they never have
 # another member.
 _SOLO_GROUPS = 1 << 31
