@@ -3,6 +3,7 @@ package twin_test
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/decide"
@@ -68,6 +69,11 @@ func TestShares(t *testing.T) {
 		if p := twin.Predict(decide.Target{Setting: setting.Setting{Batch: 256,
 			Shares: first.Shares}}); p.Throughput.Mid == 0 {
 			t.Errorf("of another batch by the same shares: %+v", p)
+		}
+		if p := twin.Predict(decide.Target{Setting: setting.Setting{Batch: 256,
+			Shares: second.Shares}}); p.Throughput.Mid != 0 ||
+			!strings.Contains(p.Guess, "together with other parts") {
+			t.Errorf("of another batch by other shares: %+v", p)
 		}
 	}
 }

@@ -115,6 +115,29 @@ func TestGuardOfNonsense(t *testing.T) {
 	}
 }
 
+// A guard follows no proposal that the hosts have no room for, however little it costs.
+func TestGuardCapacity(t *testing.T) {
+	const room = 4
+	stages := []price.Stage{stage(10)}
+	safe, err := price.NewChain(stages, room)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range []int{room, 1} {
+		guard := &price.Guard{Stages: stages, Capacity: room, Safe: safe, Part: 100,
+			Bold: func(need, _ []int) []int { return []int{need[0] + more} }}
+		for need := range room {
+			whole, err := guard.Step([]int{need})
+			if err != nil || whole[0] > room {
+				t.Fatalf("%d more than %d: %v, %v", more, need, whole, err)
+			}
+		}
+		if n := guard.Followed(); (more == 1) != (n == room) {
+			t.Errorf("%d of %d proposals of %d more were followed", n, room, more)
+		}
+	}
+}
+
 // Alone, a stage has the solution in closed form. With too little room replicas that are not needed
 // are stopped, so that the rest is shared; what is needed and has no room is an error.
 func TestChainCapacity(t *testing.T) {

@@ -89,6 +89,21 @@ func TestByHand(t *testing.T) {
 	}
 }
 
+// TestBatchOfCurve: of the curves of a model the one of the job's batch counts, in whichever order
+// they come.
+func TestBatchOfCurve(t *testing.T) {
+	one := trace.Curve{Model: "m", Batch: 1, Sizes: []int{1, 2}, Speeds: []float64{1, 1.25}}
+	eight := trace.Curve{Model: "m", Batch: 8, Sizes: []int{1, 2}, Speeds: []float64{1, 2}}
+	jobs := []trace.Job{{Line: 2, Name: "a", Duration: 10_000, GPUs: 1, Model: "m", Batch: 8}}
+	for _, curves := range [][]trace.Curve{{one, eight}, {eight, one}} {
+		got, err := cluster.Play(jobs, cluster.Config{Policy: policyNamed(t, "elastic"), GPUs: 2,
+			Curves: curves})
+		if err != nil || got.Jobs[0].Ended != 5000 {
+			t.Errorf("%v: %+v, %v", curves, got, err)
+		}
+	}
+}
+
 // TestMostHosts plays on as many hosts as shoal replay takes. Work for each pair of hosts would
 // take longer than a test may.
 func TestMostHosts(t *testing.T) {
