@@ -252,6 +252,19 @@ func (l *Loop) OrderRefused(why error) {
 	l.delayLever(l.findOrAddLever(mainPart(c)))
 }
 
+// OrderDropped tells the loop that no change waits to be entered: an order that was accepted and is
+// no entry yet is none any more, since the job has come to that size by itself, or somebody has
+// asked for another one. The policies are asked again. Without such an order it does nothing.
+func (l *Loop) OrderDropped() {
+	if l.asked == nil {
+		return
+	}
+	c := l.asked.change
+	l.asked = nil
+	l.recordWhyNot(c.Policy, fmt.Sprintf("%s was ordered, and the job has come to another size "+
+		"before it could begin", c.To))
+}
+
 // WorkerFailed tells the loop that a worker has ended by itself, and how, in words: not that it was
 // killed or its host was lost. If a change of a policy is on trial, that may have been the reason:
 // it goes back at once. Where the change has given a worker more samples, policies stay below as

@@ -51,6 +51,7 @@ func (a loopJob) Look() (look loop.Look, ok bool) {
 	var of noise.Estimator
 	_ = a.engine.runAndWait(func() {
 		look, of, ok = a.engine.signals.NextLook(a.driver.head.State())
+		_, look.Waits = a.driver.head.RequestedChange()
 	})
 	if ok {
 		look.Observation.Noise = of.Estimate()

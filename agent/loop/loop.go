@@ -36,6 +36,7 @@ type Look struct {
 	Entries     []act.Entry
 	Observation sense.Observation
 	OnMesh      bool // the job has a mesh, so nothing may change, and is led here
+	Waits       bool // a change waits for the end of a step, where this agent leads
 }
 
 // Job is the job as its agent lets a Loop see and change it. The Loop calls it from its own
@@ -119,6 +120,9 @@ func (l *Loop) runTurnAfterFailure(lost string) bool {
 		return false
 	}
 	l.adoptLook(look)
+	if !look.Waits {
+		l.act.OrderDropped()
+	}
 	if s := l.stay.Swap(nil); s != nil {
 		l.act.WorkersStayed(*s)
 	}

@@ -32,6 +32,8 @@ type fakeJob struct {
 	alike  bool             // all workers weigh alike
 	auto   bool             // policies may change how workers synchronise
 	refuse error            // what Change returns; nil = it makes the change
+	holds  bool             // a change waits, and is not entered
+	waits  bool             // one does
 	told   []string         // what people were told
 	asked  []setting.Change // what Change was asked for
 	news   []act.Entry      // that the loop has not seen
@@ -58,11 +60,12 @@ func (j *fakeJob) Look() (Look, bool) {
 		return Look{OnMesh: j.onMesh}, false
 	}
 	entry := j.entry(nil)
-	look := Look{Entries: append(j.news, entry), Observation: sense.Observation{Step: j.step,
-		Size: j.size, Setting: j.now, First: 64, Levers: entry.Levers, Steps: &j.steps,
+	look := Look{Entries: append(j.news, entry), Waits: j.waits}
+	look.Observation = sense.Observation{Step: j.step, Size: j.size, Setting: j.now, First: 64,
+		Levers: entry.Levers, Steps: &j.steps,
 		Now: sense.Duration(j.step) * sense.Second / 100,
 		Noise: noise.Estimate{Known: true, Steps: 100, SquaredNorm: 1, Variance: 5000,
-			Scale: setting.Band{Low: 4000, Mid: 5000, High: 6000}}}}
+			Scale: setting.Band{Low: 4000, Mid: 5000, High: 6000}}}
 	j.news = nil
 	return look, true
 }
@@ -83,6 +86,9 @@ func (j *fakeJob) Change(next setting.Setting, c setting.Change) error {
 		return j.refuse
 	}
 	j.asked = append(j.asked, c)
+	if j.waits = j.holds; j.holds {
+		return nil
+	}
 	if j.trial = nil; c.Phase == setting.Entered {
 		c.Number, c.Step = j.now.Number+1, j.step
 		j.trial = &c
@@ -131,6 +137,25 @@ func TestLoopChangesTheJob(t *testing.T) {
 	}
 	if len(j.told) != 1 || j.told[0] != "what may change: batch 32–1024, shares of work" {
 		t.Errorf("people were told %q", j.told)
+	}
+}
+
+// A change that waits for the end of a step is waited for. When the head has dropped it, since the
+// job has come to that size by itself or a person has asked for another one, policies decide again.
+func TestADroppedChangeIsNotWaitedFor(t *testing.T) {
+	j := newJob()
+	j.holds = true
+	l := newLoop(t, j, act.Auto)
+	if runLooks(l, j, 20); len(j.asked) != 1 {
+		t.Fatalf("the job was asked for %+v", j.asked)
+	}
+	j.waits = false
+	if runLooks(l, j, 10); len(j.asked) != 2 {
+		t.Errorf("after the first change was dropped the job was asked for %+v", j.asked[1:])
+	}
+	why := l.WhyNots()
+	if len(why) == 0 || !strings.Contains(why[len(why)-1].Why, "was ordered, and the job has") {
+		t.Errorf("the first change was not made since %+v", why)
 	}
 }
 
