@@ -390,7 +390,7 @@ func (r *registry) failureReport(v verdict, started time.Time, trial *setting.Ch
 }
 
 // runResult is what the registry knows of the end of a run; Dir, OK, Error, Started, Seconds,
-// LostHost, Drained, Changes and LostSamples are not filled in.
+// Unstarted, LostHost, Drained, Changes and LostSamples are not filled in.
 func (r *registry) runResult() *runs.Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -130,11 +130,12 @@ func Run(ctx context.Context, cfg RunConfig) (*runs.Result, error) {
 	dir := l.reporter.directory()
 	began := l.registry.anyEnded() || l.registry.stoppedBy() != "" ||
 		l.agent != nil && !l.registry.leads()
-	if !began && ctx.Err() != nil {
-		return nil, errors.Join(err, dir.Close())
-	}
 	result := l.runResult(err)
 	result.Drained = l.registry.isDrained()
+	if result.Unstarted = !began && ctx.Err() != nil; result.Unstarted {
+		result.Error = fmt.Sprintf("job %s was interrupted before a worker began: %v", result.Job,
+			context.Cause(ctx))
+	}
 	// a full disk makes no good job a bad one
 	if wrote := errors.Join(dir.WriteResult(result), dir.Close()); wrote != nil {
 		l.console.Note("the files of this run are incomplete: " + wrote.Error())

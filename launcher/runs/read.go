@@ -42,6 +42,8 @@ type Result struct {
 	// Parked says that the workers were ended after a checkpoint, from which the job goes on when
 	// it is started again.
 	Parked bool `json:"parked,omitempty"`
+	// Unstarted says that the run was interrupted before a worker began.
+	Unstarted bool `json:"unstarted,omitempty"`
 	// LostHost is the host with whose loss the job has failed; "" = it has not failed by that.
 	LostHost string `json:"lost_host,omitempty"`
 	// GoesOn is the host that leads the job, which goes on without this one; "" = it has ended.

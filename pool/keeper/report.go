@@ -137,6 +137,7 @@ func (p *part) end() *pool.End {
 		}
 	case err != nil:
 		x.Final, x.Error = !p.saved.Joins, err.Error()
+	case result.Unstarted: // as if its launcher was killed: it may be started again
 	case result.LostHost != "": // which is no fault of the job: it may be started again
 		x.Error, x.Lost = result.Error, true
 	case result.GoesOn == "":

@@ -35,6 +35,7 @@ func TestLost(t *testing.T) {
 	}{
 		{false, "", true}, {true, "", false}, {false, `{"ok":false,"error":"x"}`, false},
 		{false, `{"goes_on":"b"}`, true}, {true, `{"lost_host":"b"}`, true}, {true, `{"goes_on":"b"}`, false},
+		{false, `{"unstarted":true,"error":"x"}`, true}, {true, `{"unstarted":true}`, false},
 	} {
 		dir := t.TempDir()
 		g := group.New(t.Context())
