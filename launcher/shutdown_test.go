@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -36,6 +38,30 @@ func TestOutcomeNamesMembers(t *testing.T) {
 	r.shutdown.members, r.shutdown.dismissed = []int{1, 2}, []int{5, 6}
 	if err := r.stoppedError(); err != nil {
 		t.Error(err)
+	}
+}
+
+// ended is the agent of a host that has ended. Status alone is there: other methods panic.
+type ended struct{ hostAgent }
+
+// Status says so.
+func (ended) Status() agent.Status { return agent.Status{Ended: true} }
+
+// A host that led the job, and whose agent has ended, waits for its own workers: it hears no more
+// of those of other hosts, which it has not killed.
+func TestAHostWithoutAnAgentWaitsForItsOwnWorkers(t *testing.T) {
+	l := &launcher{agent: ended{}, registry: newRegistry("here", 2)}
+	l.registry.setHost("here")
+	now := make(chan time.Time)
+	close(now)
+	l.registry.register("there", &message{Started: &startedMessage{Worker: 1, PID: 8}})
+	if !l.awaitAllEnded(now, nil) {
+		t.Error("it waits for a worker of another host")
+	}
+	l.registry.register("here", &message{Started: &startedMessage{Worker: 0, PID: 7}})
+	<-l.registry.changed
+	if l.awaitAllEnded(now, nil) {
+		t.Error("it does not wait for its own worker")
 	}
 }
 

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -67,10 +68,11 @@ func (l *launcher) reportFaults() {
 	}
 }
 
-// awaitAllEnded blocks until all started workers that this host knows have ended, and returns true;
-// or false when one of the channels says that it has been long enough. A nil channel never does.
+// awaitAllEnded blocks until all started workers have ended of whose ends this host hears, and
+// returns true; or false when one of the channels says that it has been long enough. A nil channel
+// never does.
 func (l *launcher) awaitAllEnded(timeout <-chan time.Time, hurry <-chan struct{}) bool {
-	for len(l.registry.living()) > 0 {
+	for len(l.awaitedWorkers()) > 0 {
 		select {
 		case <-l.registry.changed:
 		case <-timeout:
@@ -80,6 +82,17 @@ func (l *launcher) awaitAllEnded(timeout <-chan time.Time, hurry <-chan struct{}
 		}
 	}
 	return true
+}
+
+// awaitedWorkers lists the workers that run as far as this host knows, and of whose ends it hears:
+// where its agent has ended, only its own.
+func (l *launcher) awaitedWorkers() []workerRecord {
+	list := l.registry.living()
+	if l.agent.Status().Ended {
+		own := l.registry.hostName()
+		list = slices.DeleteFunc(list, func(w workerRecord) bool { return w.host != own })
+	}
+	return list
 }
 
 // awaitOutput blocks, up to outputWait, until processes that workers left behind have finished
