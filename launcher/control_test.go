@@ -232,10 +232,17 @@ func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
 	}
 }
 
-// unparkable is the agent of a job that cannot be parked. Park alone is there: other methods panic.
+// unparkable is the agent of a job that cannot be parked, and has made seven steps. Park and Status
+// alone are there: other methods panic.
 type unparkable struct {
 	hostAgent
 	meanwhile func() // what happens while it is asked
+}
+
+// Status has the steps alone.
+func (u *unparkable) Status() (s agent.Status) {
+	s.Steps = 7
+	return s
 }
 
 // Park refuses to park the job, after what happens meanwhile.
@@ -246,14 +253,14 @@ func (u *unparkable) Park(string) error {
 
 // A wish to park the job that is refused leaves what has come of an earlier one, or still does.
 func TestRefusedParkChangesNothing(t *testing.T) {
-	sealed := func(l *launcher) { l.registry.shutdown.park.setOutcome(&parkMessage{Step: 7}) }
+	sealed := func(l *launcher) { l.registry.shutdown.park.setOutcome(&parkMessage{Steps: 7}) }
 	nothing := func(*launcher) {}
 	for what, c := range map[string]struct {
 		before, meanwhile func(*launcher)
 		want              api.ParkStatus
 	}{
 		"nobody has asked before": {nothing, nothing, api.ParkStatus{}},
-		"it is being parked": {func(l *launcher) { l.registry.requestPark("ada") }, nothing,
+		"it is being parked": {func(l *launcher) { l.registry.requestPark("ada", 5) }, nothing,
 			api.ParkStatus{ParkedBy: "ada"}},
 		"it is parked": {sealed, nothing, api.ParkStatus{Parked: true}},
 		"it could not be parked": {func(l *launcher) {
@@ -262,8 +269,12 @@ func TestRefusedParkChangesNothing(t *testing.T) {
 		"what it said controls no terminal": {func(l *launcher) {
 			l.registry.shutdown.park.setOutcome(&parkMessage{Problem: "\x1b[2Jno\nroom"})
 		}, nothing, api.ParkStatus{ParkError: `\x1b[2Jno\nroom`}},
-		"it is parked meanwhile": {func(l *launcher) { l.registry.requestPark("ada") }, sealed,
+		"it is parked meanwhile": {func(l *launcher) { l.registry.requestPark("ada", 5) }, sealed,
 			api.ParkStatus{Parked: true}},
+		"it could not be parked meanwhile": {
+			func(l *launcher) { l.registry.requestPark("ada", 5) }, func(l *launcher) {
+				l.registry.shutdown.park.setOutcome(&parkMessage{Steps: 6, Problem: "no room"})
+			}, api.ParkStatus{ParkError: "no room"}},
 	} {
 		l := &launcher{registry: newRegistry("a", 0)}
 		l.agent = &unparkable{meanwhile: func() { c.meanwhile(l) }}
@@ -279,6 +290,26 @@ func TestRefusedParkChangesNothing(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", what, got, c.want)
 		}
 	}
+}
+
+// What a worker says late of a wish that has come to nothing is not taken for what has come of a
+// new one; that a checkpoint is sealed always counts.
+func TestALateReportOfAnEarlierParkIsNotOfTheNext(t *testing.T) {
+	r := newRegistry("a", 0)
+	say := func(steps uint64, problem string, want api.ParkStatus) {
+		t.Helper()
+		r.shutdown.park.setOutcome(&parkMessage{Steps: steps, Problem: problem})
+		if got := r.describePark(); got != want {
+			t.Errorf("after %d steps a worker says %q: %+v, want %+v", steps, problem, got, want)
+		}
+	}
+	r.requestPark("ada", 6)
+	say(7, "no room", api.ParkStatus{ParkError: "no room"})
+	r.requestPark("bob", 7)
+	say(7, "no room", api.ParkStatus{ParkedBy: "bob"}) // another worker, of the same checkpoint
+	say(8, "still none", api.ParkStatus{ParkError: "still none"})
+	r.requestPark("cid", 8)
+	say(8, "", api.ParkStatus{Parked: true})
 }
 
 // A paused job that is to be parked is being parked, but on a mesh it waits for others first.

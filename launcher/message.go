@@ -69,8 +69,8 @@ type (
 	// parkMessage says what a worker has made of the wish to park the job.
 	parkMessage struct {
 		Worker int `json:"worker"`
-		// Step is the step of its checkpoint.
-		Step uint64 `json:"step"`
+		// Steps are the committed steps after which its checkpoint was to be made.
+		Steps uint64 `json:"steps"`
 		// Problem says why there is none, so that it trains on; "" = the worker is being ended.
 		Problem string `json:"problem,omitempty"`
 	}

@@ -33,29 +33,43 @@ type parking struct {
 	done     bool   // it is sealed, and the workers are being ended
 	problem  string // why nothing has come of the last wish; "" = nothing speaks against it
 	reported bool   // people have been told what has come of it
+	// after is how many steps were committed when it was asked for: the workers are told when more
+	// are.
+	after uint64
+	// earlier says what came of a wish before this one while this one is open; nil = nothing has.
+	earlier *parkMessage
 }
 
 // setOutcome registers what a worker says, as it may be shown on a terminal. All of them say the
-// same.
+// same. What speaks against an earlier wish than the one that is open says nothing of that.
 func (p *parking) setOutcome(m *parkMessage) {
+	if p.who != "" && m.Problem != "" && m.Steps <= p.after {
+		p.earlier = m
+		return
+	}
 	if p.who == "" && !p.done && p.problem == "" { // asked for under another head
 		p.reported = false
 	}
 	p.done, p.problem, p.who = m.Problem == "", printableText(m.Problem), ""
 }
 
-// requestPark registers who wants the job to be parked. Where the agent refuses that, refuse puts
-// back what was there before, unless something has come of an earlier wish since.
-func (r *registry) requestPark(who string) (refuse func()) {
+// requestPark registers who wants the job to be parked, after so many committed steps. Where the
+// agent refuses that, refuse puts back what was there before, with what has come of it since.
+func (r *registry) requestPark(who string, after uint64) (refuse func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before, wish := r.shutdown.park, parking{who: who, asked: who}
+	before, wish := r.shutdown.park, parking{who: who, asked: who, after: after}
 	r.shutdown.park = wish
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.shutdown.park == wish {
-			r.shutdown.park = before
+		p := &r.shutdown.park
+		earlier := p.earlier
+		if p.earlier = nil; *p != wish {
+			return
+		}
+		if *p = before; earlier != nil {
+			p.setOutcome(earlier)
 		}
 	}
 }
@@ -99,8 +113,9 @@ func (r *registry) isParked() bool {
 // onWorkerParked ends a worker of this host whose checkpoint is sealed, and tells the host that
 // leads what has come of it. It runs on the goroutine of the worker's session, and waits for the
 // engine's thread.
-func (l *launcher) onWorkerParked(worker int, step uint64, problem string) {
-	l.reportWorker(&message{Park: &parkMessage{worker, step, problem}})
+func (l *launcher) onWorkerParked(worker int, _ uint64, problem string) {
+	// no step is committed before this worker has told
+	l.reportWorker(&message{Park: &parkMessage{worker, l.agent.Status().Steps, problem}})
 	if problem != "" {
 		return
 	}
@@ -166,7 +181,7 @@ func (l *launcher) startLeaving(services *group.Group) {
 // parkForManager parks the job, which is led here, since a cluster manager takes its hosts away. A
 // job that cannot be parked ends. It is a task, and waits for the engine's thread.
 func (l *launcher) parkForManager() {
-	refuse := l.registry.requestPark(l.cfg.Manager)
+	refuse := l.registry.requestPark(l.cfg.Manager, l.agent.Status().Steps)
 	err := l.agent.Park(l.cfg.Manager)
 	switch {
 	case err == nil:
@@ -195,7 +210,7 @@ func (l *launcher) answerPark(w http.ResponseWriter, r *http.Request) {
 			fmt.Errorf("%s has asked for the end of the job", by))
 		return
 	}
-	refuse := l.registry.requestPark(ask.Who)
+	refuse := l.registry.requestPark(ask.Who, l.agent.Status().Steps)
 	if err := l.agent.Park(ask.Who); err != nil {
 		refuse()
 		sendError(w, http.StatusConflict, err)
