@@ -65,7 +65,7 @@ func (d *driver) beginBatch(x *head.Execute) {
 		f = d.newBatch()
 		d.batches.running[x.Batch] = f
 	}
-	told := len(f.parts)
+	told, refused := len(f.parts), error(nil)
 	f.parts, f.more, f.ahead = append(f.parts, x.Parts...), x.More, f.ahead || x.More
 	begun := d.batches.begun[:0]
 	for i := told; i < len(f.parts); i++ {
@@ -86,6 +86,7 @@ func (d *driver) beginBatch(x *head.Execute) {
 		}
 		if part.Calls[0].Call.Kind == collective.Reshape {
 			f.errs[i] = d.scheduleReshape(f, t, part)
+			refused = f.errs[i]
 		} else {
 			f.errs[i] = buildSchedule(&t.schedule, t.calls)
 		}
@@ -109,20 +110,30 @@ func (d *driver) beginBatch(x *head.Execute) {
 	if f.ahead {
 		d.engine.transfers.setParts(uint64(x.Batch), len(f.parts), x.More)
 	}
-	if f.open == 0 && !f.more {
+	if refused != nil {
+		d.refuseBatch(x.Batch, f, refused)
+	} else if f.open == 0 && !f.more {
 		d.reportExecuted(x.Batch, f.proof)
 	}
 }
 
+// refuseBatch tells the head that this host cannot take its part in the reshape of batch n, and
+// why. The batch is never executed here; the head has it dropped. Pieces that other hosts send for
+// it meanwhile are dropped, too.
+func (d *driver) refuseBatch(n head.BatchID, f *batch, why error) {
+	f.open++
+	d.engine.transfers.endBatch(uint64(n))
+	d.later = append(d.later, func() { d.head.BatchRefused(n, why) }) // after the actions
+}
+
 // scheduleReshape fills in the schedule of a transfer with what a reshape moves, and makes the
-// reshape part of the batch. A reshape that this host cannot execute gets a proof that fails.
+// reshape part of the batch. It is an error if this host cannot take its part in the reshape.
 func (d *driver) scheduleReshape(f *batch, t *transfer, part head.Part) error {
 	moves, err := d.newReshapeStep(part.Calls)
 	if err == nil {
 		err = moves.fillSchedule(&t.schedule, t.sites)
 	}
 	if err != nil {
-		f.proof.New.Bytes = 1
 		return err
 	}
 	f.moves, moves.transfer, t.reshapes = moves, t, true

@@ -1,5 +1,7 @@
 package agent
 
+import "github.com/shoal-ml/shoal/head/meshes"
+
 // KnownWorkers counts the workers that the agent knows by what its launcher and they themselves
 // have told it, for tests. Any goroutine may call it.
 func (a *Agent) KnownWorkers() int {
@@ -15,4 +17,14 @@ func (a *Agent) CountWaits() (all, told int) {
 		all, told = len(a.driver.head.Waits()), len(a.driver.headWaits())
 	})
 	return all, told
+}
+
+// ForgetLayout has the agent plan no reshape any more, for tests, until restore is called. Both
+// wait for the engine's thread.
+func (a *Agent) ForgetLayout() (restore func()) {
+	var known meshes.Planner
+	_ = a.engine.runAndWait(func() {
+		known, a.driver.planner = a.driver.planner, meshes.Planner{}
+	})
+	return func() { _ = a.engine.runAndWait(func() { a.driver.planner = known }) }
 }

@@ -32,6 +32,8 @@ type meshJob struct {
 	arrived chan arrival
 	// does runs before a worker hands its state over; nil = nothing runs.
 	does func(number int, at *agent.Agent, next string) error
+	// drops runs before a worker drops a reshape that has failed; nil = nothing runs.
+	drops func()
 	// spoils changes the state that a worker begins with; nil = it stays right.
 	spoils func(number int, memory []byte)
 	// states changes what a worker states of the state; nil = the worker states what is true.

@@ -180,6 +180,9 @@ func (w *meshWorker) changeMesh() (lost bool, err error) {
 		switch status, text := w.wait(); status {
 		case arena.Changed:
 		case arena.Lost:
+			if w.meshJob.drops != nil {
+				w.meshJob.drops()
+			}
 			return true, nil
 		default:
 			w.meshJob.arrived <- arrival{err: text}

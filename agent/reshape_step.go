@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -19,12 +20,14 @@ import (
 // reshapeStep is a reshape that this host takes part in. The engine's thread makes it, and has the
 // lanes compute its proof.
 type reshapeStep struct {
-	*reshape.Change // nil = the state comes from a checkpoint, and nothing is moved
-	shape           *head.Shape
-	calls           []*collective.Posted // calls of the part, of all hosts
-	transfer        *transfer
-	key             *digest.Key  // key of the fingerprints, the same on all hosts
-	proof           digest.Proof // fingerprints that were added up so far
+	// Change is the plan; nil = the state comes from a checkpoint, and nothing is moved, or stays.
+	*reshape.Change
+	stays    bool // each worker keeps its part, which is only copied to its new memory
+	shape    *head.Shape
+	calls    []*collective.Posted // calls of the part, of all hosts
+	transfer *transfer
+	key      *digest.Key  // key of the fingerprints, the same on all hosts
+	proof    digest.Proof // fingerprints that were added up so far
 }
 
 // newReshapeStep works out the reshape that the calls of a part of a batch make, by the plan that
@@ -33,6 +36,9 @@ func (d *driver) newReshapeStep(calls []*collective.Posted) (*reshapeStep, error
 	known := d.head.State()
 	if known.Shape.Lost != "" {
 		return &reshapeStep{shape: known.Shape, calls: calls}, nil
+	}
+	if known.Shape.KeepsRanks() {
+		return &reshapeStep{shape: known.Shape, calls: calls, stays: true}, nil
 	}
 	change, err := d.planner.PopPlan(known.Shape, known.View)
 	if err != nil {
@@ -45,7 +51,7 @@ func (d *driver) newReshapeStep(calls []*collective.Posted) (*reshapeStep, error
 // the plan. Workers learn what is wrong with a reshape when they call it.
 func (d *driver) prepareReshape() {
 	known := d.head.State()
-	if s := known.Shape; s != nil && s.Next != "" && s.Lost == "" {
+	if s := known.Shape; s != nil && s.Next != "" && s.Lost == "" && !s.KeepsRanks() {
 		if change, err := d.planner.PreparePlan(s, known.View); err == nil {
 			change.Moves()
 		}
@@ -54,6 +60,10 @@ func (d *driver) prepareReshape() {
 
 // fillSchedule fills s in with the moves of the reshape between the memories of the calls.
 func (p *reshapeStep) fillSchedule(s *collective.Schedule, sites collective.Sites) error {
+	if p.stays {
+		meshes.ScheduleInPlace(s, p.calls)
+		return nil
+	}
 	if p.Change == nil {
 		s.Moves, s.Bytes = s.Moves[:0], 0
 		return nil
@@ -76,9 +86,11 @@ func (p *reshapeStep) callsOf(workers []topo.WorkerID) (list []int) {
 // of what this host has of the old state to p.proof, while that is sent: the calls do not change
 // the old state. n is the number of the batch.
 func (e *engine) beginReshape(p *reshapeStep, n head.BatchID) {
-	if p.Change != nil {
+	if p.Change != nil || p.stays {
 		e.fillSegments(p.transfer.workers)
 		e.executeOnLanes(delivery{p.transfer}, p.transfer.relay.BytesDelivered())
+	}
+	if p.Change != nil {
 		p.key = digest.NewKey(uint64(n))
 		e.addProof(p, p.memoryByRank(p.shape.Workers, func(c *collective.Call) []byte {
 			return c.In
@@ -101,8 +113,13 @@ func (e *engine) fillSegments(workers []topo.WorkerID) {
 
 // verifyReshape adds the fingerprints of the new state, which is in its place, to p.proof, and
 // returns the whole proof of this host. It reads all of the memory; the lanes help. Workers read
-// the new state only when the batch counts.
+// the new state only when the batch counts. What stays as it is is compared byte by byte.
 func (e *engine) verifyReshape(p *reshapeStep) digest.Proof {
+	for _, c := range p.calls {
+		if p.stays && c.Call.Far == nil && !bytes.Equal(c.Call.In, c.Call.Out) {
+			p.proof.New.Bytes = 1
+		}
+	}
 	if p.Change != nil {
 		e.addProof(p, noMemory, p.memoryByRank(p.shape.Order, func(c *collective.Call) []byte {
 			return c.Out

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -249,6 +250,49 @@ func TestSpoiltReplica(t *testing.T) {
 			if st := s.leadingAgent().Status(); st.Mesh != "dp=2" {
 				t.Errorf("the job has mesh %s", st.Mesh)
 			}
+		})
+	}
+}
+
+// One host alone cannot plan a reshape, when all of its workers have called it: the job keeps its
+// mesh and trains on, and people are told which host it was, and why. When the host can plan again,
+// the job goes to the mesh that is asked for.
+func TestAHostThatCannotPlanAReshape(t *testing.T) {
+	for _, slots := range [][]int{{2, 2}, {1, 2, 1}} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
+			told := make(chan agent.Event, 100)
+			var restore atomic.Pointer[func()]
+			s := newMeshJob(t, "tp=4", slots, true, func(s *meshJob) {
+				s.orders.Event = func(e agent.Event) { told <- e }
+				s.does = func(number int, at *agent.Agent, next string) error {
+					if number > 0 || next != "dp=4" || restore.Load() != nil {
+						return nil
+					}
+					for all := 0; all != 1; all, _ = at.CountWaits() { // for this worker alone
+						runtime.Gosched()
+					}
+					s.c.mu.Lock()
+					other := s.c.agents["b"]
+					s.c.mu.Unlock()
+					once := sync.OnceFunc(other.ForgetLayout())
+					restore.Store(&once)
+					return nil
+				}
+				s.drops = func() { (*restore.Load())() }
+			})
+			defer s.end()
+			s.awaitMesh("tp=4") // as it begins
+			s.retryUntilBegun(func() error { return s.leadingAgent().Reshape("dp=4", "the test") })
+			for e := range told {
+				const why = "the job keeps mesh tp=4, since host b cannot take its part in the " +
+					"reshape to mesh dp=4: no worker of this host has stated the layout"
+				if e.What == "mesh" && strings.HasPrefix(e.Because, why) {
+					break
+				}
+			}
+			s.awaitMesh("tp=4") // with the state that they had
+			s.retryUntilBegun(func() error { return s.leadingAgent().Reshape("dp=4", "the test") })
+			s.awaitMesh("dp=4")
 		})
 	}
 }

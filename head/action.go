@@ -42,9 +42,10 @@ type Part struct {
 // Execute asks for the result of a batch, part after part; with More, other parts of it follow, and
 // it is executed when they are. Calls of this host's workers are those that were posted here, with
 // their memory; those of others are Far. Until Apply says that the results count, the shell must be
-// able to bring back what was in the workers' memory. The shell answers with BatchExecuted. A part
-// with Err needs no execution. Hosts and Parts are the agent's again after the Apply or the Drop of
-// the batch, and the Execute itself with the next call of Ready.
+// able to bring back what was in the workers' memory. The shell answers with BatchExecuted, or with
+// BatchRefused where it cannot take its part in a Reshape. A part with Err needs no execution.
+// Hosts and Parts are the agent's again after the Apply or the Drop of the batch, and the Execute
+// itself with the next call of Ready.
 type Execute struct {
 	Batch BatchID
 	// Hosts are the hosts that execute the batch, in order. All of them have calls in it, or have

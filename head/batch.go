@@ -301,7 +301,7 @@ func (b *batch) hasCallInPieces() bool {
 func (b *batch) isDone() bool { return b.number != 0 && len(b.waiting) == 0 }
 
 // onExecuted records that a host has executed a batch. A reshape of which the parts do not add up
-// to the state as it was is revoked.
+// to the state as it was is revoked, and one in which a host cannot take its part is called off.
 func (r *leader) onExecuted(e *wire.Executed, host string) {
 	i := slices.IndexFunc(r.batches, func(b *batch) bool {
 		return b.number == e.Batch && slices.Contains(b.waiting, host)
@@ -310,6 +310,12 @@ func (r *leader) onExecuted(e *wire.Executed, host string) {
 		return
 	}
 	b := r.batches[i]
+	if e.Err != "" {
+		if b.isReshape() {
+			r.callOffReshape(b, host, e.Err)
+		}
+		return
+	}
 	b.waiting, b.proof = removeValue(b.waiting, host), b.proof.Plus(e.Proof)
 	if b.isDone() && b.proof.Old != b.proof.New {
 		r.revokeReshape(b, errUnproved)

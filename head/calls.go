@@ -69,6 +69,14 @@ func (f *follower) reportExecuted(n BatchID, proof digest.Proof) {
 	}
 }
 
+// reportRefused tells the head that this host cannot execute a staged batch with a reshape, and
+// why. A head that comes later drops the batch, and asks for the reshape again.
+func (f *follower) reportRefused(n BatchID, why error) {
+	if s := f.staged[n]; s != nil && !s.executed {
+		f.agent.sendToHead(&wire.Executed{Batch: n, Err: why.Error()})
+	}
+}
+
 // bindMemory returns a copy of a call, from the pool, with its memory when a worker of this host
 // has posted it. What the head has found out about it counts: who its root is now, and whether it
 // has taken the root's part.

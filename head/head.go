@@ -255,6 +255,13 @@ func (a *Agent) BatchExecuted(n BatchID, proof digest.Proof) {
 	a.finishInput()
 }
 
+// BatchRefused tells, in place of BatchExecuted, that this host cannot take its part in the reshape
+// of an Execute, and why. The job calls the reshape off: a Drop of the batch follows.
+func (a *Agent) BatchRefused(n BatchID, why error) {
+	a.follower.reportRefused(n, why)
+	a.finishInput()
+}
+
 // ReportPlace tells what the job trains on, as a worker states it, and what the program has opened.
 // Every worker must state the same, whatever the job has changed meanwhile; where two hosts differ,
 // the worker that is heard later is told with Refuse. State.CheckData tells before what is known

@@ -63,6 +63,8 @@ type leader struct {
 type requests struct {
 	// requested is the mesh that somebody asks for; nil = nobody does.
 	requested *requestedMesh
+	// calledOff says that the reshape was called off for which the members drop the step.
+	calledOff bool
 	// entering is the change that waits for the end of a step; nil = none does.
 	entering *requestedChange
 	// parkBy is who wants the job to be parked when the step ends; "" = nobody does.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head/meshes"
@@ -283,17 +284,49 @@ func (r *leader) abortReshape() {
 	left.Members = slices.DeleteFunc(slices.Clone(left.Members), func(m topo.Member) bool {
 		return !slices.Contains(living, m.Worker)
 	})
-	if !slices.ContainsFunc(s.Workers, func(w topo.WorkerID) bool {
-		return !slices.Contains(living, w)
-	}) {
+	if r.allLive(s.Workers) {
 		return
 	}
 	if _, err := r.arrange(s, "", left); err != nil {
-		r.revokeReshape(r.batches[i],
-			&collective.LostError{
-				Why:  "is lost, which alone had a part of the state on the new mesh",
-				Call: "reshape"})
+		r.revokeReshape(r.batches[i], &lostCall{"the reshape is taken back, since a worker is " +
+			"lost that alone had a part of the state on the new mesh"})
 	}
+}
+
+// allLive reports whether none of some members is lost.
+func (r *leader) allLive(members []topo.WorkerID) bool {
+	living := r.livingMembers()
+	return !slices.ContainsFunc(members, func(w topo.WorkerID) bool {
+		return !slices.Contains(living, w)
+	})
+}
+
+// callOffReshape takes a reshape back in which a host cannot take its part: the others would wait
+// for that without end. All members drop the step, as after a loss, and the job keeps its mesh, and
+// the hosts that it was to leave. A job that has lost a worker of its mesh cannot keep that: it
+// goes back to a checkpoint, for which nothing moves. People are told which host it is, and why.
+func (r *leader) callOffReshape(b *batch, host, why string) {
+	s := *r.state.Shape
+	why = fmt.Sprintf("host %s cannot take its part in the reshape to mesh %s: %s", host, s.Next,
+		why)
+	if s.Lost == "" && !s.KeepsRanks() && r.allLive(s.Workers) {
+		r.calledOff = true
+		r.emitMeshed("the job keeps %s, since %s",
+			strings.Join(append([]string{"mesh " + s.Mesh}, s.Leaving...), " and "), why)
+	} else {
+		s.Lost = cmp.Or(s.Lost, why)
+		r.state.Shape = &s
+	}
+	r.revokeReshape(b, &lostCall{"the reshape is called off, since " + why})
+}
+
+// stayOnMesh sets r.state.Shape so that all members come to the mesh that the job has, with every
+// rank on the worker that has it: they have dropped the step, and begin anew with groups of their
+// own. Who has no rank is released then.
+func (r *leader) stayOnMesh() {
+	s := *r.state.Shape
+	s.Next, s.Order, s.Leaving, s.Kinds = s.Mesh, s.Workers, nil, nil
+	r.state.Shape = &s
 }
 
 // commitReshape commits a reshape: it makes the new mesh the mesh of the job, and the generation
@@ -320,7 +353,8 @@ func (r *leader) dropStepOf(w topo.WorkerID) {
 }
 
 // abortStep aborts the step if a worker has dropped it and all members that are left have: they go
-// on from its start, on the mesh that they can hold.
+// on from its start, on the mesh that they can hold, or on the one that they have if a reshape was
+// called off.
 func (r *leader) abortStep() {
 	if len(r.aborted) == 0 || len(r.batches) > 0 || r.state.View.Generation == 0 {
 		return
@@ -335,6 +369,12 @@ func (r *leader) abortStep() {
 		return
 	}
 	r.machine.Disarrange() // by a reshape that has failed
+	keeps := r.calledOff && r.allLive(r.state.Shape.Workers)
+	if keeps {
+		for _, host := range r.state.Shape.Leaving {
+			r.machine.Undrain(host)
+		}
+	}
 	r.machine.ReachBoundary(left...)
 	r.carryOutOrders()
 	if r.machine.IsProposing() || r.machine.IsPaused() {
@@ -344,7 +384,13 @@ func (r *leader) abortStep() {
 	r.parkBy, r.parking = cmp.Or(r.parkBy, r.parking), ""
 	next := r.machine.View()
 	r.dropUnfitRequest(next)
-	r.startReshape(next, r.settleLeavingHosts(next), "the step is aborted, since a worker is lost")
+	if keeps {
+		r.stayOnMesh()
+	} else {
+		r.startReshape(next, r.settleLeavingHosts(next),
+			"the step is aborted, since a worker is lost")
+	}
+	r.calledOff = false
 	clear(r.aborted)
 	r.commitView(next, wire.Commit{Aborted: true}, nil)
 	r.machine.BeginStep()

@@ -115,6 +115,12 @@ func (s Shape) AfterReshape() Shape {
 	return s
 }
 
+// KeepsRanks reports whether the reshape that comes leaves every rank of the mesh on its worker, so
+// that nothing moves between workers, and no plan is needed.
+func (s *Shape) KeepsRanks() bool {
+	return s.Next == s.Mesh && slices.Equal(s.Order, s.Workers)
+}
+
 // FitsMembers reports whether the ranks of the mesh are those of the members.
 func (s *Shape) FitsMembers(v topo.View) bool {
 	return slices.EqualFunc(s.Workers, v.Members, func(w topo.WorkerID, m topo.Member) bool {

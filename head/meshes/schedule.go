@@ -60,6 +60,20 @@ func Schedule(s *collective.Schedule, c *reshape.Change, old, new []int,
 	return nil
 }
 
+// ScheduleInPlace fills s in with the moves of a reshape that leaves every rank on its worker: the
+// part that a worker gives to its call is copied to the memory that it gives for the new part.
+func ScheduleInPlace(s *collective.Schedule, calls []*collective.Posted) {
+	s.Moves, s.Bytes, s.Turns, s.Fresh = s.Moves[:0], 0, nil, true
+	for i, c := range calls {
+		if n := c.Call.InLen(); n > 0 {
+			s.Bytes += 2 * n
+			s.Moves = append(s.Moves, collective.Move{N: n,
+				Src: []collective.Span{{Member: i}},
+				Dst: []collective.Span{{Member: i, Out: true}}})
+		}
+	}
+}
+
 // turnsByHost returns, for each host, in which order it sends what it has of its own to the others,
 // so that every host sends to one other at a time and hears from one: flows that share a cable get
 // in each other's way. Where hosts pass on more than a sixteenth of the bytes the result is nil,

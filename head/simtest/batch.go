@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -26,6 +27,7 @@ type execution struct {
 	moved  map[topo.WorkerID][]uint64 // by worker: the boxes that a reshape brings to it
 	proof  digest.Proof               // of a reshape, as far as this host has a part in it
 	done   bool                       // the result is there
+	barred bool                       // there will be none: the host has no part in the reshape
 }
 
 // callID names a call: its worker and its ticket.
@@ -58,6 +60,10 @@ func (h *host) beginBatch(e head.Execute) {
 	h.runs[e.Batch] = run
 	run.got[h.name] = h.readInputs(run)
 	if isReshape(&e.Parts[len(e.Parts)-1]) {
+		if run.barred = h.refusesReshape(); run.barred {
+			h.agent.BatchRefused(e.Batch, errors.New(refusal))
+			return
+		}
 		run.way = h.planOfReshape()
 	}
 	for _, peer := range e.Hosts {
@@ -127,7 +133,7 @@ func (h *host) sendInputs(run *execution, to string) {
 func (h *host) finishBatch(run *execution) {
 	all := map[callID][]byte{}
 	for _, peer := range run.Hosts {
-		if run.More || run.got[peer].parts < len(run.Parts) {
+		if run.More || run.barred || run.got[peer].parts < len(run.Parts) {
 			return
 		}
 		maps.Copy(all, run.got[peer].values)

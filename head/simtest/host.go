@@ -30,7 +30,7 @@ func (h *host) receive(from string, m any) {
 		}
 		h.agent.Receive(from, said)
 	case wants:
-		if run := h.runs[m.batch]; run != nil {
+		if run := h.runs[m.batch]; run != nil && !run.barred {
 			h.sendInputs(run, from)
 		}
 	case piece:

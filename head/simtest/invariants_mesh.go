@@ -3,6 +3,7 @@ package simtest
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -25,8 +26,9 @@ import (
 //     members can be placed so (K1);
 //   - after a reshape every rank is on a host of the kind that the mesh says (K2);
 //   - a job is broken, or its state lost, only when the members that are left have not all boxes,
-//     or when it begins with too few workers on hosts of the kinds that its mesh names; a broken
-//     one says so on every host, and takes no step any more (B1).
+//     or when it begins with too few workers on hosts of the kinds that its mesh names, or when a
+//     worker is lost and a host cannot take its part in the reshape; a broken one says so on every
+//     host, and takes no step any more (B1).
 //
 // One goroutine uses it, that of its Cluster; a check that fails is recorded by invariants.fail. In
 // all checks, made is the step of which the state is with the entry.
@@ -37,6 +39,7 @@ type meshRecord struct {
 	broken  string                  // why the job is broken
 	last    uint64                  // the step after which it is
 	lost    map[string]bool         // entries by which the state is lost
+	refused bool                    // a host has refused its part in a reshape
 }
 
 // reset forgets all that has happened.
@@ -114,11 +117,13 @@ func (l *invariants) checkReshape(h *host, a *head.Apply, run *execution, before
 		h.cluster.print("the state is on mesh %s with %v, says %s", s.Mesh, s.Workers, h.name)
 	}
 	l.meshes.reached[a.Batch] = text
+	kept := l.meshes.refused && before.KeepsRanks() // since a reshape was called off
 	if alone := loneReplicaText(run.way.new, s.Workers, run.way.takers); s.Redundant &&
-		alone != "" {
+		alone != "" && !kept {
 		l.fail("a reshape counts on %s, and %s", h.name, alone)
 	}
-	if kinds := otherKindText(run.way.new, before, s.Workers, run.way.takers); kinds != "" {
+	if kinds := otherKindText(run.way.new, before, s.Workers, run.way.takers); kinds != "" &&
+		!kept {
 		l.fail("a reshape counts on %s, and %s", h.name, kinds)
 	}
 	for r, w := range s.Workers {
@@ -162,7 +167,8 @@ func (c *Cluster) lacksKinds(m mesh, members topo.View) bool {
 // (B1).
 func (l *invariants) checkBoxMissing(h *host, a *head.Apply, run *execution, made uint64) {
 	m, ok := h.cluster.parseMesh(a.Shape.Mesh)
-	if !ok || a.View.Size() < m.tp || a.Shape.Lost == "" && h.cluster.lacksKinds(m, a.View) {
+	if !ok || a.View.Size() < m.tp || a.Shape.Lost == "" && h.cluster.lacksKinds(m, a.View) ||
+		strings.Contains(a.Shape.Lost+a.Shape.Broken, refusal) {
 		return
 	}
 	held := map[int]bool{}

@@ -448,7 +448,14 @@ func (g *generator) addAttributes(a *layout.Axis, on bool) {
 	}
 }
 
-// reshapeEvent returns an event in which a person asks for another mesh.
+// reshapeEvent returns an event in which a person asks for another mesh. In some cases a host
+// cannot take its part in the reshape that comes, and the event in which the person asks is
+// planned.
 func (g *generator) reshapeEvent() string {
-	return fmt.Sprintf("reshape %s", g.randomMesh(8))
+	event := fmt.Sprintf("reshape %s", g.randomMesh(8))
+	if g.rand.IntN(6) > 0 {
+		return event
+	}
+	g.plan = append(g.plan, event)
+	return "refuse " + g.livingHost().name
 }

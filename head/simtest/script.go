@@ -37,6 +37,7 @@ import (
 //	ask w1 · work w1             the worker asks to take part · does the next thing of its program
 //	retry w1                     the worker did not get the state and asks again
 //	kill w1 · finish w1          it is killed · its work is done; on a mesh, that of all is soon
+//	refuse A                     A cannot take its part in the reshape that it is to execute next
 //	crash A                      the host and all that is on it is gone
 //	cut A B · heal A B           nothing passes between them · it does again, also what has waited
 //	down A B                     A notices that its link to B is gone
@@ -185,6 +186,8 @@ func (c *Cluster) performOnHost(what, name, other string) error {
 		}
 	case "crash":
 		h.crash()
+	case "refuse":
+		h.refuses = true
 	case "down":
 		c.loseLink(h, other)
 	case "force":

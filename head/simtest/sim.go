@@ -61,6 +61,7 @@ type host struct {
 	reader  wire.Reader // reads messages that arrive as bytes
 	alive   bool        // it runs, and its agent takes part
 	ended   bool        // its agent was told that the job is over
+	refuses bool        // it cannot take its part in the reshape that comes next
 
 	writer   *record.Writer    // nil = it cannot reach the store
 	told     []topo.Generation // that the writer was told of

@@ -97,6 +97,9 @@ func (c *Cluster) CheckFinally() error {
 	for _, l := range c.net.links {
 		l.cut = false
 	}
+	for _, h := range c.hosts {
+		h.refuses = false
+	}
 	if len(c.hosts) == 0 {
 		return c.invariants.broken
 	}
@@ -133,11 +136,13 @@ func (c *Cluster) CheckFinally() error {
 
 // checkPlaced checks that the members of a job with a mesh have come to hosts of the kinds that it
 // names, where there are enough; and in a redundant job to where nothing that has replicas is on
-// one host alone. Not so while they wait for others and another mesh.
+// one host alone. Not so while they wait for others and another mesh, nor where a host has refused
+// its part in a reshape, which may have been the one to these hosts.
 func (c *Cluster) checkPlaced() {
 	agent := c.findHost(c.newestRecord().Head).agent
 	s := agent.State().Shape
-	if s == nil || s.Next != "" || s.Broken != "" || agent.RequestedMesh() != "" {
+	if s == nil || s.Next != "" || s.Broken != "" || agent.RequestedMesh() != "" ||
+		c.invariants.meshes.refused {
 		return
 	}
 	m, _ := c.parseMesh(s.Mesh)

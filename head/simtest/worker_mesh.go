@@ -181,6 +181,20 @@ func (w *worker) resume() {
 	w.in, w.dropped, w.failed = true, false, false
 }
 
+// refusal is why a host refuses its part in a reshape.
+const refusal = "it has no plan"
+
+// refusesReshape reports whether this host cannot take its part in the reshape that it is to
+// execute, which it refuses once.
+func (h *host) refusesReshape() bool {
+	s := h.agent.State().Shape
+	if !h.refuses || s == nil || s.Lost != "" || s.KeepsRanks() { // then no plan is needed
+		return false
+	}
+	h.refuses, h.cluster.invariants.meshes.refused = false, true
+	return true
+}
+
 // planOfReshape returns the plan of the reshape that a batch is, as this host sees it, and checks
 // that it is the head's.
 func (h *host) planOfReshape() *reshapePlan {
@@ -190,6 +204,11 @@ func (h *host) planOfReshape() *reshapePlan {
 			"%s is to execute a reshape, and the job is on its way to no mesh",
 			h.name)
 		return nil
+	}
+	if s := known.Shape; s.Lost == "" && s.KeepsRanks() {
+		m, _ := h.cluster.parseMesh(s.Mesh)
+		return &reshapePlan{old: m, new: m, workers: s.Workers, order: s.Order,
+			takers: rankCandidates(s, known.View)}
 	}
 	p, err := h.cluster.planReshape(known.Shape, known.Shape.Next, known.View)
 	if err != nil && known.Shape.Lost == "" || !slices.Equal(p.order, known.Shape.Order) {

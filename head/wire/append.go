@@ -51,7 +51,7 @@ func (f *Frame) fitsBinary() bool {
 		switch b := b.(type) {
 		case *Posted, *Exec:
 		case *Executed:
-			if b.Proof != (digest.Proof{}) {
+			if b.Proof != (digest.Proof{}) || b.Err != "" {
 				return false
 			}
 		case *Commit:

@@ -44,6 +44,7 @@ func TestBinaryFrames(t *testing.T) {
 func TestFramesThatSayMoreAreJSON(t *testing.T) {
 	for _, b := range []wire.Payload{
 		&wire.Executed{Batch: 1, Proof: digest.Proof{New: digest.Sum{Bytes: 1}}},
+		&wire.Executed{Batch: 1, Err: "it has no plan"},
 		wire.Drops{Batch: 1},
 		&wire.Commit{Index: 1, View: &topo.View{}},
 		&wire.Commit{Index: 1, Released: []topo.WorkerID{}},

@@ -136,10 +136,13 @@ type (
 		How    string // as a person reads it: "was killed by SIGKILL"
 		Done   bool   // whether its work is done
 	}
-	// Executed tells that the result of a batch is staged.
+	// Executed tells that the result of a batch is staged, or that the host cannot execute it.
 	Executed struct {
 		Batch BatchID
 		Proof digest.Proof // what the host has proved; zero unless a reshape
+		// Err is why the host cannot take its part in the reshape of the batch, so that there is
+		// no result; "" = it has executed the batch.
+		Err string
 	}
 	// Stated tells what a worker trains on.
 	Stated struct {
