@@ -157,6 +157,10 @@ func (l *Loop) whyNotWorthIt(c *candidate) string {
 	case l.tooLarge > 0 && then >= l.tooLarge && then > now:
 		return fmt.Sprintf("%s gives a worker up to %.0f samples, and workers have ended by "+
 			"themselves at %.0f", c.change.To, then, l.tooLarge)
+	case l.twin.MayHaveDrifted():
+		l.again = min(l.again, glance)
+		return fmt.Sprintf("%s waits until more steps show whether the job has become faster or "+
+			"slower: the newest one differs from those before", c.change.To)
 	case len(measured) < enough:
 		return fmt.Sprintf("%s waits until %d steps by the setting of now are measured",
 			c.change.To, enough)

@@ -18,6 +18,8 @@ const (
 	driftSteps, driftFactor, driftSigmas = 8, 1.3, 5
 	// creepFactor is driftFactor for a job that becomes faster or slower little by little.
 	creepFactor = 1.15
+	// oneSigmas is driftSigmas for the newest step alone, which may be the first since a drift.
+	oneSigmas = 3
 	// maxDrifts is how many drifts a twin remembers.
 	maxDrifts = 16
 	// medianError is how much larger the error of a median is than that of a mean.
@@ -37,6 +39,19 @@ type Drift struct {
 func (t *Twin) Drifts() []Drift {
 	t.refit()
 	return t.drifts
+}
+
+// MayHaveDrifted reports whether the newest step took so much longer or shorter than those by which
+// it is known how fast the job is that it may be one of the first since a drift, which only eight
+// of them show. Until then a change would be compared with steps of before the drift.
+func (t *Twin) MayHaveDrifted() bool {
+	steps := t.MeasuredSteps()
+	if !t.rate.IsKnown() {
+		return false
+	}
+	newest := steps[len(steps)-1]
+	off := math.Abs(portable.Log(newest.Seconds * t.rate.Mid / float64(newest.Samples)))
+	return off >= max(portable.Log(driftFactor), oneSigmas*sense.Deviation(steps))
 }
 
 // detectDrift takes in what equal steps that were made as the job trains now took, the oldest

@@ -274,3 +274,20 @@ func TestTooFewWorkersAreLeft(t *testing.T) {
 		t.Errorf("ended %q after %d steps, want %q", r.Ended, r.Steps, want)
 	}
 }
+
+// Right after links have become slow, a trial is not compared with the steps from before that.
+// Where a change pays it stays, whenever between two decisions they became so.
+func TestTrialsAfterASuddenChange(t *testing.T) {
+	for step := 400; step < 480; step++ {
+		r := playText(t, fmt.Sprintf("hosts 8 cable 40Gbit\ncompute 20ms + 1.25ms/sample sd "+
+			"5%%\ngradients 100MB hidden 60%%\ndata 200000 batch 512 sync auto\nnoise 2000\n"+
+			"local 80%% less 10%%\ncosts change 50ms\nat step %d cables 1Gbit\npolicy sync\n"+
+			"run %d steps\nexpect changes >= 1\nexpect reverted = 0\n", step, step+60))
+		for _, c := range r.Checks {
+			if !c.Holds {
+				t.Errorf("links are slow after step %d: %s: it is %v: %+v", step, c.Text, c.Value,
+					r.Entries)
+			}
+		}
+	}
+}
