@@ -31,6 +31,10 @@ const (
 	Auto
 )
 
+// LookInterval is the time from one look of a Loop at its job to the next, in a running job and in
+// virtual time.
+const LookInterval = sense.Second / 4
+
 const (
 	// interval is the number of optimizer steps from one decision to the next. While nothing
 	// changes it doubles up to maxInterval, since to decide takes about a millisecond.

@@ -6,6 +6,10 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
+// NoteInterval is the time from one note of a host to the next, by which the head of a job knows
+// what the host has seen of its steps, in a running job and in virtual time.
+const NoteInterval = Second
+
 // Observation is what is known of a running job after a committed step: what its policies decide
 // by. Who gets one only reads it, and keeps no pointer out of it.
 type Observation struct {

@@ -22,12 +22,8 @@ import (
 	"github.com/shoal-ml/shoal/setting"
 )
 
-const (
-	// interval is the time from one look at the job to the next.
-	interval = 250 * time.Millisecond
-	// maxPast is how many beginnings and ends of changes are kept for policies that run later.
-	maxPast = 128
-)
+// maxPast is how many beginnings and ends of changes are kept for policies that run later.
+const maxPast = 128
 
 // Look is what an agent knows of its job at a moment.
 type Look struct {
@@ -85,7 +81,7 @@ func (l *Loop) Drive(mode act.Mode, users func(g *group.Group) []decide.Policy) 
 
 // Run decides about the job until ctx ends. It is a goroutine of the agent.
 func (l *Loop) Run(ctx context.Context) error {
-	ticker := time.NewTicker(interval)
+	ticker := time.NewTicker(time.Duration(act.LookInterval))
 	defer ticker.Stop()
 	for {
 		select {

@@ -107,7 +107,7 @@ const (
 	// are losses and counters.
 	minGradient = 64
 	// looksPerNote is how many looks at the waits of a job go by from one note to the next.
-	looksPerNote = int(sense.Second / stall.Interval)
+	looksPerNote = int(sense.NoteInterval / stall.Interval)
 	// earlyNotes is how many notes go with every look, so that something is known of noise soon: an
 	// estimate takes some of them, however many steps each is of.
 	earlyNotes = 16

@@ -54,7 +54,7 @@ func (j *Job) Add(host string, n Note) {
 		j.generation = n.Generation
 		clear(j.hosts)
 	}
-	weight := max(minWeight, portable.Exp2(-n.Steps/halfLife))
+	weight := WeightBeside(n.Steps)
 	old := j.hosts[host]
 	if old.Deal != n.Deal {
 		old = Note{}
@@ -66,6 +66,11 @@ func (j *Job) Add(host string, n Note) {
 	}
 	portable.AddTimes(sum.numbers(), old.numbers(), weight)
 	j.hosts[host] = sum
+}
+
+// WeightBeside returns how much the times before count beside a note of so many steps.
+func WeightBeside(steps float64) float64 {
+	return max(minWeight, portable.Exp2(-steps/halfLife))
 }
 
 // notes returns what j.hosts has, in the order of the names of the hosts, so that what is added up

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/sense/steps"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -226,7 +227,29 @@ func (w *World) moveShares(before []rank) {
 
 // forgetSplit has the job forget where the time of a step went, since that has changed.
 func (w *World) forgetSplit() {
-	w.split = split{Split: sense.Split{Slack: make([]float64, len(w.ranks))}, of: w.generation}
+	w.split = split{sums: sense.Split{Slack: make([]float64, len(w.ranks))}, of: w.generation}
+}
+
+// takeNotes has the head know of all steps, as in a running job by notes of their hosts.
+func (s *split) takeNotes() {
+	if s.steps == 0 {
+		return
+	}
+	before := float64(s.weight * steps.WeightBeside(s.steps))
+	s.weight = before + s.steps
+	// add adds a sum over the steps to a mean of those before.
+	add := func(mean, sum *float64) {
+		*mean, *sum = (float64(before**mean)+*sum)/s.weight, 0
+	}
+	add(&s.known.Data, &s.sums.Data)
+	add(&s.known.Compute, &s.sums.Compute)
+	add(&s.known.Exposed, &s.sums.Exposed)
+	add(&s.known.Seconds, &s.sums.Seconds)
+	s.known.Slack = slices.Grow(s.known.Slack[:0], len(s.sums.Slack))[:len(s.sums.Slack)]
+	for i := range s.sums.Slack {
+		add(&s.known.Slack[i], &s.sums.Slack[i])
+	}
+	s.steps = 0
 }
 
 // communicationSeconds returns the seconds that the gradients take over the cables of the hosts: by
@@ -255,25 +278,25 @@ func (w *World) communicationSeconds(cables []float64) float64 {
 // recordObservations takes in what agent and workers would tell of a step. That a worker waits for
 // a partner, and exchanges with it, is no work of its own.
 func (w *World) recordObservations(s Step, slowest float64) {
-	steps, sample := float64(max(s.Round, 1)), s.StepSample
-	sample.Seconds, sample.Samples = s.Seconds/steps, s.Samples/uint64(steps)
+	each, sample := float64(max(s.Round, 1)), s.StepSample
+	sample.Seconds, sample.Samples = s.Seconds/each, s.Samples/uint64(each)
 	w.series.Add(sample)
-	w.split.seen = min(w.split.seen+1, splitSteps)
-	ease := func(mean *float64, x float64) { *mean += (x - *mean) / float64(w.split.seen) }
+	sums := &w.split.sums
+	w.split.steps++
 	data, sum, most := 0.0, 0.0, 0.0
 	for _, r := range w.ranks {
 		most = max(most, r.took-r.met)
 	}
 	for i := range w.ranks {
 		r := &w.ranks[i]
-		ease(&w.split.Slack[i], (most-(r.took-r.met))/steps)
+		sums.Slack[i] += (most - (r.took - r.met)) / each
 		data += w.hosts[r.host].Wait + r.load
-		sum += (r.took - r.met) / steps
+		sum += (r.took - r.met) / each
 	}
-	ease(&w.split.Data, data/float64(len(w.ranks)))
-	ease(&w.split.Compute, (sum-data)/float64(len(w.ranks)))
-	ease(&w.split.Exposed, (s.Exposed+slowest-most)/steps)
-	ease(&w.split.Seconds, (slowest+s.Exposed)/steps)
+	sums.Data += data / float64(len(w.ranks))
+	sums.Compute += (sum - data) / float64(len(w.ranks))
+	sums.Exposed += (s.Exposed + slowest - most) / each
+	sums.Seconds += (slowest + s.Exposed) / each
 	if s.Noise > 0 && s.Samples > 0 {
 		w.noise.Add(w.drawNorms(s))
 	}

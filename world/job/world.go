@@ -84,11 +84,13 @@ type rank struct {
 	met     float64 // of these, those in which it waited for partners and exchanged with them
 }
 
-// split is where the time of a step goes: means over about splitSteps steps.
+// split is where the time of a step goes.
 type split struct {
-	sense.Split
-	seen int    // steps that they are the means of, up to splitSteps
-	of   uint64 // the generation of the members
+	known  sense.Split // what the head knows of it
+	weight float64     // for how many steps that counts
+	sums   sense.Split // over steps of which the head has no note yet
+	steps  float64     // how many these are
+	of     uint64      // the generation of the members
 }
 
 // dealt is what the samples of the ranks follow from.
@@ -101,13 +103,9 @@ type dealt struct {
 // gradients is what the job knows of the noise of its gradients.
 type gradients struct {
 	noise.Estimator
-	known noise.Estimate // at the time noted
-	noted float64        // seconds; 0 = never
+	known noise.Estimate // what the head knows
+	noted float64        // seconds when it got notes last, of all there is in them; 0 = never
 }
-
-// splitSteps is over about how many steps the parts of a step are averaged, as those of a running
-// job are.
-const splitSteps = 6
 
 // Step is a step that was committed.
 type Step struct {
@@ -421,10 +419,12 @@ func (w *World) Change(next setting.Setting) error {
 
 // Observation returns what is known of the job by whoever leads it. It is the caller's but for
 // Steps, which the next Step changes, Slack and Hosts. Its time is that of the newest run. Of the
-// noise it knows what hosts have told it, which they do once a second.
+// noise and of where the time of a step goes it knows what hosts have told it.
 func (w *World) Observation() sense.Observation {
-	if w.noise.noted == 0 || w.now >= w.noise.noted+1 {
+	if every := sense.NoteInterval.Seconds(); w.noise.noted == 0 ||
+		math.Floor(w.now/every) > math.Floor(w.noise.noted/every) {
 		w.noise.known, w.noise.noted = w.noise.Estimate(), w.now
+		w.split.takeNotes()
 	}
 	in := w.setting.WithStated(w.config.Data.Batch, w.config.Levers)
 	in.Batch = w.cursor.Batch
@@ -432,7 +432,7 @@ func (w *World) Observation() sense.Observation {
 		Samples: w.config.Data.Samples, Size: len(w.ranks),
 		Now:     sense.Duration(math.Round((w.now - w.saving.began) * float64(sense.Second))),
 		Setting: in, First: w.config.Data.Batch, Levers: w.Levers(), Steps: &w.series,
-		Split: w.split.Split, Noise: w.noise.known, Saves: w.saving.meter.Means(),
+		Split: w.split.known, Noise: w.noise.known, Saves: w.saving.meter.Means(),
 		Hosts: w.names, Machines: w.memory.machines}
 }
 

@@ -122,11 +122,12 @@ type player struct {
 	result   Result
 	begun    []string // what begins the next period
 	look     func(o sense.Observation) sense.Observation
+	looks    float64 // at the job that were due since its start; see isLookDue
 }
 
 // Play plays a scenario from its start to its end, with policies of users beside those of the
-// scenario that change something else. Whoever decides sees after each step what look returns of
-// the job; nil = all. An error says what cannot be played.
+// scenario that change something else. Whoever decides sees at each look, which comes after a step,
+// what look returns of the job; nil = all. An error says what cannot be played.
 func Play(s *scenario.Scenario, users []decide.Policy,
 	look func(o sense.Observation) sense.Observation) (*Result, error) {
 	p := &player{Scenario: s, look: look, asked: slices.Clone(s.Asked), begun: []string{"start"}}
@@ -172,8 +173,9 @@ func (p *player) isOver() bool {
 		p.Progress > 0 && r.Progress >= p.Progress
 }
 
-// step lets the job make a step, and whoever decides look at it. It returns false when the job
-// cannot go on, and an error where the step takes no time: what ends at a time would never end.
+// step lets the job make a step, and whoever decides look at it if that is due. It returns false
+// when the job cannot go on, and an error where the step takes no time: what ends at a time would
+// never end.
 func (p *player) step() (on bool, err error) {
 	s, on := p.world.Step()
 	if !on {
@@ -200,16 +202,34 @@ func (p *player) step() (on bool, err error) {
 	}
 	p.addStep(s)
 	p.enterWaiting(s.Step)
-	seen := p.world.Observation()
-	if p.look != nil {
-		seen = p.look(seen)
+	if p.isLookDue(s) {
+		seen := p.world.Observation()
+		if p.look != nil {
+			seen = p.look(seen)
+		}
+		for _, o := range p.loop.Observe(seen) {
+			p.waiting = &o
+		}
+		p.orderRequests(s) // whoever decides has seen the job, and what waits is entered first
+		p.recordFaults()
 	}
-	for _, o := range p.loop.Observe(seen) {
-		p.waiting = &o
-	}
-	p.orderRequests(s) // whoever decides has seen the job, and what waits is entered first
-	p.recordFaults()
 	return true, nil
+}
+
+// isLookDue reports whether whoever decides looks at the job after a step. As in a running job that
+// is each act.LookInterval, of which the end of the step is awaited here, and at once where a
+// worker has ended by itself or a person asks for something.
+func (p *player) isLookDue(s job.Step) bool {
+	before := p.looks
+	p.looks = math.Floor(s.At / act.LookInterval.Seconds())
+	return p.looks > before ||
+		slices.ContainsFunc(s.Events, func(e job.Event) bool { return e.What == job.Overflow }) ||
+		slices.ContainsFunc(p.asked, func(a scenario.Ask) bool { return isAskDue(a, s) })
+}
+
+// isAskDue reports whether a person asks for a change after a step, or has before.
+func isAskDue(a scenario.Ask, s job.Step) bool {
+	return a.Timed && a.At <= s.At || !a.Timed && a.Step <= s.Step
 }
 
 // beginRun has a run of the job begin after so many steps: nobody knows anything of the one before.
@@ -325,7 +345,7 @@ func (p *player) recordChange(c setting.Change) {
 // orderRequests orders what a person asks for after this step.
 func (p *player) orderRequests(s job.Step) {
 	for i, a := range p.asked {
-		if a.Timed && a.At > s.At || !a.Timed && a.Step > s.Step || p.waiting != nil {
+		if !isAskDue(a, s) || p.waiting != nil {
 			continue
 		}
 		p.asked = slices.Delete(p.asked, i, i+1)

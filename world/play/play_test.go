@@ -8,11 +8,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
 	"github.com/shoal-ml/shoal/world/play"
 	"github.com/shoal-ml/shoal/world/scenario"
@@ -272,6 +274,37 @@ func TestTooFewWorkersAreLeft(t *testing.T) {
 	const want = "2 workers are left, fewer than the minimum of 3, and no host joins"
 	if r.Ended != want || r.Steps != 11 {
 		t.Errorf("ended %q after %d steps, want %q", r.Ended, r.Steps, want)
+	}
+}
+
+// Whoever decides looks at the job as often as in a running one, however short its steps are: at
+// the end of the step in which a quarter of a second is over, and at once when a person asks.
+func TestLooksComeAsOftenAsInAJob(t *testing.T) {
+	for _, c := range []struct {
+		lines string
+		want  []uint64 // steps
+	}{
+		{"compute 7ms", []uint64{36, 72, 108, 143, 179}},
+		{"compute 7ms\nat step 50 set batch=20", []uint64{36, 50, 72, 108, 143, 179}},
+		{"compute 200ms", []uint64{2, 3, 4, 5, 7}},
+		{"compute 300ms", []uint64{1, 2, 3, 4, 5}},
+	} {
+		s, err := scenario.Parse("hosts 1\ndata 10000 batch 10 range 10-20\nrun 200 steps\n"+
+			c.lines, play.PolicyNames(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seen []uint64
+		_, err = play.Play(s, nil, func(o sense.Observation) sense.Observation {
+			seen = append(seen, o.Step)
+			return o
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := seen[:min(len(seen), len(c.want))]; !slices.Equal(got, c.want) {
+			t.Errorf("%s: it looks after steps %v, want %v", c.lines, got, c.want)
+		}
 	}
 }
 

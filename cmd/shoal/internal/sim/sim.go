@@ -239,8 +239,10 @@ func (o *options) playText(file, text, what string) (*play.Result, error) {
 		}
 		defer stop()
 	}
+	next := uint64(progressSteps)
 	r, err := play.Play(s, users, func(seen sense.Observation) sense.Observation {
-		if seen.Step%progressSteps == 0 {
+		if seen.Step >= next {
+			next = seen.Step + progressSteps
 			o.progress.Count("playing steps of "+file, seen.Step, stepsOf(s, &seen))
 		}
 		return seen
