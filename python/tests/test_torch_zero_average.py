@@ -44,7 +44,7 @@ def _leave_out_a_step(stage):
     inner = torch.optim.SGD(net.parameters(), lr=1.0, weight_decay=0.5)
     optimizer = shoal.torch.zero(net, inner, stage=stage)
     for (x,) in loader:
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=True)
         used = [net[0]] if loader.step.number else net
         sum((x * p).mean() for p in used).backward()
         optimizer.average_gradients()
