@@ -145,6 +145,22 @@ def test_an_optimizer_that_looks_at_whole_parameters_is_refused():
             state_kinds(torch.optim.Adafactor([p]), 0, p)
 
 
+class InPlace(torch.optim.SGD):
+    """Adds its decay to the gradients themselves, as Adam with foreach=True does in PyTorch 1."""
+
+    def step(self):
+        """Update the parameters."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.grad.add_(p, alpha=0.5))
+
+
+def test_an_optimizer_that_changes_gradients_is_taken():
+    """A step with a part of a parameter is the same one, though a step changes gradients."""
+    p = torch.nn.Parameter(torch.ones(4, 3))
+    assert state_kinds(InPlace([p], lr=0.1), 0, p) == {}
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("shape", [(4, 3), (1,), ()])
 def test_the_state_of_an_optimizer_that_has_made_a_step(name, shape):

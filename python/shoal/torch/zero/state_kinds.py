@@ -109,7 +109,7 @@ def _step_copy(
     trial.param_groups[0]["lr"] = torch.full_like(rate, 0.1) if torch.is_tensor(rate) else 0.1
     trial.state, at = defaultdict(dict), 0
     for parameter, gradient in zip(parameters, gradients):
-        parameter.grad = gradient
+        parameter.grad = gradient.clone()  # which the step may change
         trial.state[parameter].update(begin(parameter, at))
         at += parameter.numel()
     try:
