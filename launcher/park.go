@@ -114,7 +114,8 @@ func (r *registry) isParked() bool {
 // leads what has come of it. It runs on the goroutine of the worker's session, and waits for the
 // engine's thread.
 func (l *launcher) onWorkerParked(worker int, _ uint64, problem string) {
-	// no step is committed before this worker has told
+	// The step that the worker tells counts those of earlier runs too, which the wish does not. No
+	// step is committed before this worker has told, so these are those of its checkpoint.
 	l.reportWorker(&message{Park: &parkMessage{worker, l.agent.Status().Steps, problem}})
 	if problem != "" {
 		return

@@ -26,7 +26,8 @@ import (
 // synchronise; in version 7 generations say how many workers a job may have on each host, in
 // version 8 a host tells a new head how many workers it is to start, in version 9 the layout of a
 // job's state is compressed, and calls say where their memory overlaps, and in version 10 sends and
-// receives that are posted name their partner by the number of the worker.
+// receives that are posted name their partner by the number of the worker, and a host says why it
+// cannot take its part in a reshape.
 const Protocol = 10
 
 // handshakeTime is how long a connection may take until both sides know what it is for.
