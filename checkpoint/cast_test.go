@@ -1,7 +1,9 @@
 package checkpoint
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -272,5 +274,47 @@ func TestIsOptimizer(t *testing.T) {
 		if c.isOptimizer(name) != want {
 			t.Errorf("%s is an optimizer's: %v", name, !want)
 		}
+	}
+}
+
+// TestCastOfAnotherTensor stops a move of a tensor that is rounded, and then moves another one of
+// the same file, shape and new name to the same place: nothing of the first is taken for it.
+func TestCastOfAnotherTensor(t *testing.T) {
+	dir := t.TempDir()
+	path, to := filepath.Join(dir, "w.safetensors"), filepath.Join(dir, "to")
+	writeElements(t, path, tensor.F32,
+		map[string][]float64{"ema": make([]float64, 5000),
+			"model": slices.Repeat([]float64{1}, 5000)})
+	// move moves one of the tensors, and calls it x.
+	move := func(ctx context.Context, name string) error {
+		c := openCheckpoint(t, path)
+		if err := c.Select(func(x string) bool { return x == name }); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Rename(name, "x"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Cast([]Cast{{To: tensor.BF16}}); err != nil {
+			t.Fatal(err)
+		}
+		out, _, err := c.Output(TargetFormat{Format: "hf"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Move(ctx, c, out, to, Options{Workers: 1, blockBytes: 4096})
+		return err
+	}
+	stopped := errors.New("stopped")
+	ctx, stop := context.WithCancelCause(t.Context())
+	ctx = whileMoving(ctx, func(int64, int64) { stop(stopped) })
+	if err := move(ctx, "ema"); !errors.Is(err, stopped) {
+		t.Fatal(err)
+	}
+	if err := move(t.Context(), "model"); err == nil ||
+		!strings.Contains(err.Error(), "is what is left of another move") {
+		t.Error(err)
+	}
+	if err := move(t.Context(), "ema"); err != nil {
+		t.Error(err)
 	}
 }

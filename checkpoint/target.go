@@ -67,7 +67,7 @@ func moveIdentity(c *Checkpoint, o *format.Output) move.Identity {
 	}
 	for i := range c.Tensors {
 		fmt.Fprintf(h, "%q %v %v %v\n", c.Tensors[i].Name, c.Tensors[i].DType, c.Tensors[i].Shape,
-			c.Tensors[i].Pieces)
+			c.asStored(&c.Tensors[i]).Pieces)
 	}
 	for _, f := range o.Files {
 		fmt.Fprintf(h, "%q %d\n", f.Name, f.Size)
