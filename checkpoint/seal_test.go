@@ -1,0 +1,56 @@
+package checkpoint
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/manifest"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// TestSealOfParts moves and compares what was sealed by a program that did not join the parts of a
+// tensor: the seal has the fingerprints of the parts, so the files tell whether it is whole.
+func TestSealOfParts(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "model.safetensors")
+	writeRandom(t, path, 1,
+		[]safetensors.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2, 4}}})
+	c := openCheckpoint(t, path)
+	m, err := Seal(t.Context(), c, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, data := digest.NewKey(m.Seed), text[len(text)-32:]
+	part := manifest.Tensor{Name: "w", Place: "tp=0/2", DType: tensor.F32,
+		Shape: tensor.Shape{1, 4}, Sum: key.RunSum(0, data[:16])}
+	m.Tensors = []manifest.Tensor{part, part}
+	m.Tensors[1].Place, m.Tensors[1].Sum = "tp=1/2", key.RunSum(0, data[16:])
+	if err := writeManifest(c.manifestPath(), m); err != nil {
+		t.Fatal(err)
+	}
+	if found, _, err := Compare(t.Context(), openCheckpoint(t, path), c, 1); err != nil ||
+		len(found) > 0 {
+		t.Error(found, err)
+	}
+	if _, err := tryConvert(path, filepath.Join(dir, "to"), TargetFormat{Format: "dcp"},
+		Options{Workers: 1}); err != nil {
+		t.Error(err)
+	}
+	changeFile(t, path, func(b []byte) []byte {
+		b[len(b)-1] ^= 1
+		return b
+	})
+	if _, err := tryConvert(path, filepath.Join(dir, "other"), TargetFormat{Format: "dcp"},
+		Options{Workers: 1}); err == nil ||
+		!strings.Contains(err.Error(), "shoal state verify shows where the damage is") {
+		t.Error(err)
+	}
+}
