@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/state/move"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -44,8 +47,9 @@ func (d Difference) String() string {
 
 // Compare compares the tensors of two checkpoints bit by bit, whatever their formats and layouts,
 // and returns the differences in the order of names. What one of them has twice, under names that
-// are tied, and the other once, is no difference. Damage that the files themselves reveal is an
-// error, not a difference; so is a file that has changed since its checkpoint was opened.
+// are tied, and the other once, is no difference. Damage that the files themselves or a seal
+// reveal is an error, not a difference; so is a file that has changed since its checkpoint was
+// opened.
 func Compare(ctx context.Context, a, b *Checkpoint, workers int) (found []Difference, tied []Tie,
 	err error) {
 	if err := errors.Join(a.checkStructure(), b.checkStructure()); err != nil {
@@ -97,9 +101,6 @@ func compareTensors(ctx context.Context, a, b *Checkpoint, workers int) ([]Diffe
 		found = append(found, Difference{Tensor: name, What: "only in B"})
 	}
 	content, err := compareElements(ctx, a, b, pairs, workers)
-	if err == nil {
-		err = errors.Join(a.checkUnchanged(), b.checkUnchanged())
-	}
 	found = append(found, content...)
 	slices.SortFunc(found, func(x, y Difference) int { return strings.Compare(x.Tensor, y.Tensor) })
 	return found, err
@@ -110,7 +111,8 @@ type pair struct{ a, b *format.Tensor }
 
 // compareElements reads and compares the elements of pairs of tensors of a and b, which have the
 // same type and shape, and returns a Difference for each pair that differs. It cuts each pair into
-// ranges of elements, and these into boxes, which both sides read packed.
+// ranges of elements, and these into boxes, which both sides read packed. It fails where a
+// checkpoint has changed since it was opened, or a tensor is not what was sealed.
 func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 	workers int) ([]Difference,
 	error) {
@@ -123,6 +125,7 @@ func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 		}
 	}
 	left, right := a.newReader(), b.newReader()
+	sealA, sealB := a.newSealCheck(len(pairs)), b.newSealCheck(len(pairs))
 	counts, firsts := make([]int, len(items)), make([]int, len(items))
 	bytes := func(i int) int64 {
 		x := &items[i]
@@ -140,6 +143,8 @@ func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 					right.readBox(p.b, box, y)); err != nil {
 					return err
 				}
+				sealA.add(items[i].pair, p.a, box, x)
+				sealB.add(items[i].pair, p.b, box, y)
 				count, first := countUnequal(x, y, size)
 				if counts[i] == 0 && count > 0 {
 					firsts[i] = at + first
@@ -164,7 +169,41 @@ func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 			Difference{Tensor: t.Name, What: "content", Elements: n,
 				First: elementIndex(t.Shape, firsts[i])})
 	}
-	return found, errors.Join(err, left.Close(), right.Close())
+	if err = errors.Join(err, left.Close(), right.Close()); err == nil {
+		err = errors.Join(a.checkUnchanged(), b.checkUnchanged())
+	}
+	if err == nil {
+		err = errors.Join(a.checkSealed(sealA.tensors), b.checkSealed(sealB.tensors))
+	}
+	return found, err
+}
+
+// A sealCheck sums up the tensors of a sealed checkpoint while they are compared with others, for
+// checkSealed. Several goroutines may use it.
+type sealCheck struct {
+	key *digest.Key // key of the seal; nil = the checkpoint is not sealed
+
+	mu      sync.Mutex        // guards tensors
+	tensors []manifest.Tensor // names and fingerprints, as far as they have been read, by pair
+}
+
+// newSealCheck returns a sealCheck for n tensors, of which nothing is read yet.
+func (c *Checkpoint) newSealCheck(n int) *sealCheck {
+	if c.sealed == nil {
+		return &sealCheck{}
+	}
+	return &sealCheck{key: digest.NewKey(c.sealed.Seed), tensors: make([]manifest.Tensor, n)}
+}
+
+// add adds the elements of a box of tensor t, which is the i-th, packed in memory.
+func (s *sealCheck) add(i int, t *format.Tensor, box tensor.Box, memory []byte) {
+	if s.key == nil {
+		return
+	}
+	sum := s.key.BoxSum(box, t.Shape, t.DType.Size(), memory, box.Packed(0))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tensors[i].Name, s.tensors[i].Sum = t.Name, s.tensors[i].Sum.Plus(sum)
 }
 
 // countUnequal returns the number of elements of size bytes that differ between x and y, and the

@@ -54,3 +54,26 @@ func TestSealOfParts(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestDiffOfSealed compares copies of a sealed checkpoint, of which one is damaged: it says which.
+func TestDiffOfSealed(t *testing.T) {
+	good, bad := writeSealed(t), writeSealed(t)
+	compare := func(a, b string) ([]Difference, error) {
+		found, _, err := Compare(t.Context(), openCheckpoint(t, a), openCheckpoint(t, b), 2)
+		return found, err
+	}
+	if found, err := compare(good, bad); err != nil || len(found) > 0 {
+		t.Fatal(found, err)
+	}
+	changeFile(t, filepath.Join(bad, "rank-00001.safetensors"), func(b []byte) []byte {
+		b[len(b)-1] ^= 1
+		return b
+	})
+	want := bad + `: tensor "layers.2.w" is not what was sealed`
+	for _, pair := range [][2]string{{good, bad}, {bad, good}, {bad, bad}} {
+		if found, err := compare(pair[0], pair[1]); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%v, %v, want %q", found, err, want)
+		}
+	}
+}

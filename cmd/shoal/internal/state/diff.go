@@ -34,7 +34,8 @@ The command says which tensors are in one of them only, or differ in type, shape
 Where one is the checkpoint of a training, and the other a model, the models are compared. What one
 has under two names that are tied, such as lm_head.weight, and the other under one, is the same.
 
-Only tensors are compared. Damage that a checksum shows is reported, and not compared further.`, "Exit codes: 0 the tensors are the same, 1 they differ or an error, 2 wrong usage.", "files"),
+Only tensors are compared. Damage that a checksum or a seal shows is reported, and not compared
+further.`, "Exit codes: 0 the tensors are the same, 1 they differ or an error, 2 wrong usage.", "files"),
 		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
   shoal state diff megatron model --names hf --config model/config.json --only 'model.**'
   shoal state diff zero model.safetensors --rename module.= --only 'module.**'
