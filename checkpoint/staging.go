@@ -65,7 +65,7 @@ func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*s
 	}
 	if _, err := os.Lstat(s.dst); err == nil {
 		if s.alreadyPublished(id) {
-			return nil, errors.Join(errFinished, os.RemoveAll(s.partialFolder()))
+			return nil, cmp.Or(os.RemoveAll(s.partialFolder()), errFinished)
 		}
 		return nil, fmt.Errorf(
 			"%s is there already; shoal overwrites nothing: remove it, or choose another name",

@@ -145,7 +145,7 @@ func (u *upload) checkVacant(ctx context.Context, parent *s3.Bucket, name string
 		}
 	}
 	if _, sealed := found[u.manifestName()]; sealed {
-		return errors.Join(errFinished, u.bucket.RemoveFiles(ctx, u.markName()))
+		return cmp.Or(u.bucket.RemoveFiles(ctx, u.markName()), errFinished)
 	}
 	return nil
 }

@@ -343,3 +343,40 @@ func TestLeftUpload(t *testing.T) {
 		t.Errorf("%+v, %v: %q", r, err, store.Keys())
 	}
 }
+
+// TestMarkCannotBeRemoved finds what a finished run has left at a store that removes nothing: as
+// long as the mark is there, nobody can open the checkpoint, so the move is not done.
+func TestMarkCannotBeRemoved(t *testing.T) {
+	small := filepath.Join(t.TempDir(), "small.safetensors")
+	writeModel(t, small, rand.New(rand.NewPCG(1, 2)), 2, 4)
+	var keeps atomic.Bool
+	store := s3test.Start(t, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if keeps.Load() && r.Method == http.MethodDelete {
+				s3test.Refuse(w, 403, "AccessDenied")
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	form := TargetFormat{Format: "hf"}
+	if _, err := sealedMove(t, small, "s3://models/out", form); err != nil {
+		t.Fatal(err)
+	}
+	c := openCheckpoint(t, small)
+	out, _, err := c.Output(form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := moveIdentity(c, out)
+	store.Set("out/.partial", fmt.Appendf(nil, `{"shoal":"partial/1","move":"%x","run":"x"}`, id[:]))
+	keeps.Store(true)
+	if r, err := sealedMove(t, small, "s3://models/out", form); err == nil ||
+		!strings.Contains(err.Error(), "cannot remove s3://models/out/.partial") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	keeps.Store(false)
+	if r, err := sealedMove(t, small, "s3://models/out", form); err != nil || !r.AlreadyDone {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
