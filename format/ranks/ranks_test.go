@@ -73,6 +73,42 @@ func TestShareOf(t *testing.T) {
 	}
 }
 
+// TestOtherTensors has a file with another tensor than the layout says: of another shape with as
+// many bytes, of another type, and of another name. Each is refused.
+func TestOtherTensors(t *testing.T) {
+	for _, c := range [][3]string{
+		{`"shape":[2]`, `"shape":[ 2,1]`, `tensor "w" is f32 [2], which is not in the file`},
+		{`"F32"`, `"I32"`, `tensor "w" is f32 [2], which is not in the file`},
+		{`"w":`, `"v":`, `tensor "w" is f32 [2], which is not in the file`},
+	} {
+		_, _, dir := halvedTensor(t)
+		head, rest, _ := bytes.Cut(dir[second].Data, []byte(c[0]))
+		room := len(c[1]) - len(c[0]) // of the spaces after the header
+		data := bytes.Join([][]byte{head, []byte(c[1]), bytes.Replace(rest,
+			bytes.Repeat([]byte(" "), room), nil, 1)}, nil)
+		dir[second].Data = data
+		if _, err := ranks.Read(format.NewFiles(dir)); err == nil ||
+			!strings.Contains(err.Error(), c[2]) {
+			t.Errorf("%s for %s: %v, want %q", c[1], c[0], err, c[2])
+		}
+	}
+}
+
+// TestShareOfNoType has a tensor of a type that safetensors lacks, which no file of a rank can
+// hold.
+func TestShareOfNoType(t *testing.T) {
+	spec, _, _ := halvedTensor(t)
+	l, err := spec.Resolve(
+		[]layout.Tensor{{Name: "w", DType: tensor.C128, Shape: tensor.Shape{4}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ranks.ShareOf(l, 0); err == nil ||
+		!strings.Contains(err.Error(), "the format has no element type c128") {
+		t.Error(err)
+	}
+}
+
 // TestOlderFiles reads what does not say of which rank it is. It is not refused.
 func TestOlderFiles(t *testing.T) {
 	_, _, dir := halvedTensor(t)

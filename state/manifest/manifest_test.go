@@ -2,6 +2,7 @@ package manifest_test
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +80,17 @@ func TestRefused(t *testing.T) {
 		if _, err := manifest.Parse([]byte(bad)); err == nil ||
 			!strings.Contains(err.Error(), c[2]) || !strings.HasPrefix(err.Error(), "manifest: ") {
 			t.Errorf("%q for %q: %v, want %q", c[1], c[0], err, c[2])
+		}
+	}
+}
+
+// TestVersion has manifests of another version, which may have fields of its own, before and after
+// the one that says so: nobody takes them for damaged.
+func TestVersion(t *testing.T) {
+	for _, text := range []string{`{"shoal": "manifest/2", "more": 1}`,
+		`{"more": 1, "shoal": "manifest/2"}`, `{"shoal": "manifest/2"}`} {
+		if _, err := manifest.Parse([]byte(text)); !errors.Is(err, manifest.ErrVersion) {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }
