@@ -37,7 +37,13 @@ func periodsOf(rows []history.Row) (list []period, newest int) {
 	}
 	by := map[key][]history.Row{}
 	var keys []key
+	var described history.Row // the newest row that tells of hosts
 	for _, r := range rows {
+		if r.Hosts != nil {
+			described = r
+		} else if r.Generation == described.Generation && r.Size == described.Size {
+			r.Hosts = described.Hosts // also where the row that tells of them has no such steps
+		}
 		if r.Seconds == nil {
 			continue
 		}

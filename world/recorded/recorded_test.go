@@ -311,6 +311,18 @@ func TestSeveralWorkersOfAHost(t *testing.T) {
 	}
 }
 
+// Where steps or rounds take longer than a row, the hosts of the job are known too, though the row
+// that tells of them has no step that nothing has disturbed.
+func TestHostsOfLongSteps(t *testing.T) {
+	f := recordJob(t, "hosts 2 workers 2 cable 1Gbit\nat step 0 slow h2 2x\ngradients 1MB\n"+
+		"compute 2s + 10ms/sample sd 3%\ndata 100000 batch 96 range 16-4096 sync local/8\n", 96, 240)
+	r := playRun(t, f, "link h2=100Mbit")
+	if !strings.HasPrefix(r.Scenario, "hosts 2 workers 2 cable ") ||
+		strings.Join(r.Hosts, ", ") != "h1 = n0, h2 = n1" {
+		t.Errorf("hosts %v in\n%s", r.Hosts, r.Scenario)
+	}
+}
+
 // A run in rounds is played in rounds, and what comes of other ones is near what comes of them.
 func TestRounds(t *testing.T) {
 	const rest = "compute 20ms + 0.5ms/sample sd 10%\ngradients 20MB\n"
