@@ -97,7 +97,7 @@ func withMostSteps(all []period, newest int) []period {
 func newPeriod(rows []history.Row) period {
 	p := period{size: rows[0].Size, batch: rows[0].Batch, round: max(rows[0].Round, 1)}
 	var medians, lows, highs, exposed, data []weighted
-	most := uint64(0)
+	most, members := uint64(0), uint64(0) // of the row and the generation that slack is of
 	for _, r := range rows {
 		w := float64(r.Steps)
 		p.steps += w
@@ -108,12 +108,13 @@ func newPeriod(rows []history.Row) period {
 			whole := meanSeconds(&r)
 			exposed = append(exposed, weighted{min(s.Exposed/whole, 0.95), w})
 			data = append(data, weighted{s.Data / whole, w})
-			if r.Slack != nil && r.Steps >= most {
-				most, p.slack = r.Steps, scaled(r.Slack, r.Seconds.Median/whole)
+			if r.Slack != nil && (r.Steps >= most || r.Generation != members) {
+				most, members = r.Steps, r.Generation
+				p.slack = scaled(r.Slack, r.Seconds.Median/whole)
 			}
 		}
 		p.gradients = max(p.gradients, r.Gradients)
-		if r.Hosts != nil {
+		if r.Hosts != nil && (p.slack == nil || r.Generation == members) { // both are by ranks
 			p.hosts = r.Hosts
 		}
 	}

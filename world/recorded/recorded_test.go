@@ -323,6 +323,29 @@ func TestHostsOfLongSteps(t *testing.T) {
 	}
 }
 
+// Who is slow is told of the members among whom that was measured: others have the ranks since.
+func TestSlowHostOfOtherMembers(t *testing.T) {
+	var f recorded.Files
+	for i, hosts := range []string{"abc", "bcd"} {
+		row := history.Row{Step: 120, Steps: 20, Generation: uint64(i) + 1, Size: 3, Batch: 96,
+			Seconds: &history.Quantiles{P10: 0.99, Median: 1, P90: 1.01}, Slack: []float64{0.5, 0.5, 0.5},
+			Split: &history.Split{Compute: 1.7 / 3, Exposed: 0.1}, Gradients: 1 << 20}
+		if i == 0 {
+			row.Step, row.Steps = 100, 100
+		}
+		row.Slack[strings.Index(hosts, "c")] = 0
+		for rank, name := range hosts {
+			row.Hosts = append(row.Hosts, history.Host{Name: string(name), Ranks: []int{rank}})
+		}
+		f.Sense = append(f.Sense, row.Encode()...)
+	}
+	r := playRun(t, f, "")
+	if strings.Join(r.Hosts, ", ") != "h1 = b, h2 = c, h3 = d" ||
+		!strings.Contains(r.Scenario, "slow h2 2.25x") || strings.Contains(r.Scenario, "slow h3") {
+		t.Errorf("hosts %v in\n%s", r.Hosts, r.Scenario)
+	}
+}
+
 // A run in rounds is played in rounds, and what comes of other ones is near what comes of them.
 func TestRounds(t *testing.T) {
 	const rest = "compute 20ms + 0.5ms/sample sd 10%\ngradients 20MB\n"
