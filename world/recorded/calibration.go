@@ -230,7 +230,11 @@ func (c *calibration) fitNetwork(m *model) {
 	m.gradients = c.base.gradients
 	exposed := float64(c.base.exposed * float64(m.round)) // of the exchange at the end of a round
 	switch {
-	case m.hosts < 2 || exposed == 0:
+	case m.hosts < 2:
+		c.notef("a worker that is alone exchanges nothing: what more of them take for that is " +
+			"not known, and they are played without it")
+		m.gradients = 0
+	case exposed == 0:
 		m.gradients = 0
 	case m.gradients == 0:
 		c.notef("how many bytes workers exchange is not known: the time for that stays as it is")

@@ -159,6 +159,18 @@ func TestOneBatch(t *testing.T) {
 	}
 }
 
+// Of a worker that was alone nobody knows what more of them exchange, and the report says so.
+func TestWorkerThatWasAlone(t *testing.T) {
+	f := recordJob(t, "hosts 1\ngradients 10MB\ncompute 5ms + 1ms/sample\n"+
+		"data 100000 batch 96 range 16-4096\n", 96, 240)
+	if r := playRun(t, f, "size=4"); !strings.Contains(strings.Join(r.Notes, "; "), "is alone") {
+		t.Errorf("%q, %+v", r.Notes, *r.WhatIf)
+	}
+	if r := playRun(t, readFiles(t, "two"), ""); strings.Contains(fmt.Sprint(r.Notes), "is alone") {
+		t.Errorf("of three workers: %q", r.Notes)
+	}
+}
+
 // What is missing or broken is said, and the rest is shown.
 func TestMissing(t *testing.T) {
 	whole := readFiles(t, "one")
@@ -315,7 +327,8 @@ func TestSeveralWorkersOfAHost(t *testing.T) {
 // that tells of them has no step that nothing has disturbed.
 func TestHostsOfLongSteps(t *testing.T) {
 	f := recordJob(t, "hosts 2 workers 2 cable 1Gbit\nat step 0 slow h2 2x\ngradients 1MB\n"+
-		"compute 2s + 10ms/sample sd 3%\ndata 100000 batch 96 range 16-4096 sync local/8\n", 96, 240)
+		"compute 2s + 10ms/sample sd 3%\ndata 100000 batch 96 range 16-4096 sync local/8\n",
+		96, 240)
 	r := playRun(t, f, "link h2=100Mbit")
 	if !strings.HasPrefix(r.Scenario, "hosts 2 workers 2 cable ") ||
 		strings.Join(r.Hosts, ", ") != "h1 = n0, h2 = n1" {
@@ -328,8 +341,9 @@ func TestSlowHostOfOtherMembers(t *testing.T) {
 	var f recorded.Files
 	for i, hosts := range []string{"abc", "bcd"} {
 		row := history.Row{Step: 120, Steps: 20, Generation: uint64(i) + 1, Size: 3, Batch: 96,
-			Seconds: &history.Quantiles{P10: 0.99, Median: 1, P90: 1.01}, Slack: []float64{0.5, 0.5, 0.5},
-			Split: &history.Split{Compute: 1.7 / 3, Exposed: 0.1}, Gradients: 1 << 20}
+			Seconds: &history.Quantiles{P10: 0.99, Median: 1, P90: 1.01},
+			Slack:   []float64{0.5, 0.5, 0.5}, Gradients: 1 << 20,
+			Split: &history.Split{Compute: 1.7 / 3, Exposed: 0.1}}
 		if i == 0 {
 			row.Step, row.Steps = 100, 100
 		}
