@@ -249,9 +249,10 @@ func TestWhatIfs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, second := s.Job.Events[0], s.Job.Events[1]
+	n := len(s.Job.Events)
+	first, second := s.Job.Events[n-1], s.Job.Events[n-2]
 	if len(s.Job.Hosts) != 5 || !s.Job.Hosts[3].Out || s.Job.Hosts[0].Cable != 8e-10 ||
-		first.What != job.Slow || first.Host != 0 || first.Value != 2 || first.Step != 0 ||
+		first.What != job.Slow || first.Host != 0 || first.Value != 2 || first.At != 0 ||
 		second.What != job.Cable || second.Value != 8e-8 || len(s.Policies) > 0 ||
 		s.Asked[0] != (scenario.Ask{To: "batch=512"}) {
 		t.Errorf("%+v, %+v, %+v, %v", first, second, s.Asked, s.Policies)
@@ -264,6 +265,24 @@ func TestWhatIfs(t *testing.T) {
 		if _, err := scenario.Parse(whole, policies, what); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", what, err, want)
+		}
+	}
+}
+
+// What a what-if says of a host holds, and not what the lines say of it at the start.
+func TestWhatIfReplacesWhatIsAtTheStart(t *testing.T) {
+	const lines = "hosts 2\ncompute 100ms\ndata 1000 batch 10\n"
+	for _, at := range []string{"", "at step 0 slow h2 3x\n", "at 0s slow h2 3x\n"} {
+		s, err := scenario.Parse(lines+at, policies, "slow h2=2x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := job.New(s.Job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if step, _ := w.Step(); step.Seconds != 0.2 {
+			t.Errorf("%q: a step takes %v s, want 0.2", at, step.Seconds)
 		}
 	}
 }

@@ -67,9 +67,9 @@ func (p *parser) readWhatIfItem(l *line) {
 }
 
 // addEventAtStart lets an event that a part of a what-if says happen before the first step, and
-// before all others there.
+// after all others there: what the lines say of the same thing at the start is not so then.
 func (p *parser) addEventAtStart(l *line, e job.Event) {
-	e.Text = "what if " + strings.Join(l.words, " ")
-	p.Job.Events = append([]job.Event{e}, p.Job.Events...)
-	p.eventLines = append([]int{0}, p.eventLines...)
+	e.Timed, e.Text = true, "what if "+strings.Join(l.words, " ")
+	p.Job.Events = append(p.Job.Events, e)
+	p.eventLines = append(p.eventLines, 0)
 }
