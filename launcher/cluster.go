@@ -46,7 +46,7 @@ func (l *launcher) answerCluster(w http.ResponseWriter, r *http.Request) {
 func hostMemory() int64 {
 	root := os.DirFS("/")
 	bytes, known := cgroup.MemInfo(root, "MemTotal")
-	if group, limited := cgroup.Read(root); limited && (!known || group.Limit < bytes) {
+	if group, limited := cgroup.ReadLimit(root); limited && (!known || group.Limit < bytes) {
 		bytes, known = group.Limit, true
 	}
 	if !known || bytes <= 0 {

@@ -12,7 +12,7 @@ import (
 // otherwise not know why a job is refused memory, or killed. root is "/" of this machine, of which
 // it reads files. launcher.run calls it once, before workers are started.
 func memoryLimitText(root fs.FS) string {
-	group, limited := cgroup.Read(root)
+	group, limited := cgroup.ReadLimit(root)
 	if total, known := cgroup.MemInfo(root, "MemTotal"); !limited || known && group.Limit >= total {
 		return ""
 	}

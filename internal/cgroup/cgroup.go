@@ -41,6 +41,17 @@ var versions = map[string]version{
 // least: its own one, or one that its own lies in. root is "/" of this machine; ok is false if no
 // group sets a limit.
 func Read(root fs.FS) (least Memory, ok bool) {
+	return leastOf(root, func(m Memory) int64 { return m.Free })
+}
+
+// ReadLimit is Read of the group with the lowest limit, whatever others use now: more than that
+// this process and those with it can never have.
+func ReadLimit(root fs.FS) (least Memory, ok bool) {
+	return leastOf(root, func(m Memory) int64 { return m.Limit })
+}
+
+// leastOf returns the memory of the group of which a number is least; ok is as for Read.
+func leastOf(root fs.FS, number func(Memory) int64) (least Memory, ok bool) {
 	mounts, err := fs.ReadFile(root, "proc/self/mountinfo")
 	if err != nil {
 		return Memory{}, false
@@ -52,7 +63,7 @@ func Read(root fs.FS) (least Memory, ok bool) {
 	for _, m := range memoryMounts(mounts) {
 		for _, folder := range m.folders(ownGroup(groups, m.kind)) {
 			got, limited := versions[m.kind].readMemory(root, folder)
-			if limited && (!ok || got.Free < least.Free) {
+			if limited && (!ok || number(got) < number(least)) {
 				least, ok = got, true
 			}
 		}
