@@ -169,6 +169,9 @@ func TestErrors(t *testing.T) {
 		"load of -1":     {GPUs: 1, Load: -1},
 		"ageing":         {GPUs: 1, Age: math.Inf(1)},
 		"host 1 is lost": {GPUs: 1, Outages: []cluster.Outage{{Host: 1, From: 0, To: 1}}},
+		"host 1 is lost from 5 ms to 9 ms, and from 2 ms to 6 ms": {GPUs: 2, PerHost: 1,
+			Outages: []cluster.Outage{{Host: 0, From: 2, To: 6}, {Host: 1, From: 5, To: 9},
+				{Host: 1, From: 2, To: 6}}},
 	} {
 		if _, err := cluster.Play(jobs, cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -81,11 +81,22 @@ func (c *Config) check() error {
 	case math.IsNaN(c.Age) || c.Age < 0 || math.IsInf(c.Age, 1):
 		return fmt.Errorf("ageing by %v: write a number from 0 on", c.Age)
 	}
+	return c.checkOutages()
+}
+
+// checkOutages returns an error that says what is wrong with the outages, or nil.
+func (c *Config) checkOutages() error {
 	hosts := c.hosts()
-	for _, o := range c.Outages {
+	for i, o := range c.Outages {
 		if o.Host < 0 || o.Host >= hosts || o.From < 0 || o.To <= o.From {
 			return fmt.Errorf("host %d is lost from %d ms to %d ms: there are hosts 0 to %d, and "+
 				"the end comes after the beginning", o.Host, o.From, o.To, hosts-1)
+		}
+		for _, p := range c.Outages[:i] {
+			if p.Host == o.Host && p.From <= o.To && o.From <= p.To {
+				return fmt.Errorf("host %d is lost from %d ms to %d ms, and from %d ms to %d ms: "+
+					"it is there between two losses", o.Host, p.From, p.To, o.From, o.To)
+			}
 		}
 	}
 	return nil
