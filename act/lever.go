@@ -49,7 +49,7 @@ type lever struct {
 // value is a value that a lever had.
 type value struct {
 	text string
-	left uint64 // the step at which it was changed
+	left uint64 // optimizer steps until it was changed, as countSteps has them
 }
 
 // way is a change of a lever that was taken back.
@@ -79,6 +79,23 @@ func (l *Loop) momentAfter(steps uint64) moment {
 // round has so many steps and ends with a commit; at least one.
 func commitsForSteps(steps uint64, round uint32) uint64 {
 	return max(steps/uint64(max(round, 1)), 1)
+}
+
+// rounds is how many optimizer steps a job has made before it began to train in rounds as long as
+// they are now. The zero value is the start of a job.
+type rounds struct {
+	step uint64 // commits then
+	made uint64 // optimizer steps then, as far as they were counted
+}
+
+// roundOf returns of how many optimizer steps a round is after an entry of the log.
+func roundOf(e Entry) uint64 { return uint64(max(e.Setting.WithStated(0, e.Levers).Round, 1)) }
+
+// countSteps returns how many optimizer steps the job had made after so many commits, of which the
+// newest are in the rounds of now. What has lasted for some optimizer steps is known by it: commits
+// of other rounds are of more of them, or of fewer.
+func (l *Loop) countSteps(commits uint64) uint64 {
+	return l.rounds.made + (max(commits, l.rounds.step)-l.rounds.step)*roundOf(l.entry)
 }
 
 // valueOf returns the value of a part in the text form of a setting; that of the round with how
@@ -182,11 +199,12 @@ func (l *Loop) delayLever(v *lever) {
 // before, it oscillates: it is left alone for long.
 func (l *Loop) recordKept(v *lever, c setting.Change) (oscillates bool) {
 	to, patience := valueOf(c.To, v.name), max(v.patience, leastFrozen)
-	frozen := commitsForSteps(frozenFor*patience, l.now.Setting.Round)
+	made := l.countSteps(l.entry.Step)
 	oscillates = slices.ContainsFunc(v.before, func(old value) bool {
-		return isSameValue(to, old.text) && l.entry.Step <= old.left+frozen
+		return isSameValue(to, old.text) && made <= old.left+frozenFor*patience
 	})
-	v.before = sense.AppendNewest(v.before, value{valueOf(c.From, v.name), c.Step}, maxBefore)
+	left := value{valueOf(c.From, v.name), l.countSteps(c.Step)}
+	v.before = sense.AppendNewest(v.before, left, maxBefore)
 	switch {
 	case oscillates:
 		v.patience = min(2*patience, maxPatience)
@@ -205,13 +223,14 @@ func (l *Loop) recordKept(v *lever, c setting.Change) (oscillates bool) {
 // returns whether it was done. AsOrdered is whether the members are as many as the setting says:
 // then what is known of their number still holds.
 func (l *Loop) releaseLevers(asOrdered bool) bool {
-	if l.now.Step < l.released+l.calm {
+	made := l.countSteps(l.now.Step)
+	if made < l.released+l.calm {
 		return false
 	}
-	if l.now.Step > l.released+4*l.calm {
+	if made > l.released+4*l.calm {
 		l.calm = 0
 	}
-	l.released, l.calm = l.now.Step, min(max(2*l.calm, minCalm), maxCalm)
+	l.released, l.calm = made, min(max(2*l.calm, minCalm), maxCalm)
 	for _, v := range l.levers {
 		if v.name == "size" && asOrdered {
 			continue

@@ -56,6 +56,36 @@ func TestBackAndForthFreezes(t *testing.T) {
 	}
 }
 
+// Where rounds have come and gone, a lever is left alone by how many optimizer steps lie between,
+// and not by how many commits.
+func TestBackAndForthFreezesBySteps(t *testing.T) {
+	const before, round = 1000, 64
+	for _, commits := range []uint64{4, 20} { // of the rounds
+		l := &Loop{}
+		// enter has a change be entered and kept, which brings the job to another setting.
+		enter := func(step uint64, from, to setting.Setting) {
+			c := setting.Change{Step: step, Measured: 1.2, Policy: "sync", Phase: setting.Entered}
+			c.From, c.To = from.Diff(to)
+			l.EntryApplied(Entry{Step: step, Setting: to, Change: &c, Trial: &c})
+			kept := c
+			kept.Phase = setting.Kept
+			l.now.Step, l.now.Setting = step+1, to
+			l.EntryApplied(Entry{Step: step + 1, Setting: to, Change: &kept})
+		}
+		ssgd := setting.Setting{Batch: 64, Sync: setting.Ssgd, Round: 1}
+		local := setting.Setting{Batch: 64, Sync: "local", Round: round}
+		enter(before, ssgd, local)
+		enter(before+commits, local, ssgd)
+		next := setting.Change{}
+		next.From, next.To = ssgd.Diff(local)
+		l.now.Now += sense.Second // what the first change has brought it to wait for is over
+		if frozen := l.whyLeftAlone(next, false) != ""; frozen !=
+			(commits*round <= frozenFor*leastFrozen) {
+			t.Errorf("back after %d rounds of %d steps: frozen %v", commits, round, frozen)
+		}
+	}
+}
+
 // A job that becomes another one is released from what it waits for, and ever more rarely where
 // that happens again and again.
 func TestReleasesAreRare(t *testing.T) {

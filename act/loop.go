@@ -98,8 +98,9 @@ type Loop struct {
 	tooLarge float64 // samples of a worker at which some have ended; 0 = none has
 	since    uint64  // twin.LastInvalidStep when policies were asked last
 	sizes    sizes
-	released uint64     // step of the newest release; see releaseLevers
-	calm     uint64     // for how many steps after it there is no other one
+	rounds   rounds     // that the job trains in
+	released uint64     // optimizer steps until the newest release; see releaseLevers
+	calm     uint64     // for how many of them after it there is no other one
 	spent    []spending // what changes have cost lately, the newest last
 	whyNots  []WhyNot   // the newest last; at most maxWhyNots
 	faults   []Fault    // that were not taken yet
@@ -211,6 +212,9 @@ func (l *Loop) isResized() bool {
 func (l *Loop) EntryApplied(e Entry) {
 	if e.Leads && !l.entry.Leads {
 		l.next, l.pace = e.Step+commitsForSteps(interval, e.Setting.Round), interval
+	}
+	if roundOf(e) != roundOf(l.entry) {
+		l.rounds = rounds{step: e.Step, made: l.countSteps(e.Step)}
 	}
 	l.entry = e
 	l.forgetStay(e)
