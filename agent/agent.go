@@ -163,7 +163,7 @@ func (a *Agent) makeDriver() error {
 	}
 	if a.cfg.Link != nil {
 		if a.network, err = a.cfg.Link(
-			&links{transfers: a.engine.transfers, engine: a.engine}); err != nil {
+			&links{Set: a.engine.transfers, engine: a.engine}); err != nil {
 			return err
 		}
 		name = string(a.network.Self())
@@ -226,7 +226,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	_ = a.engine.runAndWait(a.driver.endWaits)
 	if a.network != nil {
 		_ = a.engine.runAndWait(func() { a.driver.left = true })
-		a.engine.transfers.close()
+		a.engine.transfers.Close()
 		err = errors.Join(err, a.network.Close())
 	}
 	a.engine.stop()

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent/transfers"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/head"
@@ -32,9 +33,10 @@ type batch struct {
 type batches struct {
 	running map[head.BatchID]*batch
 	spare   []*batch
-	begun   []*transfer // transfers of the last call of beginBatch
-	sites   []int       // hosts of the last transfer, by their number in its batch
-	errs    []error     // by part of the last batch that counts: why the part failed; nil = not
+	begun   []*transfers.Transfer // transfers of the last call of beginBatch
+	sites   []int                 // hosts of the last transfer, by their number in its batch
+	// errs says, by part of the last batch that counts, why the part failed; nil = it did not.
+	errs []error
 }
 
 // means is how a part of a batch is executed.
@@ -49,12 +51,6 @@ const (
 	// byPieces is for a part that is executed while its memory comes.
 	byPieces
 )
-
-// transferOf numbers the transfer of a part of a batch, by the position of the part. A batch has no
-// more parts than a step has collectives.
-func transferOf(n head.BatchID, part int) uint64 {
-	return uint64(n)*collective.MaxStep + uint64(part)
-}
 
 // beginBatch begins this agent's parts of a batch, or the parts that have come since. A part of
 // which one host has all calls is executed when it counts: nobody else needs it. The batch keeps
@@ -88,13 +84,13 @@ func (d *driver) beginBatch(x *head.Execute) {
 			f.errs[i] = d.scheduleReshape(f, t, part)
 			refused = f.errs[i]
 		} else {
-			f.errs[i] = buildSchedule(&t.schedule, t.calls)
+			f.errs[i] = buildSchedule(&t.Schedule, t.Calls)
 		}
 		if f.errs[i] != nil {
-			d.engine.transfers.spare = append(d.engine.transfers.spare, t)
+			d.engine.transfers.Recycle(t)
 			continue
 		}
-		t.batch, t.id, f.by[i] = x.Batch, transferOf(x.Batch, i), byTransfer
+		t.ID, f.by[i] = transfers.IDOf(uint64(x.Batch), i), byTransfer
 		f.open++
 		begun = append(begun, t)
 	}
@@ -102,13 +98,13 @@ func (d *driver) beginBatch(x *head.Execute) {
 	d.batches.begun = begun
 	for _, t := range begun {
 		d.engine.beginTransfer(t)
-		if t.reshapes {
+		if t.Reshapes {
 			d.engine.beginReshape(f.moves, x.Batch)
 		}
 	}
 	clear(begun) // a reshape, which is not used again, has room for all of the state
 	if f.ahead {
-		d.engine.transfers.setParts(uint64(x.Batch), len(f.parts), x.More)
+		d.engine.transfers.SetParts(uint64(x.Batch), len(f.parts), x.More)
 	}
 	if refused != nil {
 		d.refuseBatch(x.Batch, f, refused)
@@ -122,25 +118,25 @@ func (d *driver) beginBatch(x *head.Execute) {
 // it meanwhile are dropped, too.
 func (d *driver) refuseBatch(n head.BatchID, f *batch, why error) {
 	f.open++
-	d.engine.transfers.endBatch(uint64(n))
+	d.engine.transfers.EndBatch(uint64(n))
 	d.later = append(d.later, func() { d.head.BatchRefused(n, why) }) // after the actions
 }
 
 // scheduleReshape fills in the schedule of a transfer with what a reshape moves, and makes the
 // reshape part of the batch. It is an error if this host cannot take its part in the reshape.
-func (d *driver) scheduleReshape(f *batch, t *transfer, part head.Part) error {
+func (d *driver) scheduleReshape(f *batch, t *transfers.Transfer, part head.Part) error {
 	moves, err := d.newReshapeStep(part.Calls)
 	if err == nil {
-		err = moves.fillSchedule(&t.schedule, t.sites)
+		err = moves.fillSchedule(&t.Schedule, t.Sites)
 	}
 	if err != nil {
 		return err
 	}
-	f.moves, moves.transfer, t.reshapes = moves, t, true
+	f.moves, moves.transfer, t.Reshapes = moves, t, true
 	// a host that shared its port with another has all of the port once that one is through, and
 	// the pieces of a reshape need no order
-	if t.sites.N > 2 {
-		t.route.Streams = collective.MaxStreams
+	if t.Sites.N > 2 {
+		t.Route.Streams = collective.MaxStreams
 	}
 	return nil
 }
@@ -148,7 +144,7 @@ func (d *driver) scheduleReshape(f *batch, t *transfer, part head.Part) error {
 // newPartTransfer makes the transfer by which this agent executes a part, but for its schedule; nil
 // = the part needs none here. A reshape is proved before it counts, so it gets a transfer on one
 // host too.
-func (d *driver) newPartTransfer(x *head.Execute, part head.Part) *transfer {
+func (d *driver) newPartTransfer(x *head.Execute, part head.Part) *transfers.Transfer {
 	sites := d.batches.sites[:0]
 	for _, host := range part.Of {
 		if !slices.Contains(sites, host) {
@@ -162,21 +158,24 @@ func (d *driver) newPartTransfer(x *head.Execute, part head.Part) *transfer {
 	if self < 0 || len(sites) == 1 && part.Calls[0].Call.Kind != collective.Reshape {
 		return nil
 	}
-	t := d.engine.transfers.newTransfer(d)
-	t.network, t.route, t.calls, t.workers, t.peers = d.network, part.Route, t.calls[:0],
-		t.workers[:0],
-		t.peers[:0]
-	of := t.sites.Of[:0]
+	t := d.engine.transfers.New()
+	if t.Done == nil {
+		done := func() { d.transferDone(t) }
+		t.Done = func() { _ = d.engine.runLater(done) } // a stopped engine needs no news
+	}
+	t.Network, t.Route, t.Calls = d.network, part.Route, t.Calls[:0]
+	t.Workers, t.Peers = t.Workers[:0], t.Peers[:0]
+	of := t.Sites.Of[:0]
 	for _, host := range sites {
-		t.peers = append(t.peers, fabric.Host(x.Hosts[host]))
+		t.Peers = append(t.Peers, fabric.Host(x.Hosts[host]))
 	}
 	for i, p := range part.Calls {
-		t.calls = append(t.calls, &p.Call)
+		t.Calls = append(t.Calls, &p.Call)
 		if of = append(of, slices.Index(sites, part.Of[i])); of[i] == self {
-			t.workers = append(t.workers, p.Worker)
+			t.Workers = append(t.Workers, p.Worker)
 		}
 	}
-	t.sites = collective.Sites{Of: of, N: len(sites), Self: self}
+	t.Sites = collective.Sites{Of: of, N: len(sites), Self: self}
 	return t
 }
 
@@ -192,14 +191,15 @@ func (d *driver) newBatch() *batch {
 }
 
 // transferDone counts a transfer that is done as a part of its batch that is done.
-func (d *driver) transferDone(t *transfer) {
-	n := t.batch
+func (d *driver) transferDone(t *transfers.Transfer) {
+	number, _ := transfers.PositionOf(t.ID)
+	n := head.BatchID(number)
 	f := d.batches.running[n]
 	if f == nil {
 		return // dropped meanwhile
 	}
 	if f.ahead { // the batch counts when its step ends, which says nothing about this transfer
-		d.endMeasuring(f, 1, t.ended)
+		d.endMeasuring(f, 1, t.Ended())
 	}
 	d.partDone(f, n)
 }
@@ -233,12 +233,12 @@ func (d *driver) dropBatch(n head.BatchID) {
 		delete(d.batches.running, n)
 		d.routes.meter.AbortTransfers(f.timed)
 		for i := range f.parts {
-			d.engine.abortTransfer(transferOf(n, i))
+			d.engine.abortTransfer(transfers.IDOf(uint64(n), i))
 		}
 		d.engine.streams = slices.DeleteFunc(d.engine.streams, func(s *stream) bool {
 			return s.batch == n
 		})
-		d.engine.transfers.endBatch(uint64(n))
+		d.engine.transfers.EndBatch(uint64(n))
 	}
 }
 
@@ -261,7 +261,7 @@ func (d *driver) deliverResults(a *head.Apply) {
 			err = d.engine.withCulprit(part.Calls, f.errs[i])
 		case f != nil && f.by[i] == byPieces:
 		case f != nil && f.by[i] == byTransfer:
-			d.engine.deliverTransfer(transferOf(a.Batch, i), part)
+			d.engine.deliverTransfer(transfers.IDOf(uint64(a.Batch), i), part)
 		case part.Calls[0].Call.Far == nil:
 			if err = d.engine.executeCalls(part.Calls); err == nil {
 				d.engine.signals.AddNorms(part, &d.engine.run)
@@ -279,63 +279,57 @@ func (d *driver) deliverResults(a *head.Apply) {
 
 // beginTransfer starts a transfer: pieces for it may come, and this agent's own are sent. The lanes
 // help.
-func (e *engine) beginTransfer(t *transfer) {
-	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
-	e.signals.Measure(t.calls[0], &t.relay)
-	e.transfers.add(t)
-	if t.relay.Turns() > 0 {
-		e.transfers.sendTurns(t.id, 0)
-		return
+func (e *engine) beginTransfer(t *transfers.Transfer) {
+	t.Relay.Prepare(&t.Schedule, t.Calls, t.Sites, t.Route)
+	e.signals.Measure(t.Calls[0], &t.Relay)
+	if !e.transfers.Begin(t) {
+		e.executeInOrder(t, t.Relay.BytesSummed())
+		t.FinishIfDone()
 	}
-	e.executeInOrder(t, t.relay.BytesSummed())
-	t.finishIfDone()
 }
 
 // deliverTransfer copies the results of a transfer, that of a part of a batch which counts, to the
 // workers' outputs, and ends the transfer. Where it counts without a host that is lost, a link to
 // that host may still read what it was to get, as after abortTransfer.
 func (e *engine) deliverTransfer(id uint64, part head.Part) {
-	t := e.transfers.remove(id)
-	t.waitUnused()
+	t := e.transfers.Remove(id)
 	lacks := false // some host has no part in the job any more
-	for _, peer := range t.peers {
+	for _, peer := range t.Peers {
 		lacks = lacks || !e.driver.record.Belongs(string(peer))
 	}
 	if lacks {
 		e.pinWorkers(t)
 	}
-	if t.reshapes {
+	if t.Reshapes {
 		return // the transfer is not used again: it has room for all of the state
 	}
-	e.signals.AddNorms(part, &t.relay)
-	e.executeOnLanes(delivery{t}, t.relay.BytesDelivered())
+	e.signals.AddNorms(part, &t.Relay)
+	e.executeOnLanes(transfers.Delivery{Transfer: t}, t.Relay.BytesDelivered())
 	if lacks {
 		return
 	}
-	clear(t.calls)
-	e.transfers.spare = append(e.transfers.spare, t)
+	e.transfers.Recycle(t)
 }
 
 // abortTransfer takes back a transfer, whose inputs and outputs are then what they were. The memory
 // of the transfer is not used again, for a piece may be on its way into it; the memory of its
 // workers stays until no piece is on its way out.
 func (e *engine) abortTransfer(id uint64) {
-	t := e.transfers.remove(id)
+	t := e.transfers.Remove(id)
 	if t == nil {
 		return
 	}
-	t.waitUnused()
-	e.executeOnLanes(reversal{t}, t.relay.BytesPlaced())
+	e.executeOnLanes(transfers.Reversal{Transfer: t}, t.Relay.BytesPlaced())
 	e.pinWorkers(t)
 }
 
 // pinWorkers keeps the memory of the workers of a transfer until no link reads from it any more.
-func (e *engine) pinWorkers(t *transfer) {
-	for _, w := range t.workers {
-		if m := e.byID[w]; m != nil && t.network != nil {
+func (e *engine) pinWorkers(t *transfers.Transfer) {
+	for _, w := range t.Workers {
+		if m := e.byID[w]; m != nil && t.Network != nil {
 			m.pins++
 			// a stopped engine frees all
-			t.network.Unused(func() { _ = e.runLater(func() { m.pins-- }) })
+			t.Network.Unused(func() { _ = e.runLater(func() { m.pins-- }) })
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-ml/shoal/agent/lanes"
 	"github.com/shoal-ml/shoal/agent/signals"
+	"github.com/shoal-ml/shoal/agent/transfers"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -31,7 +32,7 @@ type engine struct {
 	// lostPeer is called with a worker whose call fails because another one is gone; nil = nobody
 	// is told.
 	lostPeer  func(w topo.WorkerID, why string)
-	transfers *transfers
+	transfers *transfers.Set
 	streams   []*stream
 	results   results
 	signals   *signals.Signals
@@ -61,7 +62,7 @@ func newEngine(l *lanes.Lanes, broke func(w topo.WorkerID, err error)) (*engine,
 		return nil, err
 	}
 	e := &engine{bells: bells, lanes: l, byID: map[topo.WorkerID]*worker{}, broke: broke,
-		transfers: newTransfers(), results: results{of: map[resultName]*result{}}}
+		transfers: transfers.NewSet(), results: results{of: map[resultName]*result{}}}
 	e.signals = signals.New(e)
 	return e, nil
 }

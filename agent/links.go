@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/shoal-ml/shoal/agent/transfers"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/head/wire"
 )
@@ -13,11 +14,11 @@ import (
 // links is this agent's end of the links to others, as a fabric.Handler. Its methods are called on
 // the network's goroutines, and pass on to the engine's thread what concerns the head.
 type links struct {
-	*transfers // the methods of fabric.Handler for pieces
-	engine     *engine
-	reader     wire.Reader // touched on the engine's thread only
-	spare      sync.Pool   // of *received
-	parts      parts
+	*transfers.Set // the methods of fabric.Handler for pieces
+	engine         *engine
+	reader         wire.Reader // touched on the engine's thread only
+	spare          sync.Pool   // of *received
+	parts          parts
 }
 
 // received is a message on its way to the engine's thread. It is used again, so that the messages

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent/lanes"
+	"github.com/shoal-ml/shoal/agent/transfers"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -34,8 +35,8 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 	network, m := &busy{}, &worker{id: 3, over: true}
 	e.byID[m.id] = m
 	for id := range uint64(2) {
-		e.transfers.add(&transfer{id: id, network: network, workers: []topo.WorkerID{m.id},
-			reshapes: id > 0})
+		e.transfers.Begin(&transfers.Transfer{ID: id, Network: network,
+			Workers: []topo.WorkerID{m.id}, Reshapes: id > 0})
 	}
 	for id := range uint64(2) {
 		e.abortTransfer(id)
@@ -68,15 +69,16 @@ func TestTransferWithoutALostHostKeepsMemory(t *testing.T) {
 	barrier := head.Part{Calls: []*collective.Posted{{Call: collective.Call{
 		Kind: collective.Barrier, DType: tensor.U8}}}}
 	for id, peers := range [][]fabric.Host{{"a"}, {"a", "lost"}} {
-		moved := &transfer{id: uint64(id), network: network, peers: peers,
-			workers: []topo.WorkerID{m.id}}
-		moved.relay.Prepare(&moved.schedule, []*collective.Call{&barrier.Calls[0].Call},
+		moved := &transfers.Transfer{ID: uint64(id), Network: network, Peers: peers,
+			Workers: []topo.WorkerID{m.id}}
+		moved.Relay.Prepare(&moved.Schedule, []*collective.Call{&barrier.Calls[0].Call},
 			collective.Sites{Of: []int{0}, N: len(peers)}, collective.DefaultRoute(0))
-		e.transfers.add(moved)
+		e.transfers.Begin(moved)
 		e.deliverTransfer(uint64(id), barrier)
-		if len(network.asked) != id || len(e.transfers.spare) != 1 {
-			t.Errorf("between %v, %d pieces are waited for, and %d transfers are used again", peers,
-				len(network.asked), len(e.transfers.spare))
+		again := e.transfers.New() == moved
+		if len(network.asked) != id || again != (id == 0) {
+			t.Errorf("between %v, %d pieces are waited for, and the transfer is used again: %v",
+				peers, len(network.asked), again)
 		}
 	}
 	free := func(s *arena.Segment) { s.Close() }

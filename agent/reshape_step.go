@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 
+	"github.com/shoal-ml/shoal/agent/transfers"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/head/meshes"
@@ -25,7 +26,7 @@ type reshapeStep struct {
 	stays    bool // each worker keeps its part, which is only copied to its new memory
 	shape    *head.Shape
 	calls    []*collective.Posted // calls of the part, of all hosts
-	transfer *transfer
+	transfer *transfers.Transfer
 	key      *digest.Key  // key of the fingerprints, the same on all hosts
 	proof    digest.Proof // fingerprints that were added up so far
 }
@@ -87,8 +88,9 @@ func (p *reshapeStep) callsOf(workers []topo.WorkerID) (list []int) {
 // the old state. n is the number of the batch.
 func (e *engine) beginReshape(p *reshapeStep, n head.BatchID) {
 	if p.Change != nil || p.stays {
-		e.fillSegments(p.transfer.workers)
-		e.executeOnLanes(delivery{p.transfer}, p.transfer.relay.BytesDelivered())
+		e.fillSegments(p.transfer.Workers)
+		e.executeOnLanes(transfers.Delivery{Transfer: p.transfer},
+			p.transfer.Relay.BytesDelivered())
 	}
 	if p.Change != nil {
 		p.key = digest.NewKey(uint64(n))
@@ -148,7 +150,7 @@ func noMemory(int) []byte { return nil }
 // lanes, and returns when that is done.
 func (e *engine) addProof(p *reshapeStep, old, new func(rank int) []byte) {
 	proving := &proving{p, old, new, make([]digest.Proof, len(p.New.Tensors))}
-	e.executeOnLanes(proving, p.transfer.schedule.Bytes)
+	e.executeOnLanes(proving, p.transfer.Schedule.Bytes)
 	for _, one := range proving.found {
 		p.proof = p.proof.Plus(one)
 	}

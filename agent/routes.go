@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent/transfers"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide"
@@ -98,14 +99,15 @@ func (r *routes) chooseRoute(kind collective.Kind, hosts, bytes int) collective.
 
 // beginMeasuring begins to measure how long the transfers of a batch take that were begun, and
 // learns their routes. It runs on the engine's thread.
-func (d *driver) beginMeasuring(f *batch, begun []*transfer) {
+func (d *driver) beginMeasuring(f *batch, begun []*transfers.Transfer) {
 	if d.routes.fixed {
 		return
 	}
 	now := d.now()
 	for _, t := range begun {
-		part, kind := f.parts[t.id%collective.MaxStep], t.calls[0].Kind
-		s := cost.Sample{Route: t.route, Hosts: t.sites.N,
+		_, i := transfers.PositionOf(t.ID)
+		part, kind := f.parts[i], t.Calls[0].Kind
+		s := cost.Sample{Route: t.Route, Hosts: t.Sites.N,
 			Bytes: collective.Ready{Calls: part.Calls}.MaxBytes()}
 		if kind == collective.AllReduce {
 			d.routes.learnRoute(s, d.head.Leads())
@@ -125,18 +127,18 @@ func (r *routes) learnRoute(s cost.Sample, leads bool) {
 	}
 }
 
-// endMeasuring ends, at a time, the measurement of a transfer of a step that began ahead, or of all
-// transfers of a batch that counts, and passes the samples to tuneRoutes. It runs on the engine's
+// endMeasuring ends, at a time, the measurement of n transfers: of one of a step that began ahead,
+// or of all of a batch that counts. It passes the samples to tuneRoutes, and runs on the engine's
 // thread.
-func (d *driver) endMeasuring(f *batch, transfers int, at time.Time) {
-	transfers = min(transfers, f.timed)
-	f.timed -= transfers
+func (d *driver) endMeasuring(f *batch, n int, at time.Time) {
+	n = min(n, f.timed)
+	f.timed -= n
 	view := d.head.State().View
 	if d.routes.membersAt != view.Generation {
 		d.routes.members, d.routes.membersAt = hostsOf(view), view.Generation
 	}
 	known, hosts := d.routes.cablesAt == view.Generation, d.routes.members
-	d.routes.meter.EndTransfers(transfers, sense.Duration(at.Sub(d.began)), func(s cost.Sample) {
+	d.routes.meter.EndTransfers(n, sense.Duration(at.Sub(d.began)), func(s cost.Sample) {
 		if known && len(d.routes.cables) == s.Hosts {
 			s.Cables = d.routes.cables
 		}

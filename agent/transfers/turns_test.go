@@ -1,4 +1,4 @@
-package agent
+package transfers
 
 import (
 	"testing"
@@ -39,23 +39,23 @@ func TestSendTurns(t *testing.T) {
 				&collective.Call{Kind: collective.Reshape, DType: tensor.U8,
 					Far: &collective.Far{Out: 2 * n}})
 		}
-		x := &transfer{id: 7, calls: calls, peers: []fabric.Host{"a", "b", "c"}, network: network,
-			done: func() {
+		x := &Transfer{ID: 7, Calls: calls, Peers: []fabric.Host{"a", "b", "c"}, Network: network,
+			Done: func() {
 				done++
 			}}
 		for i := range 4 { // b and c in turns
 			to := 1 + i%2
-			x.schedule.Moves = append(x.schedule.Moves,
+			x.Schedule.Moves = append(x.Schedule.Moves,
 				collective.Move{N: n, Src: []collective.Span{{Off: i * n}},
 					Dst: []collective.Span{{Member: to, Out: true, Off: i / 2 * n}}})
 		}
-		x.schedule.Turns, x.schedule.Fresh = [][]collective.Turn{
+		x.Schedule.Turns, x.Schedule.Fresh = [][]collective.Turn{
 			{{To: 1, N: n}, {To: 2, N: 2 * n}, {To: 1, N: n}}, nil, nil}, true
-		x.relay.Prepare(&x.schedule, calls, collective.Sites{Of: []int{0, 1, 2}, N: 3},
+		x.Relay.Prepare(&x.Schedule, calls, collective.Sites{Of: []int{0, 1, 2}, N: 3},
 			collective.DefaultRoute(n))
-		ts := newTransfers()
+		ts := NewSet()
 		ts.add(x)
-		ts.sendTurns(x.id, 0)
+		ts.sendTurns(x.ID, 0)
 		for k, to := range []fabric.Host{"b", "c", "b"} {
 			pieces := 4 // of 256 KiB
 			if to == "c" {
@@ -73,7 +73,7 @@ func TestSendTurns(t *testing.T) {
 					done)
 			}
 			if givenUp {
-				ts.remove(x.id).waitUnused()
+				ts.Remove(x.ID)
 			}
 			f := network.left[0]
 			network.left = nil

@@ -2,7 +2,7 @@
 
 // Under the race detector sync.Pool forgets things on purpose.
 
-package agent
+package transfers
 
 import (
 	"testing"
@@ -36,8 +36,8 @@ func (c *wires) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 func TestPiecesOfATransferAllocateNothing(t *testing.T) {
 	const n = 1 << 20
 	peers, of := []fabric.Host{"a", "b", "c"}, []int{0, 1, 2}
-	ends, way, spareBatches := map[fabric.Host]*transfers{}, []onWay{}, 0
-	var own []*transfer
+	ends, way, spareBatches := map[fabric.Host]*Set{}, []onWay{}, 0
+	var own []*Transfer
 	for i, name := range peers {
 		calls := make([]*collective.Call, len(peers))
 		for j := range calls {
@@ -45,21 +45,21 @@ func TestPiecesOfATransferAllocateNothing(t *testing.T) {
 				Reduction: collective.Sum, Weight: 1, Far: &collective.Far{In: n / 4, Out: n / 4}}
 		}
 		calls[i].Far, calls[i].In, calls[i].Out = nil, make([]byte, n), make([]byte, n)
-		x := &transfer{id: 1, calls: calls, peers: peers, network: &wires{self: name, way: &way},
-			done: func() {
+		x := &Transfer{ID: 1, Calls: calls, Peers: peers, Network: &wires{self: name, way: &way},
+			Done: func() {
 				spareBatches++
 			}}
-		if err := x.schedule.Build(calls); err != nil {
+		if err := x.Schedule.Build(calls); err != nil {
 			t.Fatal(err)
 		}
-		own, ends[name] = append(own, x), newTransfers()
+		own, ends[name] = append(own, x), NewSet()
 	}
 	scratch, batches := collective.NewScratch(), 0
 	allocs := testing.AllocsPerRun(20, func() {
 		batches++
 		for i, x := range own {
 			x.doneCalled.Store(false)
-			x.relay.Prepare(&x.schedule, x.calls, collective.Sites{Of: of, N: len(peers), Self: i},
+			x.Relay.Prepare(&x.Schedule, x.Calls, collective.Sites{Of: of, N: len(peers), Self: i},
 				collective.DefaultRoute(n))
 			ends[peers[i]].add(x)
 		}
