@@ -35,6 +35,7 @@ from shoal._trainers.batches import (
     worker_options,
 )
 from shoal._trainers.checkpoints import numbered_folders, read_place, write_once, write_place
+from shoal._trainers.trackers import TrackedAccelerator
 from shoal._live.object_collectives import allgather_objects
 from shoal._trainers.update import Update
 from shoal.cursor import Cursor
@@ -44,7 +45,7 @@ __all__ = ["Accelerator"]
 process.hide_from_accelerate()
 
 
-class Accelerator(accelerate.Accelerator):
+class Accelerator(TrackedAccelerator):
     """accelerate.Accelerator, on workers that come and go. One thread uses it, that of the training
     loop. `prepare_model`, the `backward` that ends a step, `gather`, `gather_for_metrics`,
     `pad_across_processes`, `reduce`, `wait_for_everyone` and `save_state` wait for the other

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 import shoal
 
@@ -27,6 +27,15 @@ _CUTTING_OPTIONS = (
     "parallelism_config",
 )
 _CUTTING_VARIABLES = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")
+# The decorators of Accelerate for functions that one process runs, each with whether that is this
+# one, by its PartialState and the number that some of them are given.
+_ON_ONE_PROCESS: Dict[str, Callable[[Any, Optional[int]], bool]] = {
+    "on_main_process": lambda state, _: bool(state.is_main_process),
+    "on_local_main_process": lambda state, _: bool(state.is_local_main_process),
+    "on_last_process": lambda state, _: bool(state.is_last_process),
+    "on_process": lambda state, number: bool(state.process_index == number),
+    "on_local_process": lambda state, number: bool(state.local_process_index == number),
+}
 # What a loop with an Accelerator can do that makes a second average in a step.
 ONE_AVERAGE = (
     "Call accelerator.backward() once for each batch, with the sum of its losses. Several models"
@@ -74,10 +83,10 @@ def select_device() -> None:
 
 def hide_from_accelerate() -> None:
     """Have Accelerate, and the Trainer of transformers which asks it, take this process for the
-    only one. Its number is the rank in the job, so that rank 0 writes and prints. Replaces
-    PartialState.__init__, once, and leaves the process one CUDA device, as `select_device` does;
-    without a launcher of shoal it does nothing. Raises ValueError where `accelerate launch` has
-    asked for a model that is cut.
+    only one. Its number is the rank in the job, so that rank 0 writes and prints, and runs what is
+    for one process. Replaces PartialState.__init__ and the decorators for that, once, and leaves
+    the process one CUDA device, as `select_device` does; without a launcher of shoal it does
+    nothing. Raises ValueError where `accelerate launch` has asked for a model that is cut.
     """
     from accelerate.state import PartialState
 
@@ -103,7 +112,24 @@ def hide_from_accelerate() -> None:
 
     init_alone.replaced_by_shoal = True  # type: ignore[attr-defined]
     PartialState.__init__ = init_alone
+    for name, is_here in _ON_ONE_PROCESS.items():
+        setattr(PartialState, name, _on_one_process(getattr(PartialState, name), is_here))
     select_device()
+
+
+def _on_one_process(own: Callable[..., Any], is_here: Callable[..., bool]) -> Callable[..., Any]:
+    """A decorator of PartialState as `own`, but for a process that is alone to it, where that runs
+    all functions: one that is for another process does nothing here.
+    """
+
+    @functools.wraps(own)
+    def decorate(self: Any, function: Any = None, *number: Any, **named: Any) -> Any:
+        """As PartialState's; without a function, a decorator."""
+        if function is None or is_here(self, next(iter((*number, *named.values())), None)):
+            return own(self, function, *number, **named)
+        return lambda *_, **__: None
+
+    return decorate
 
 
 def check_options(options: Dict[str, Any]) -> None:
