@@ -254,15 +254,19 @@ def test_loops_that_are_refused_leave_no_end():
 
 
 def test_a_worker_tells_what_it_needs_of_its_gpu(monkeypatch):
-    """Once some steps after the batch has changed, and nothing without a range or without a GPU."""
+    """Once some steps after the batch has changed, and nothing without a range or without a GPU. Of
+    several GPUs it tells of the one that it uses, which need not be the current one of torch.
+    """
     torch = pytest.importorskip("torch")
     from shoal.torch.device_memory import DeviceMemory
 
+    had = [0, 7]  # by device
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 7)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 5)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (4, 10))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device=0: had[device])
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device=0: 5 * device)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=0: (4 * device, 10))
 
     def run(batch_range):
         """The steps at which a worker tells, and what, where the batch becomes another one."""
@@ -280,5 +284,7 @@ def test_a_worker_tells_what_it_needs_of_its_gpu(monkeypatch):
     first = run((4, 8))
     assert [t[1:] for t in first] == [(7, 9)] * 2
     assert first[1][0] - first[0][0] == 21 and run(None) == []
+    had[:] = [0, 0]
+    assert run((4, 8)) == []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert run((4, 8)) == []

@@ -2,6 +2,7 @@
 all of it up to the call itself. Everything runs on the thread of the test.
 """
 
+import contextlib
 import types
 
 import pytest
@@ -21,18 +22,25 @@ class Driver:
     """
 
     def __init__(self):
-        """No calls yet, and no error."""
-        self.calls, self.error = [], 0
+        """No calls yet, and no error. `current` is the device in whose context calls are made."""
+        self.calls, self.error, self.current = [], 0, "cuda:0"
 
     def cudaHostRegister(self, address, nbytes, flags):  # noqa: N802, CUDA's name
         """Keep the call, and return `error`."""
-        self.calls.append(("register", address, nbytes, flags))
+        self.calls.append(("register", address, nbytes, flags, self.current))
         return self.error
 
     def cudaHostUnregister(self, address):  # noqa: N802
         """Keep the call, and return `error`."""
-        self.calls.append(("unregister", address))
+        self.calls.append(("unregister", address, self.current))
         return self.error
+
+    @contextlib.contextmanager
+    def on_device(self, device):
+        """A block in which another device is the current one."""
+        before, self.current = self.current, str(device)
+        yield
+        self.current = before
 
 
 @pytest.fixture
@@ -40,15 +48,22 @@ def driver(monkeypatch):
     """A Driver, which torch.cuda has for the driver until the end of the test."""
     one = Driver()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: one)
+    monkeypatch.setattr(torch.cuda, "device", one.on_device)
     return one
 
 
 def test_memory_is_registered_for_every_context(driver):
-    """Pinned memory is registered with the flag for all contexts."""
-    device = Device(torch.device("cuda:0"))
+    """Pinned memory is registered with the flag for all contexts, and in that of the worker's own
+    device: the driver makes one for the current device, which takes memory there.
+    """
+    device = Device(torch.device("cuda:1"))
     device.pin(1 << 40, 16 << 20)
     device.unpin(1 << 40)
-    assert driver.calls == [("register", 1 << 40, 16 << 20, PORTABLE), ("unregister", 1 << 40)]
+    assert driver.calls == [
+        ("register", 1 << 40, 16 << 20, PORTABLE, "cuda:1"),
+        ("unregister", 1 << 40, "cuda:1"),
+    ]
+    assert driver.current == "cuda:0"
 
 
 @pytest.mark.parametrize(

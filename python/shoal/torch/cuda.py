@@ -19,13 +19,18 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the proce
 
 def memory_use() -> Optional[Tuple[int, int]]:
     """How many bytes of its device this process has had at most, as torch counts them, and how many
-    it can have: its own and those that nobody has. None = it uses no device. It waits for the
-    driver, and not for the device.
+    it can have: its own and those that nobody has. Of several devices it is the one of which it has
+    had the most. None = it uses no device. It waits for the driver, and not for the device.
     """
     if not torch.cuda.is_initialized():
         return None
-    free, _ = torch.cuda.mem_get_info()
-    return torch.cuda.max_memory_reserved(), free + torch.cuda.memory_reserved()
+    # Not the current device: a program that names its device everywhere leaves that at 0.
+    had = [torch.cuda.max_memory_reserved(i) for i in range(torch.cuda.device_count())]
+    device = had.index(max(had))
+    if not had[device]:
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return had[device], free + torch.cuda.memory_reserved(device)
 
 
 class Device:
@@ -45,11 +50,15 @@ class Device:
         """Lock host memory for copies that need no staging, until `unpin`. Raises RuntimeError
         where the driver refuses.
         """
-        _check_cuda_error(torch.cuda.cudart().cudaHostRegister(address, nbytes, _PORTABLE))
+        with torch.cuda.device(self.device):  # else the driver takes memory of another one too
+            error = torch.cuda.cudart().cudaHostRegister(address, nbytes, _PORTABLE)
+        _check_cuda_error(error)
 
     def unpin(self, address: int) -> None:
         """Undo `pin`, before the memory is unmapped."""
-        _check_cuda_error(torch.cuda.cudart().cudaHostUnregister(address))
+        with torch.cuda.device(self.device):
+            error = torch.cuda.cudart().cudaHostUnregister(address)
+        _check_cuda_error(error)
 
     def new_stream(self) -> Any:
         """A new stream of this device."""
