@@ -172,24 +172,39 @@ def test_names_of_devices(monkeypatch):
     assert profile.kind_of(torch.device("cuda")) == "NVIDIA-H100-80-GB-HBM3"
 
 
-def test_a_layer_that_changes_its_input():
-    """A layer that could not be the first of a stage is named."""
+def test_layers_that_work_in_place():
+    """A layer that changes what it gets is measured, as it is trained: it gets the same in each
+    round, and the sample stays as it is.
+    """
+    seen = []
+
+    class Halved(nn.Module):
+        """Halves its input in place, and keeps in `seen` what it was."""
+
+        def forward(self, x):
+            seen.append(x.tolist())
+            return x.div_(2)
+
+    sample = torch.ones(1, 2)
     chain = shoal.torch.chain(
-        lambda: [nn.Linear(2, 2), nn.ReLU(inplace=True)],
+        lambda: [Halved(), nn.Linear(2, 2), nn.ReLU(inplace=True)],
         loss=lambda y, _: y.mean(),
         optimizer=lambda p: torch.optim.SGD(p, 0.1),
     )
-    with pytest.raises(shoal.ShoalError, match=r"layers\.1 \(ReLU\): RuntimeError: .* in-place"):
-        profile.profile(
-            chain,
-            lambda i: (torch.ones(len(i), 2), None),
-            [1],
-            device=torch.device("cpu"),
-            rounds=5,
-            name="x",
-            kind="cpu",
-            report=lambda line: None,
-        )
+    model = profile.profile(
+        chain,
+        lambda _: (sample, None),
+        [1],
+        device=torch.device("cpu"),
+        rounds=5,
+        name="x",
+        kind="cpu",
+        report=lambda line: None,
+    )
+    assert sample.tolist() == [[1.0, 1.0]] and all(x == [[1.0, 1.0]] for x in seen)
+    costs = model["points"][0]["layers"]
+    assert costs["layers.1"]["backward"] > 0 and costs["layers.2"]["backward"] > 0
+    assert costs["layers.2"]["kept"] == 4 * 2  # what it gave
 
 
 def test_targets_of_named_tuples():

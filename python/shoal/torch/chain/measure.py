@@ -83,11 +83,11 @@ class Bench:
         """Of each layer the bytes that it keeps for its backward pass, and that it gives."""
         sizes = []
         for layer in self._layers:
-            kept = KeptBytes(layer.module)
+            kept, given = KeptBytes(layer.module), _copies(inputs)
             with _NamingErrors(layer.name), torch.autograd.graph.saved_tensors_hooks(
                 kept.pack, kept.unpack
             ):
-                outputs = self._forward(layer, inputs, targets)
+                outputs = self._forward(layer, given, targets)
             out = 0 if layer.last else sum(t.numel() * t.element_size() for t in outputs)
             sizes.append((kept.nbytes, out))
             inputs = _detached(outputs)
@@ -136,8 +136,9 @@ class Bench:
         """Of each layer the seconds of a forward pass, what it got and what it gave."""
         took, passes = [], []
         for layer in self._layers:
+            given = _copies(inputs)
             with _NamingErrors(layer.name):
-                seconds, outputs = self._time_work(lambda: self._forward(layer, inputs, targets))
+                seconds, outputs = self._time_work(lambda: self._forward(layer, given, targets))
             took.append(seconds)
             passes.append((inputs, outputs))
             inputs = _detached(outputs)
@@ -176,6 +177,13 @@ class Bench:
 def _zero_seconds() -> float:
     """The seconds of what is not done."""
     return 0.0
+
+
+def _copies(inputs: List[torch.Tensor]) -> List[torch.Tensor]:
+    """Copies of what a layer gets, of which the gradient goes to the originals: a layer may work in
+    place, as it may in a stage.
+    """
+    return [t.clone() for t in inputs]
 
 
 def _detached(outputs: List[torch.Tensor]) -> List[torch.Tensor]:
