@@ -61,5 +61,35 @@ def test_a_step_has_no_gradient_of_one_that_was_left_out(stage):
     assert world(3, _leave_out_a_step, stage) == [[[0.0, 0.0], [1.0, 1.0]]] * 3
 
 
+def _step_by_a_scaler(average):
+    """Have a GradScaler step stage 1, where `average` after the gradients were averaged; return the
+    gradient and the parameter after that.
+    """
+    import shoal
+    import shoal.torch
+
+    net = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(256))])
+    loader = shoal.torch.loader(torch.utils.data.TensorDataset(torch.ones(3)), 3, epochs=1)
+    optimizer = shoal.torch.zero(net, torch.optim.SGD(net.parameters(), lr=1.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for _ in loader:
+        scaler.scale(net[0].sum() * shoal.join().rank).backward()
+        if average:
+            optimizer.average_gradients()
+        scaler.step(optimizer)
+    return [net[0].grad.tolist(), net[0].tolist()]
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.amp, "GradScaler"), reason="PyTorch has GradScalers for GPUs only before 2.3"
+)
+@pytest.mark.parametrize("average", [False, True])
+def test_all_averages_are_unscaled(average):
+    """After a step by a GradScaler every worker has the averages of all parameters, divided by the
+    scale, and not of its own parts alone.
+    """
+    assert world(3, _step_by_a_scaler, average) == [[[1.0] * 256, [0.0] * 256]] * 3
+
+
 if __name__ == "__main__":
     main(globals())

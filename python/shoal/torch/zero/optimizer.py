@@ -193,9 +193,10 @@ class Zero(torch.optim.Optimizer):
         scale, guarded = self.__dict__.get("grad_scale"), "found_inf" in self.__dict__
         if guarded and self._averaged:
             self._check_guard(scale)
-            self._unscale([part for _, part in self._shards.parts], scale)
+            # With stage 1 those of all parameters, which the parts of this worker share.
+            self._unscale(self._gradients or [p.grad for _, p in self._shards.parts], scale)
         elif guarded:
-            self._unscale(self._flat.parameters, scale)
+            self._unscale([p.grad for p in self._flat.parameters], scale)
         self._average_once(whole=self._stage == 1, look=guarded)
         self._averaged.clear()
         if guarded:
@@ -223,14 +224,16 @@ class Zero(torch.optim.Optimizer):
             )
 
     @staticmethod
-    def _unscale(tensors: Sequence[Tensor], scale: Optional[Tensor]) -> None:
-        """Divide the gradients of these tensors by a scale, in place; None = that was done."""
+    def _unscale(gradients: Sequence[Optional[Tensor]], scale: Optional[Tensor]) -> None:
+        """Divide gradients by a scale, in place; None among them = there is none, and for the scale
+        = that was done.
+        """
         if scale is None:
             return
         divisor = scale.item()
-        for tensor in tensors:
-            if tensor.grad is not None:
-                tensor.grad.div_(divisor)
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.div_(divisor)
 
     def average_gradients(self) -> None:
         """Average the gradients now, which commits the step; the next `step()` does not do it
