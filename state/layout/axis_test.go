@@ -217,6 +217,9 @@ func TestSharesOfAnAxis(t *testing.T) {
 			"the mesh has pp=1(chunks=5), and the program has the numbers of a position on pp in " +
 				"a row, spread(1,5,contiguous): leave chunks out"},
 		{"pp=2(chunks=2)", "pp=spread(1,5)", "5 numbers in 4 chunks do not come out even"},
+		{"pp=2(chunks=2)", "pp=spread(1,5,balanced)", "5 numbers in 4 chunks do not come out even"},
+		{"pp=3(chunks=2)", "pp=spread(1,6)", "0 1 2 0 1"},
+		{"pp=3(chunks=2)", "pp=spread(1,6,balanced)", "0 1 2 0 1"},
 		{"pp=2(micro=3;ahead=2/1)", "pp=spread(1,5,balanced)", "0 0 0 1 1"},
 	} {
 		spec := layout.Spec{Shoal: layout.Version, Mesh: x.mesh,

@@ -104,6 +104,37 @@ func TestPresets(t *testing.T) {
 	}
 }
 
+// TestPresetsByName has the layers in the order of their names, as files have them, in which layer
+// 10 comes before layer 2: they are counted all the same.
+func TestPresetsByName(t *testing.T) {
+	tensors := decoderTensors(12, 0)
+	layer := func(x layout.Tensor) string {
+		_, rest, _ := strings.Cut(x.Name, "layers.")
+		number, _, _ := strings.Cut(rest, ".")
+		return number
+	}
+	slices.SortStableFunc(tensors, func(a, b layout.Tensor) int {
+		return strings.Compare(layer(a), layer(b))
+	})
+	_, l := resolvePreset(t, "megatron-core", "pp=3", tensors)
+	checkHeld(t, l, 2, []string{"decoder.layers.8.mlp.linear_fc1.weight [24,8]",
+		"decoder.layers.11.mlp.linear_fc1.weight [24,8]"})
+}
+
+// TestPresetsOfScalars has a parameter without a dimension beside others: it and its state are on
+// every rank, and the state of the others is cut.
+func TestPresetsOfScalars(t *testing.T) {
+	var tensors []layout.Tensor
+	for _, state := range []string{"", "optimizer.exp_avg."} {
+		tensors = append(tensors,
+			layout.Tensor{Name: state + "w", DType: tensor.F32, Shape: tensor.Shape{4, 2}},
+			layout.Tensor{Name: state + "scale", DType: tensor.F32})
+	}
+	_, l := resolvePreset(t, "fsdp2", "dp=2", tensors)
+	checkHeld(t, l, 1, []string{"w [2,2]", "scale []", "optimizer.exp_avg.w [2,2]",
+		"optimizer.exp_avg.scale []"})
+}
+
 // resolvePreset resolves a preset for a model with 2 heads of k and v, and returns the spec and the
 // layout. It fails the test where the memory of a rank is not what the oracle says.
 func resolvePreset(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layout.Spec,

@@ -79,6 +79,12 @@ func TestRefusedSpecs(t *testing.T) {
 		{"spread with ceil", place("pp=2", "pp=spread(1,2,ceil)"),
 			"comes out even, or is balanced"},
 		{"cuts ascend", place("pp=3", "pp=spread(1,4,cuts=2/1)"), "ascend"},
+		{"too few cuts", head + "mesh: pp=3\n" +
+			`rules: [{match: "layers.#.**", place: "pp=spread(1,2,cuts=1)"}, {match: "**"}]`,
+			"1 cuts up to 1 do not make 3 parts of 2 numbers"},
+		{"a cut too high", head + "mesh: pp=2\n" +
+			`rules: [{match: "layers.#.**", place: "pp=spread(1,2,cuts=3)"}, {match: "**"}]`,
+			"1 cuts up to 3 do not make 2 parts of 2 numbers"},
 		{"joint at", place("pp=2,dp=2", "pp*dp=at(0)"), "for one axis"},
 		{"store without parts", store(`name: a, parts: []`), "no parts"},
 		{"store wildcards", store(`name: "layers.w", parts: ["layers.#.w"]`),
@@ -92,6 +98,8 @@ func TestRefusedSpecs(t *testing.T) {
 			"unit of 0 rows"},
 		{"store rows", store(`name: "a.#", parts: ["layers.#.w"], units: [4]`), "6 rows"},
 		{"store dimension", store(`name: "a.#", parts: ["layers.#.w"], dim: 2`), "dimension 2"},
+		{"store negative dimension", store(`name: "a.#", parts: ["layers.#.w"], dim: -1`),
+			"dimension -1"},
 		{"store incomplete", store(`name: "a.#", parts: ["layers.#.w", "layers.#.cube2"]`),
 			"is missing in the catalogue"},
 		{"store types", store(
@@ -102,6 +110,9 @@ func TestRefusedSpecs(t *testing.T) {
 			"two stored tensors are called step"},
 		{"store pad", store(`name: "a.#", parts: ["layers.#.w"], pad: {dim: 7, multiple: 2}`),
 			"pad in dimension 7"},
+		{"store pad after the last",
+			store(`name: "a.#", parts: ["layers.#.w"], pad: {dim: 2, multiple: 2}`),
+			"pad in dimension 2"},
 		{"store pad to nothing",
 			store(`name: "a.#", parts: ["layers.#.w"], pad: {dim: 0, multiple: 0}`),
 			"multiple from 1"},
@@ -179,6 +190,85 @@ func TestRefusedCatalogues(t *testing.T) {
 		if _, err := spec.Resolve(c.tensors); err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%+v: error %v, want one with %q", c.tensors, err, c.err)
 		}
+	}
+}
+
+// TestPatterns says which names the wildcards of rules match.
+func TestPatterns(t *testing.T) {
+	for _, c := range []struct {
+		pattern, name string
+		matches       bool
+	}{
+		{"a.*.w", "a.b.w", true}, {"a.*.w", "a..w", true}, {"a.*.w", "a.b.c.w", false},
+		{"a.**.w", "a.b.c.w", true}, {"a.*", "a.b.w", false}, {"a.*.*", "a.b.w", true},
+		{"a.#.w", "a.12.w", true}, {"a.#.w", "a..w", false}, {"a.#2.w", "a.12.w", false},
+		{"a.w", "a.w", true}, {"a.w", "a.w2", false}, {"a.w", "2a.w", false},
+	} {
+		match, err := layout.NewMatcher(c.pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if match(c.name) != c.matches {
+			t.Errorf("%q matches %q: %v", c.pattern, c.name, !c.matches)
+		}
+	}
+}
+
+// TestReplicate has a placement that says in words what an axis does that none names.
+func TestReplicate(t *testing.T) {
+	var got []*layout.Layout
+	for _, place := range []string{"tp=shard(0)", "dp=replicate, tp=shard(0)"} {
+		spec := &layout.Spec{Shoal: layout.Version, Mesh: "dp=2,tp=2",
+			Rules: []layout.Rule{{Match: "**w", Place: place}, {Match: "**"}}}
+		l, err := spec.Resolve(small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, l)
+	}
+	if diff := cmp.Diff(got[0], got[1]); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestJoinsOfOneShape joins parts of the same shapes to tensors of one shape: whole, and row by
+// row. Each is cut between its own parts.
+func TestJoinsOfOneShape(t *testing.T) {
+	spec := &layout.Spec{Shoal: layout.Version, Mesh: "tp=2",
+		Store: []layout.Store{{Name: "ab", Parts: []string{"a", "b"}},
+			{Name: "cd", Parts: []string{"c", "d"}, Units: []int{1, 1}}},
+		Rules: []layout.Rule{{Match: "**", Place: "tp=shard(0)"}}}
+	var tensors []layout.Tensor
+	for _, name := range []string{"a", "b", "c", "d"} {
+		tensors = append(tensors,
+			layout.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{2}})
+	}
+	l, err := spec.Resolve(tensors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, local := range l.RankLocals(1) {
+		for _, p := range local.Pieces {
+			got = append(got, fmt.Sprint(local.Name, " ", tensors[p.Tensor].Name, p.Box))
+		}
+	}
+	want := []string{"ab b[0:2]", "cd c[1:2]", "cd d[1:2]"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rank 1 (-want +got):\n%s", diff)
+	}
+}
+
+// TestSamePart has two tensors with one number, written otherwise, which stack on one another.
+func TestSamePart(t *testing.T) {
+	spec := &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}},
+		Store: []layout.Store{{Name: "s", Parts: []string{"t#"}, Stack: 1}}}
+	w := layout.Tensor{Name: "t0", DType: tensor.F32, Shape: tensor.Shape{2}}
+	other := w
+	other.Name = "t00"
+	if _, err := spec.Resolve([]layout.Tensor{w, other}); err == nil ||
+		!strings.Contains(err.Error(), `tensors t0 and t00 are both part "t#" of s`) {
+		t.Error(err)
 	}
 }
 
