@@ -343,13 +343,13 @@ func (a *Agent) shutDown() {
 // The methods below run on goroutines of sessions, unless they say otherwise. Those that wait for
 // the engine's thread must not be called there.
 
-// requestGroup asks the head for a group of the ranks that a worker lists, and blocks until the
-// head has answered or the agent stops.
-func (a *Agent) requestGroup(w topo.WorkerID, ranks []int) (head.Grouped, error) {
+// requestGroup asks the head for a group of the ranks that a worker lists, in the view that it
+// knows by a number, and blocks until the head has answered or the agent stops.
+func (a *Agent) requestGroup(w topo.WorkerID, ranks []int, known uint64) (head.Grouped, error) {
 	answer := make(chan head.Grouped, 1)
 	var err error
 	if stopped := a.engine.runAndWait(func() {
-		err = a.driver.requestGroup(w, ranks, answer)
+		err = a.driver.requestGroup(w, ranks, known, answer)
 	}); stopped != nil || err != nil {
 		return head.Grouped{}, cmp.Or(stopped, err)
 	}

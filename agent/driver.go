@@ -299,17 +299,14 @@ func (d *driver) loseWorker(w topo.WorkerID, how string, done bool) {
 	})
 }
 
-// requestGroup asks the head for a group of ranks on behalf of a worker, and does not wait. answer
-// gets the group, and must have room for it; after an error nothing comes.
-func (d *driver) requestGroup(w topo.WorkerID, ranks []int, answer chan<- head.Grouped) error {
-	members := d.head.State().View.Members
-	list := make([]topo.WorkerID, len(ranks))
-	for i, rank := range ranks {
-		if rank < 0 || rank >= len(members) {
-			return &collective.FieldError{Field: "ranks",
-				Problem: fmt.Sprintf("%v: %d is no rank of the job", ranks, rank)}
-		}
-		list[i] = members[rank].Worker
+// requestGroup asks the head for a group of ranks on behalf of a worker, and does not wait. The
+// ranks are those of the view with the number known; 0 = of the newest one. answer gets the group,
+// and must have room for it; after an error nothing comes.
+func (d *driver) requestGroup(w topo.WorkerID, ranks []int, known uint64,
+	answer chan<- head.Grouped) error {
+	list, err := d.workersInView(ranks, known)
+	if err != nil {
+		return err
 	}
 	d.asking[w] = append(d.asking[w], answer)
 	d.runInput(func() { d.head.RequestGroup(w, list) })

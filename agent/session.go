@@ -108,7 +108,7 @@ func (s *session) serveMemberRequest(m api.Message) error {
 	case *api.FreeRequest:
 		return s.serveFree(r.ID)
 	case *api.GroupRequest:
-		return s.serveGroup(r.Ranks)
+		return s.serveGroup(r)
 	case *api.UngroupRequest:
 		s.agent.ungroup(s.worker, topo.GroupID(r.ID))
 		return nil
@@ -267,8 +267,8 @@ func (s *session) serveFree(id uint32) error {
 
 // serveGroup asks the head for a group of the ranks that the worker lists, waits for it, and
 // answers.
-func (s *session) serveGroup(list []int) error {
-	g, err := s.agent.requestGroup(s.worker, list)
+func (s *session) serveGroup(r *api.GroupRequest) error {
+	g, err := s.agent.requestGroup(s.worker, r.Ranks, r.View)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
@@ -76,6 +77,52 @@ func TestTransfersInTheViewBefore(t *testing.T) {
 		}
 	}
 	endStep(arena.Done)
+}
+
+// TestGroupsInTheViewBefore: a worker makes a group before it hears that a step has ended with
+// fewer members. The group is of the workers that had these ranks when it heard of the members
+// last, and so the same that the others make by the ranks of now.
+func TestGroupsInTheViewBefore(t *testing.T) {
+	a := startAgent(t, 4)
+	var workers []*rawWorker
+	for rank := range 4 {
+		workers = append(workers, joinRaw(t, a, rank))
+	}
+	step := validCall()
+	step.Step = true
+	for _, want := range []arena.Status{arena.Done, arena.Changed} {
+		for _, w := range workers {
+			w.submit(step)
+		}
+		for i, w := range workers {
+			if status, text := w.wait(); status != want {
+				t.Fatalf("worker %d, status %d, want %d: %s", i, status, want, text)
+			}
+		}
+		if want == arena.Done {
+			a.WorkerLost(0, "was killed by SIGKILL")
+			workers = workers[1:]
+		}
+	}
+	first, last := workers[0], workers[2] // of ranks 1 and 3, which are 0 and 2 now
+	before, now := first.joined.Generation, last.control.View().Generation
+	old, _ := first.request(&api.GroupRequest{Ranks: []int{1, 3}, View: before})
+	for _, view := range []uint64{now, 0} {
+		if view == 0 { // one more of each
+			old, _ = first.request(&api.GroupRequest{Ranks: []int{1, 3}, View: before})
+		}
+		same, _ := last.request(&api.GroupRequest{Ranks: []int{0, 2}, View: view})
+		if old.ID == 0 || old.Rank != 0 || same.ID != old.ID || same.Rank != 1 || same.Size != 2 {
+			t.Errorf("in view %d of %d: %+v and %+v", view, now, old, same)
+		}
+	}
+	for rank, says := range map[int]string{0: "worker 0, which had rank 0, has left the members",
+		4: "4 is no rank of the job"} {
+		r, _ := first.request(&api.GroupRequest{Ranks: []int{1, rank}, View: before})
+		if r.Field != "ranks" || !strings.Contains(r.Error, says) {
+			t.Errorf("with rank %d: %+v", rank, r)
+		}
+	}
 }
 
 // TestEvenBlocksInTheViewBefore: workers make an all-to-all before they hear that a step has ended

@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"fmt"
+
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// For whom a send or a receive is that a worker makes before it hears of the newest view of the
-// job. All functions of this file run on the engine's thread.
+// Which workers a worker means that names ranks before it hears of the newest view of the job. All
+// functions of this file run on the engine's thread.
 
 // toldView is a view of the job, and the number by which workers know its generation; 0 = that of
 // when they joined, and all before the next view.
@@ -40,6 +42,16 @@ func (d *driver) recordView(v topo.View) {
 	d.views = append(d.views, toldView{v, d.generationNumber(v.Generation)})
 }
 
+// toldViewIndex returns the index in d.views of the view with the number that a worker knows; -1 =
+// that has ended long ago.
+func (d *driver) toldViewIndex(known uint64) int {
+	i := len(d.views) - 1
+	for i >= 0 && d.views[i].number > known {
+		i--
+	}
+	return i
+}
+
 // setPeerInView sets the peer of a send or a receive of all ranks, which is a rank in the view with
 // the number that the worker m knows (0 = it does not say), to the rank which the same worker has
 // now. It returns an error if that is no member any more.
@@ -48,10 +60,7 @@ func (d *driver) setPeerInView(m *worker, known uint32, c *collective.Call) erro
 	if known == 0 || newest < 1 || !c.NamesPartner() {
 		return nil
 	}
-	i := newest
-	for i >= 0 && d.views[i].number > uint64(known) {
-		i--
-	}
+	i := d.toldViewIndex(uint64(known))
 	switch {
 	case i == newest:
 		return nil
@@ -69,4 +78,34 @@ func (d *driver) setPeerInView(m *worker, known uint32, c *collective.Call) erro
 	}
 	c.Peer = int(rank)
 	return nil
+}
+
+// workersInView returns the workers that have some ranks in the view with the number that whoever
+// lists them knows (0 = it does not say), in a new list. It returns an error if one of them is no
+// member any more.
+func (d *driver) workersInView(ranks []int, known uint64) ([]topo.WorkerID, error) {
+	now := d.head.State().View
+	then := now
+	if i := d.toldViewIndex(known); known > 0 && i >= 0 {
+		then = d.views[i].View
+	} else if known > 0 && len(d.views) > 0 {
+		return nil, &collective.FieldError{Field: "view",
+			Problem: fmt.Sprintf("%d is a generation that has ended long ago: wait for the end of "+
+				"a step before you make this group", known)}
+	}
+	list := make([]topo.WorkerID, len(ranks))
+	for i, rank := range ranks {
+		if rank < 0 || rank >= then.Size() {
+			return nil, &collective.FieldError{Field: "ranks",
+				Problem: fmt.Sprintf("%v: %d is no rank of the job", ranks, rank)}
+		}
+		list[i] = then.Members[rank].Worker
+		if _, is := now.Rank(list[i]); !is {
+			return nil, &collective.FieldError{Field: "ranks",
+				Problem: fmt.Sprintf("%v: worker %d, which had rank %d, has left the members of "+
+					"the job: make the group after the end of the step, of the ranks there are",
+					ranks, list[i], rank)}
+		}
+	}
+	return list, nil
 }

@@ -286,7 +286,8 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 		return &Group{job: j, size: 1, ranks: list, alone: true}, nil
 	}
 	var reply api.GroupReply
-	if _, err := j.request(&api.GroupRequest{Ranks: ranks}, &reply, 0); err != nil {
+	if _, err := j.request(&api.GroupRequest{Ranks: ranks, View: j.generation.Load()},
+		&reply, 0); err != nil {
 		return nil, err
 	}
 	return &Group{job: j, id: topo.GroupID(reply.ID), rank: reply.Rank, size: reply.Size,

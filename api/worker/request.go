@@ -106,6 +106,8 @@ type GroupRequest struct {
 	Header
 	// Ranks lists the members, in the order of their ranks in the group.
 	Ranks []int `json:"ranks,omitempty"`
+	// View is the generation of the view that the ranks are of; 0 = the newest one.
+	View uint64 `json:"view,omitempty"`
 }
 
 // TypeName implements Message.

@@ -151,6 +151,41 @@ def test_messages_of_a_worker_that_has_not_heard_of_a_loss(launch):
     assert lines == ["ANSWER 6.0", "GOT 2 20.0", "GOT 3 30.0"], output
 
 
+GROUP_BEFORE = """
+import os, signal
+import numpy, shoal
+from shoal._runtime.protocol import STEP
+job = shoal.join()
+me = job.rank
+job.allreduce_async(numpy.ones(1), flags=STEP).wait()
+if me == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+step = job.allreduce_async(numpy.ones(1), flags=STEP)
+if me == 1:
+    calls = job._backend.calls
+    while calls._words[step.word] <= step.floor:  # it looks, and takes over no view
+        os.sched_yield()
+    assert (job.rank, job.size) == (1, 4)
+    pair = job.group([1, 2])
+else:
+    step.wait()
+    if me == 2:
+        assert (job.rank, job.size) == (1, 3)
+        pair = job.group([0, 1])
+if me < 3:
+    print("PAIR", me, pair.rank, *pair.allreduce(numpy.full(1, float(me))))
+step.wait()
+"""
+
+
+def test_a_group_of_a_worker_that_has_not_heard_of_a_loss(launch):
+    """A group that a worker makes before it hears that ranks have changed has the workers that it
+    means, as the others make it.
+    """
+    output = launch(4, GROUP_BEFORE)
+    assert sorted(re.findall(r"PAIR.*", output)) == ["PAIR 1 0 3.0", "PAIR 2 1 3.0"], output
+
+
 THREE_ROWS = """
 import numpy, shoal
 job = shoal.join()

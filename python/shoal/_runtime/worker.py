@@ -205,7 +205,8 @@ class Worker:
         """
         if self._alone:
             return self.new_solo_group(), 0
-        reply = self._request({"type": "group", "ranks": list(ranks)}, "group")
+        request = {"type": "group", "ranks": list(ranks), "view": self.generation}
+        reply = self._request(request, "group")
         return int(reply["id"]), int(reply["rank"])
 
     def close_group(self, number: int) -> None:
@@ -411,9 +412,7 @@ class Worker:
         return False
 
     def _request(self, message: Message, answer: str) -> Message:
-        """Send a message to the agent, and wait for its answer. Raises ShoalError where it
-        refuses.
-        """
+        """Send a message to the agent, and wait for its answer. Raises ShoalError if it refuses."""
         try:
             return self.link.request(message, answer)[0]
         except Refused as err:
