@@ -1,9 +1,11 @@
 package agent_test
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/shoal-ml/shoal/agent"
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -77,6 +79,70 @@ func TestTransfersInTheViewBefore(t *testing.T) {
 		}
 	}
 	endStep(arena.Done)
+}
+
+// TestSenderInTheViewThatFollows: a send and a receive from any rank meet when a step has ended,
+// and before its end counts on all hosts. The rank that the receive tells is of the members that
+// there are then.
+func TestSenderInTheViewThatFollows(t *testing.T) {
+	c := startHosts(t, 3, []int{2, 1}, agent.Orders{})
+	var workers [3]*rawWorker
+	var on [3]*agent.Agent // by worker: the agent of its host
+	for range workers {
+		s := <-c.started
+		on[s.number] = s.agent
+		workers[s.number] = joinRawWithToken(t, s.agent, s.number, s.token)
+	}
+	from, to := 1, 2
+	if on[from] != c.head {
+		from, to = to, from
+	}
+	if on[from] != c.head || on[to] == c.head {
+		t.Fatal("worker 0 is not on the first host")
+	}
+	submit := func(w int, list ...arena.Descriptor) { // all at once
+		for _, d := range list {
+			workers[w].ticket++
+			d.Ticket = workers[w].ticket
+			workers[w].control.WriteDescriptor(&d)
+		}
+		workers[w].control.SetTail(workers[w].ticket)
+		workers[w].agent.Ring()
+	}
+	wait := func(w int, ticket uint64, want arena.Status) (text string) {
+		t.Helper()
+		status, text := workers[w].waitFor(ticket)
+		if status != want {
+			t.Fatalf("worker %d: status %d, want %d: %s", w, status, want, text)
+		}
+		return text
+	}
+	step, send, recv := validCall(), validCall(), validCall()
+	step.Step = true
+	send.Kind, send.Reduction, send.Peer, send.Out = uint8(collective.Send), 0, uint32(to),
+		arena.Ref{}
+	recv.Kind, recv.Reduction, recv.Peer, recv.In = uint8(collective.Recv), 0, 1<<32-1, arena.Ref{}
+	for w := range workers {
+		submit(w, step)
+	}
+	for w := range workers {
+		wait(w, 1, arena.Done)
+	}
+	c.head.WorkerLost(0, "was killed by SIGKILL")
+	send.View = uint32(workers[from].control.View().Generation)
+	submit(to, step, recv)
+	for all := 0; all != 2; all, _ = c.head.CountWaits() { // in both calls, for the other worker
+		runtime.Gosched()
+	}
+	submit(from, step, send) // so the head has the send before the other host has ended the step
+	wait(from, 2, arena.Changed)
+	wait(from, 3, arena.Done)
+	wait(to, 2, arena.Changed)
+	// the rank is where a call that fails has the length of its text
+	source := len(wait(to, 3, arena.Done))
+	if now := workers[from].control.View().Rank; source != now || now != from-1 {
+		t.Errorf("received from rank %d, which worker %d has not: it has %d", source, from, now)
+	}
 }
 
 // TestGroupsInTheViewBefore: a worker makes a group before it hears that a step has ended with
