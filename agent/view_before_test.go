@@ -145,6 +145,46 @@ func TestSenderInTheViewThatFollows(t *testing.T) {
 	}
 }
 
+// TestMembersChangeWhileAReceiveWaits: a worker has a receive from any rank open when steps end,
+// and another one is lost whose message nobody has received. The members change all the same, and
+// the receive gets what is sent later.
+func TestMembersChangeWhileAReceiveWaits(t *testing.T) {
+	a := startAgent(t, 3)
+	workers := []*rawWorker{joinRaw(t, a, 0), joinRaw(t, a, 1), joinRaw(t, a, 2)}
+	step, send, recv := validCall(), validCall(), validCall()
+	step.Step = true
+	send.Kind, send.Reduction, send.Out = uint8(collective.Send), 0, arena.Ref{}
+	recv.Kind, recv.Reduction, recv.Peer, recv.In = uint8(collective.Recv), 0, 1<<32-1, arena.Ref{}
+	endStep := func(workers []*rawWorker, want arena.Status) {
+		t.Helper()
+		for _, w := range workers {
+			w.submit(step)
+		}
+		for _, w := range workers {
+			if status, text := w.wait(); status != want {
+				t.Fatalf("status %d, want %d: %s", status, want, text)
+			}
+		}
+	}
+	endStep(workers, arena.Done)
+	waits := workers[1].submit(recv)
+	send.Peer, send.Tag = 2, 7
+	workers[0].submit(send)
+	a.WorkerLost(0, "was killed by SIGKILL")
+	endStep(workers[1:], arena.Changed)
+	send.Peer, send.Tag = 0, 0 // the rank of the worker that receives
+	send.View = uint32(workers[2].control.View().Generation)
+	workers[2].submit(send)
+	if status, text := workers[2].wait(); status != arena.Done {
+		t.Fatalf("the send: status %d: %s", status, text)
+	}
+	// the rank that has sent is where a call that fails has the length of its text
+	if status, text := workers[1].waitFor(waits); status != arena.Done || len(text) != 1 {
+		t.Errorf("the receive: status %d, from rank %d", status, len(text))
+	}
+	endStep(workers[1:], arena.Done)
+}
+
 // TestGroupsInTheViewBefore: a worker makes a group before it hears that a step has ended with
 // fewer members. The group is of the workers that had these ranks when it heard of the members
 // last, and so the same that the others make by the ranks of now.

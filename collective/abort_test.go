@@ -47,7 +47,7 @@ func TestAbortedWorkerIsNotWaitedFor(t *testing.T) {
 	fails(m.Post(posted(0, 2, call(one)), nil), 0)
 	fails(m.Post(posted(0, 3, call(topo.World)), nil), 0)
 	fails(m.Abort(workerOfRank(0), "has dropped the step", nil))
-	m.Advance(workers([]int{1, 0}))
+	m.Advance(workers([]int{1, 0}), nil)
 	if got := m.Post(posted(0, 4, call(topo.World)), nil); len(got) != 0 {
 		t.Fatalf("got %v", got)
 	}

@@ -25,12 +25,18 @@ func (m *Matcher) SetElastic() {
 	}
 }
 
-// IsQuiet reports whether no collective of the world is under way, so that its members may change.
-// One at which only a lost worker has stood, whose call was withdrawn, is not.
+// IsQuiet reports whether nothing of the world is under way, so that its members may change. A
+// collective at which only a lost worker has stood, whose call was withdrawn, is not, and neither
+// is a transfer for which a lost worker or a receive from any rank waits: it may wait for ever.
 func (m *Matcher) IsQuiet() bool {
 	g := m.groups[topo.World]
-	return len(g.held) == 0 && len(g.mailboxes) == 0 &&
-		!slices.ContainsFunc(g.open, (*position).isUnderWay)
+	waits := func(p *Posted) bool { return p.Call.Peer != AnyRank && !m.IsLost(p.Worker) }
+	for _, box := range g.mailboxes {
+		if slices.ContainsFunc(box.sends, waits) || slices.ContainsFunc(box.recvs, waits) {
+			return false
+		}
+	}
+	return len(g.held) == 0 && !slices.ContainsFunc(g.open, (*position).isUnderWay)
 }
 
 // isUnderWay reports whether a call stands at a position, or its members disagree, which is to be
@@ -41,10 +47,14 @@ func (pos *position) isUnderWay() bool {
 }
 
 // Advance gives m's world its next members, in the order of their ranks. The world must be quiet,
-// or have lost all its members: their calls that are not complete are forgotten. A next member that
-// was lost is no longer taken for lost.
-func (m *Matcher) Advance(workers []topo.WorkerID) {
+// or have lost all its members: their collectives that are not complete are forgotten. A next
+// member that was lost is no longer taken for lost. Sends and receives that wait stay for the
+// workers that were meant. Those of a worker that was lost or is no member any more fail, and those
+// for one that is none: Advance appends them to out and returns it.
+func (m *Matcher) Advance(workers []topo.WorkerID, out []Ready) []Ready {
 	g := m.groups[topo.World]
+	out = m.dropPairsOfLost(g, out)
+	before := g.members
 	var members []*member
 	for _, w := range workers {
 		p := &member{worker: w, posted: g.firstOpen, since: -1}
@@ -55,7 +65,7 @@ func (m *Matcher) Advance(workers []topo.WorkerID) {
 		members = append(members, p)
 	}
 	g.members, g.open, g.held, g.recycled = members, nil, nil, nil
-	clear(g.mailboxes)
+	return g.readdressPairs(before, out)
 }
 
 // withdraw takes back what a lost member had posted for a step that it did not complete: the others

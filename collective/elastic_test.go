@@ -151,6 +151,93 @@ func TestFailedPartOfAStep(t *testing.T) {
 	}
 }
 
+// transferOf returns a send or a receive of four bytes with the partner and the tag.
+func transferOf(kind collective.Kind, peer int, tag uint32) collective.Call {
+	c := collective.Call{Kind: kind, DType: tensor.U8, Peer: peer, Tag: tag, Shape: []int{4}}
+	if kind == collective.Send {
+		c.In = make([]byte, 4)
+	} else {
+		c.Out = make([]byte, 4)
+	}
+	return c
+}
+
+// A receive from any rank, and what a lost worker has left, can wait for ever: neither holds up a
+// change of members, after which the receive goes on, and the rest has failed. A receive from a
+// member is waited for.
+func TestMembersChangeWhileTransfersWait(t *testing.T) {
+	m := newElasticMatcher(4)
+	m.Post(posted(3, 1, transferOf(collective.Recv, collective.AnyRank, 1)), nil)
+	m.Post(posted(0, 1, transferOf(collective.Send, 2, 2)), nil)
+	m.LoseWorker(workerOfRank(0), "was killed", nil)
+	if !m.IsQuiet() {
+		t.Error("what may wait for ever holds up the members")
+	}
+	m.Post(posted(1, 1, transferOf(collective.Recv, 2, 3)), nil)
+	if m.IsQuiet() {
+		t.Error("a receive from a member holds up nothing")
+	}
+	if got := m.Post(posted(2, 1, transferOf(collective.Send, 1, 3)), nil); len(got) != 1 ||
+		got[0].Err != nil || !m.IsQuiet() {
+		t.Errorf("the transfer between members: %v", got)
+	}
+	var lost *collective.LostError
+	failed := m.Advance(workers([]int{3, 1, 2}), nil)
+	if len(failed) != 1 || !errors.As(failed[0].Err, &lost) ||
+		!slices.Equal(workersOf(failed[0].Calls), workers([]int{0})) {
+		t.Errorf("with the members that follow fails %v", failed)
+	}
+	got := m.Post(posted(1, 2, transferOf(collective.Send, 0, 1)), nil) // to worker 3
+	if len(got) != 1 || got[0].Err != nil || got[0].Calls[1].Call.Peer != 1 ||
+		!slices.Equal(workersOf(got[0].Calls), workers([]int{1, 3})) {
+		t.Errorf("the receive from any rank: %v", got)
+	}
+}
+
+// A worker that takes part once more has none of the transfers that it made before: what is sent to
+// it from then on is not for them.
+func TestTransfersBeforeAWorkerComesBack(t *testing.T) {
+	m := newElasticMatcher(3)
+	m.Post(posted(2, 1, transferOf(collective.Recv, 1, 0)), nil)
+	m.LoseWorker(workerOfRank(2), "asks again to take part", nil)
+	if !m.IsQuiet() {
+		t.Error("its receive from before keeps the worker out")
+	}
+	failed := m.Advance(workers([]int{0, 1, 2}), nil)
+	if len(failed) != 1 || failed[0].Err == nil || failed[0].Calls[0].Ticket != 1 {
+		t.Errorf("when it comes back fails %v", failed)
+	}
+	if got := m.Post(posted(1, 1, transferOf(collective.Send, 2, 0)), nil); len(got) > 0 {
+		t.Errorf("what is sent to it then is for %v", got)
+	}
+	if got := m.Post(posted(2, 2, transferOf(collective.Recv, 1, 0)), nil); len(got) != 1 ||
+		got[0].Err != nil || got[0].Calls[1].Ticket != 2 {
+		t.Errorf("its next receive: %v", got)
+	}
+}
+
+// A transfer that waits when the members change is for the workers that were meant, or fails.
+func TestTransfersAreForTheWorkersThatWereMeant(t *testing.T) {
+	m := newElasticMatcher(4)
+	for ticket, peer := range []int{1, 2, 0} { // from a worker that moves, stays, and leaves
+		m.Post(posted(3, uint64(ticket+1), transferOf(collective.Recv, peer, 0)), nil)
+	}
+	m.Post(posted(0, 1, transferOf(collective.Recv, 3, 0)), nil)
+	failed := m.Advance(workers([]int{1, 3, 2}), nil)
+	var partner *collective.PartnerError
+	if len(failed) != 2 || !slices.Equal(workersOf(failed[0].Calls), workers([]int{0})) ||
+		!errors.As(failed[1].Err, &partner) || partner.Partner != workerOfRank(0) ||
+		failed[1].Calls[0].Ticket != 3 {
+		t.Errorf("with the members that follow fails %v", failed)
+	}
+	for from, ticket := range map[int]uint64{1: 1, 2: 2} {
+		got := m.Post(posted(from, 9, transferOf(collective.Send, 1, 0)), nil)
+		if len(got) != 1 || got[0].Err != nil || got[0].Calls[1].Ticket != ticket {
+			t.Errorf("what worker %d sends is for %v, not for receive %d", from, got, ticket)
+		}
+	}
+}
+
 // A lost worker is forgotten when no group has it any more, and is known to be gone until then.
 func TestForget(t *testing.T) {
 	m := newElasticMatcher(3)
@@ -162,7 +249,7 @@ func TestForget(t *testing.T) {
 	}
 	m.LoseWorker(workerOfRank(2), "was killed", nil)
 	for _, rid := range []func(){
-		func() { m.Advance([]topo.WorkerID{workerOfRank(0), workerOfRank(1)}) },
+		func() { m.Advance([]topo.WorkerID{workerOfRank(0), workerOfRank(1)}, nil) },
 		func() { m.LeaveGroup(workerOfRank(1), 1); m.RemoveUnusedGroups() },
 	} {
 		if m.Forget(workerOfRank(2)) || !m.IsLost(workerOfRank(2)) {
@@ -335,7 +422,7 @@ func TestStepsAreAtomic(t *testing.T) {
 				for _, w := range members {
 					ids = append(ids, w.id)
 				}
-				m.Advance(ids)
+				m.Advance(ids, nil)
 			case w.alive && w.step == step: // else it waits for the step to end
 				post(w)
 			}

@@ -94,6 +94,69 @@ func (g *group) dropIfEmpty(key address) {
 	}
 }
 
+// dropPairsOfLost removes the sends and receives of lost workers that wait in the group, and
+// appends them to out, as failed.
+func (m *Matcher) dropPairsOfLost(g *group, out []Ready) []Ready {
+	for _, key := range g.sortedAddresses() {
+		box := g.mailboxes[key]
+		for _, list := range []*[]*Posted{&box.sends, &box.recvs} {
+			*list = slices.DeleteFunc(*list, func(p *Posted) bool {
+				lost := m.IsLost(p.Worker)
+				if lost {
+					out = append(out, Ready{[]*Posted{p}, m.lostError(p.Worker, p)})
+				}
+				return lost
+			})
+		}
+		g.dropIfEmpty(key)
+	}
+	return out
+}
+
+// readdressPairs gives the sends and receives that wait in the group the ranks of its members,
+// which were others before. It appends those of a worker that is no member any more to out, as
+// failed, and those for one, and returns it.
+func (g *group) readdressPairs(before []*member, out []Ready) []Ready {
+	addresses, old := g.sortedAddresses(), g.mailboxes
+	g.mailboxes = map[address]*mailbox{}
+	for _, at := range addresses {
+		box := &mailbox{}
+		for _, p := range slices.Concat(old[at].sends, old[at].recvs) {
+			switch err := g.readdress(p, before); {
+			case err != nil:
+				out = append(out, Ready{[]*Posted{p}, err})
+			case p.Call.Kind == Send:
+				box.sends = append(box.sends, p)
+			default:
+				box.recvs = append(box.recvs, p)
+			}
+		}
+		to := address{g.index(before[at.to].worker), at.tag}
+		g.mailboxes[to] = box
+		g.dropIfEmpty(to)
+	}
+	return out
+}
+
+// readdress gives a send or a receive that waits the rank that its partner has now, whose rank it
+// had before. It returns an error if the worker of the call is no member any more, or its partner.
+func (g *group) readdress(p *Posted, before []*member) error {
+	if g.index(p.Worker) < 0 {
+		return fmt.Errorf("this worker has left the members of the job, and nobody has met its %v",
+			p.Call.Kind)
+	}
+	if p.Call.Peer == AnyRank {
+		return nil
+	}
+	partner := before[p.Call.Peer].worker
+	rank := g.index(partner)
+	if rank < 0 {
+		return &PartnerError{Kind: p.Call.Kind, Partner: partner}
+	}
+	p.Call.Peer = rank
+	return nil
+}
+
 // whyUnmatchable returns why a send or a receive of member self will never be matched; nil where it
 // still may.
 func (m *Matcher) whyUnmatchable(g *group, self int, p *Posted) error {

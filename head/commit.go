@@ -208,14 +208,15 @@ func (r *leader) commitView(next topo.View, c wire.Commit, b *batch) {
 	r.moveShares(next, c.Change)
 	c.Changed, c.View, c.Entered = true, &next, r.admitAsked(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
-	r.matcher.Advance(r.memberIDs())
+	failed := r.matcher.Advance(r.memberIDs(), nil)
 	for _, w := range r.memberIDs() {
 		if how, dead := r.dead[w]; dead { // since it was decided that it is a member
-			r.matcher.LoseWorker(w, how, nil)
+			failed = r.matcher.LoseWorker(w, how, failed)
 		}
 	}
-	r.forgetEnded()
 	r.writeEntry(c, b)
+	r.addBatches(failed)
+	r.forgetEnded()
 }
 
 // admitAsked lists the members of a generation that asked to take part; they ask no more.
