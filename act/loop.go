@@ -149,7 +149,7 @@ func New(c Config) (*Loop, error) {
 // Observe looks at the job, and returns what should be done now; on agents that do not lead,
 // nothing. It may be called as often as steps commit, and less often.
 func (l *Loop) Observe(o sense.Observation) []Order {
-	l.memory.restoreNoise(&o)
+	l.memory.restoreNoise(&o, l.countSteps(o.Step))
 	o.TakenBack = l.sizes.takenBack
 	l.now = o
 	if !l.entry.Leads {

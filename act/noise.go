@@ -23,13 +23,14 @@ const (
 // The zero value knows nothing.
 type memory struct {
 	noise noise.Estimate
-	step  uint64 // when it was known
+	made  uint64 // optimizer steps when it was known
 }
 
 // restoreNoise replaces what an observation says of the noise: by nothing where that is no
 // estimate, and where nobody sees noise, since a worker is left alone or workers make local steps,
-// by what was known before. It also remembers what is known now, and sets o.Measured.
-func (m *memory) restoreNoise(o *sense.Observation) {
+// by what was known before. It also remembers what is known now, and sets o.Measured. made is how
+// many optimizer steps the job has made, as Loop.countSteps has them.
+func (m *memory) restoreNoise(o *sense.Observation, made uint64) {
 	if o.Noise.Known && !isSound(o.Noise) {
 		o.Noise = noise.Estimate{Why: "what was told of it is no estimate"}
 	}
@@ -39,11 +40,10 @@ func (m *memory) restoreNoise(o *sense.Observation) {
 	case o.Noise.NotFinite:
 		m.noise = noise.Estimate{}
 	case seen:
-		m.noise, m.step = o.Noise, o.Step
-	case (o.Size == 1 || setting.IsLocal(o.Setting.Sync)) && m.noise.Known && o.Step >= m.step:
+		m.noise, m.made = o.Noise, made
+	case (o.Size == 1 || setting.IsLocal(o.Setting.Sync)) && m.noise.Known && made >= m.made:
 		known := m.noise
-		steps := float64(o.Step-m.step) * float64(max(o.Setting.Round, 1))
-		roots := min(math.Sqrt(steps/staleSteps), maxStale)
+		roots := min(math.Sqrt(float64(made-m.made)/staleSteps), maxStale)
 		known.Scale.Low *= portable.Pow(staleLow, roots)
 		known.Scale.High *= portable.Pow(staleHigh, roots)
 		o.Noise = known
