@@ -170,11 +170,46 @@ func exitOf(status syscall.WaitStatus) Exit {
 // closes it; after the last one silent is closed. Each stream has a goroutine of its own; to is the
 // console's writer for its lines.
 func (w *Worker) readStream(stream int, out *Output, to io.Writer) {
-	out.copyFrom(w.streams[stream], to)
+	out.copyFrom(&patientReader{pipe: w.streams[stream]}, to)
 	w.streams[stream].Close()
 	if w.reading.Add(-1) == 0 {
 		close(w.silent)
 	}
+}
+
+// mostInPipe is how many bytes a pipe can hold, unless root has let it hold more.
+const mostInPipe = 1 << 20
+
+// patientReader reads the pipe of a worker's output, which its maker closes. After the deadline of
+// StopReadingAfter it reads what is in the pipe by then, and waits for nothing more: a slow
+// terminal may have held up its goroutine until after the deadline. One goroutine uses it.
+type patientReader struct {
+	pipe *os.File
+	late int // number of bytes that were read after the deadline
+}
+
+// Read implements io.Reader.
+func (r *patientReader) Read(p []byte) (int, error) {
+	n, err := r.pipe.Read(p)
+	if !errors.Is(err, os.ErrDeadlineExceeded) || r.late >= mostInPipe {
+		return n, err
+	}
+	conn, failed := r.pipe.SyscallConn()
+	if failed != nil {
+		return 0, err
+	}
+	// Control heeds no deadline, and the pipe is one that does not block.
+	left := -1
+	_ = conn.Control(func(fd uintptr) {
+		for left, failed = syscall.Read(int(fd), p); failed == syscall.EINTR; {
+			left, failed = syscall.Read(int(fd), p)
+		}
+	})
+	if left <= 0 {
+		return 0, err
+	}
+	r.late += left
+	return left, nil
 }
 
 // makePipes makes the pipes of stdout and stderr, in this order: w.streams, which readStream
@@ -236,8 +271,9 @@ func (w *Worker) Signal(sig syscall.Signal) {
 // write to its output any more.
 func (w *Worker) Silent() <-chan struct{} { return w.silent }
 
-// StopReadingAfter makes the readers of the worker's output give up after d, in case another
-// process holds the other end. It does not wait, and a later call counts in place of this one.
+// StopReadingAfter makes the readers of the worker's output wait for no more of it after d, in case
+// another process holds the other end: what is there by then they read. It does not wait, and a
+// later call counts in place of this one.
 func (w *Worker) StopReadingAfter(d time.Duration) {
 	for _, s := range w.streams {
 		s.SetReadDeadline(time.Now().Add(d))

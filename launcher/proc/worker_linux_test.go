@@ -155,6 +155,33 @@ func TestLastWordsAreHeard(t *testing.T) {
 	s.Signal(syscall.SIGKILL) // harmless: the number may belong to somebody else now
 }
 
+// A terminal that takes nothing until readers were to give up costs no output: neither the terminal
+// nor the log lacks what the worker had written by then.
+func TestSlowTerminalCostsNoOutput(t *testing.T) {
+	// more than is read at once, and less than a pipe holds
+	s := startShell(t,
+		`trap "seq 10000 19999; exit" USR1; echo ready; while :; do :; done`)
+	s.text.awaitText("ready")
+	s.text.mu.Lock()
+	s.Signal(syscall.SIGUSR1)
+	<-s.ended
+	s.StopReadingAfter(0)
+	s.text.mu.Unlock()
+	if err := s.group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	want := "ready\n"
+	for n := 10000; n < 20000; n++ {
+		want += fmt.Sprintln(n)
+	}
+	if log, err := os.ReadFile(s.out.LogPath()); err != nil || string(log) != want {
+		t.Errorf("%v: the log has %d bytes of %d", err, len(log), len(want))
+	}
+	if shown := strings.ReplaceAll(s.text.String(), "[0] ", ""); shown != want {
+		t.Errorf("the terminal has %d bytes of %d", len(shown), len(want))
+	}
+}
+
 // StopReadingAfter ends the reading of output that a process outside the group holds open, and not
 // that process.
 func TestDrainLeavesStrangers(t *testing.T) {
