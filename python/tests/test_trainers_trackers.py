@@ -2,6 +2,8 @@
 is. Functions that tests give to `world` run on each rank of a job, in its own process.
 """
 
+import os
+
 import pytest
 
 pytest.importorskip("torch")
@@ -80,6 +82,40 @@ def test_another_worker_becomes_rank_0():
     begun = ["start", {"rate": 0.1}]
     assert before == ["Tracker", [*begun, [1, {"loss": 0.5}]]]
     assert after == ["GeneralTracker", [*begun, [2, {"loss": 0.4}], [3, {"loss": 0.3}]]]
+
+
+def _save_by_rank_1(folder):
+    """Have rank 1 write a checkpoint, as where rank 0 is lost before it has; return the names of
+    the files, and whether this worker is the main process after it.
+    """
+    from unittest import mock
+
+    import torch
+    from shoal.accelerate import Accelerator
+
+    net = torch.nn.Linear(2, 1)
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(
+        net,
+        torch.optim.SGD(net.parameters(), lr=0.1),
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(4, 2))),
+    )
+
+    def write_once(job, write, _):
+        """What rank 1 has written."""
+        return write() if job.rank == 1 else folder
+
+    with mock.patch("shoal.accelerate.write_once", write_once):
+        accelerator.save_state(folder)
+    accelerator.wait_for_everyone()
+    return [sorted(os.listdir(folder)), accelerator.is_main_process]
+
+
+def test_another_worker_writes_all_of_a_checkpoint(tmp_path):
+    """A checkpoint that another worker than rank 0 writes has the same files."""
+    found = world(2, _save_by_rank_1, str(tmp_path), modules=TRAINERS.split(","))
+    files = ["model.safetensors", "optimizer.bin", "random_states_0.pkl", "shoal-place.json"]
+    assert found == [[files, True], [files, False]]
 
 
 if __name__ == "__main__":

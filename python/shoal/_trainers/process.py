@@ -36,6 +36,8 @@ _ON_ONE_PROCESS: Dict[str, Callable[[Any, Optional[int]], bool]] = {
     "on_process": lambda state, number: bool(state.process_index == number),
     "on_local_process": lambda state, number: bool(state.local_process_index == number),
 }
+# The number by which Accelerate knows this process for a while; None = its rank in the job.
+_number: Optional[int] = None
 # What a loop with an Accelerator can do that makes a second average in a step.
 ONE_AVERAGE = (
     "Call accelerator.backward() once for each batch, with the sum of its losses. Several models"
@@ -162,13 +164,13 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
-def set_accelerate_rank(rank: Optional[int] = None) -> None:
-    """Tell Accelerate that this process has this number; None = the rank that it has in the job
-    now.
+def set_accelerate_rank() -> None:
+    """Tell Accelerate the number of this process: the rank that it has in the job now, or in a
+    block of `as_rank_zero` that of the block.
     """
     from accelerate.state import AcceleratorState, PartialState
 
-    rank = shoal.join().rank if rank is None else rank
+    rank = shoal.join().rank if _number is None else _number
     for state in (PartialState._shared_state, AcceleratorState._shared_state):
         if state:
             state.update(process_index=rank, local_process_index=rank)
@@ -182,11 +184,14 @@ def ddp_options(accelerator: Any, **defaults: Any) -> Dict[str, Any]:
 
 @contextlib.contextmanager
 def as_rank_zero() -> Iterator[None]:
-    """Have Accelerate take this worker for rank 0 in the block: the names of files that it writes
-    and reads have the number.
+    """Have Accelerate take this worker for rank 0 in the block: rank 0 alone writes, and the names
+    of files that it writes and reads have the number.
     """
-    set_accelerate_rank(0)
+    global _number
+    _number = 0
+    set_accelerate_rank()
     try:
         yield
     finally:
+        _number = None
         set_accelerate_rank()
