@@ -75,13 +75,7 @@ func (b *bucket) slotCount(m Mesh) int {
 
 // layOutBucket adds the buffers of a bucket to the layout's slots, and its tensors to the families.
 func (r *resolver) layOutBucket(name string, b *bucket) error {
-	own := b.splitAxes(r.mesh)
-	for _, axis := range b.flat.axes {
-		if own[r.mesh.axisIndex(axis)] {
-			return fmt.Errorf("axis %s is flat for the bucket, and not flat for one of its tensors",
-				axis)
-		}
-	}
+	own := b.splitAxes(r.mesh) // none of the flat axes, which no tensor of the bucket names twice
 	families := make([][]*collected, len(b.tensors))
 	for i, d := range b.tensors {
 		for range d.stored.parts {

@@ -257,6 +257,7 @@ func TestRefusedPresets(t *testing.T) {
 	}{
 		{"horovod", dp, small, 1, `no preset "horovod"`},
 		{"zero1+hf", dp, small, 1, `no preset "hf" here`},
+		{"zero1+zero1", dp, small, 1, "zero1 comes twice"},
 		{"fsdp2", none, small, 1, "no axis dp"},
 		{"zero1", none, small, 1, "no axis dp"},
 		{"megatron-core", dp, small, 1,
