@@ -140,6 +140,14 @@ func TestPublishedMeanwhile(t *testing.T) {
 	if _, err := os.Lstat(to + "." + manifest.Name); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it has the seal of another file: %v", err)
 	}
+	// Nor is it taken for what the stopped run has published, whose work stays.
+	if err := moveTo(t, from, to, nil); err == nil ||
+		!strings.Contains(err.Error(), "is there already") {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(to + PartialSuffix); err != nil {
+		t.Error(err)
+	}
 	if err := os.Remove(to); err != nil {
 		t.Fatal(err)
 	}

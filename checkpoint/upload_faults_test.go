@@ -344,6 +344,38 @@ func TestLeftUpload(t *testing.T) {
 	}
 }
 
+// TestOtherWriter has another command write to the same place, after all is sent or after the
+// manifest is: the move does not say that it is done.
+func TestOtherWriter(t *testing.T) {
+	small := filepath.Join(t.TempDir(), "small.safetensors")
+	writeModel(t, small, rand.New(rand.NewPCG(1, 2)), 2, 4)
+	for want, c := range map[string]struct{ method, path, key, text string }{
+		"model.safetensors has 4 bytes, and 8376 were sent": {http.MethodGet, "/out/.partial",
+			"out/model.safetensors", "half"},
+		"something else was written there meanwhile": {http.MethodGet, "/out/.partial",
+			"out/other.safetensors", "half"},
+		"another command writes there, or has removed what was there": {http.MethodPut,
+			"/out/shoal-manifest.json", "out/.partial",
+			`{"shoal":"partial/1","move":"00","run":"x"}`},
+		"is no mark of an unfinished checkpoint": {http.MethodPut, "/out/shoal-manifest.json",
+			"out/.partial", `{"shoal":"partial/2","move":"00","run":"x"}`},
+	} {
+		var store *s3test.Server
+		store = s3test.Start(t, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == c.method && strings.HasSuffix(r.URL.Path, c.path) {
+					store.Set(c.key, []byte(c.text))
+				}
+				next.ServeHTTP(w, r)
+			})
+		})
+		r, err := sealedMove(t, small, "s3://models/out", TargetFormat{Format: "hf"})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v, %v, want %q", r, err, want)
+		}
+	}
+}
+
 // TestMarkCannotBeRemoved finds what a finished run has left at a store that removes nothing: as
 // long as the mark is there, nobody can open the checkpoint, so the move is not done.
 func TestMarkCannotBeRemoved(t *testing.T) {
