@@ -53,7 +53,7 @@ def join(link: Link, rank: int, token: str) -> Welcome:
         reply, fds = link.request(message, "joined")
     except Refused as err:
         refusal = f"the agent refused rank {rank} of job {link.job}: {err}"
-        if multiprocessing.parent_process() is not None:
+        if _runs_script_of_parent():
             # DataLoader's workers where they are spawned, for one.
             refusal += (
                 ". multiprocessing has started this process, which runs the script of its parent"
@@ -71,6 +71,14 @@ def join(link: Link, rank: int, token: str) -> Welcome:
             f"the agent's welcome makes no sense ({type(err).__name__}: {err}): install the package"
             " and the `shoal` binary from the same release"
         ) from None
+
+
+def _runs_script_of_parent() -> bool:
+    """Whether multiprocessing has started this process, and has run the script of its parent in it,
+    or runs that now: then it has not said yet who the parent is.
+    """
+    current = multiprocessing.current_process()
+    return multiprocessing.parent_process() is not None or hasattr(current, "_inheriting")
 
 
 def _read_welcome(reply: Dict[str, Any], fds: List[int], rank: int) -> Welcome:
