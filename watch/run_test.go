@@ -240,11 +240,12 @@ func TestStateOfTheFailed(t *testing.T) {
 	}
 }
 
-// A run without a result lasted until the newest time in its files, and one whose result cannot be
-// read is not said to have none.
+// A run without a result lasted until the newest time in its files, and may have ended on a full
+// disk; and one whose result cannot be read is not said to have none.
 func TestStateOfTheKilled(t *testing.T) {
 	r := fullRun()
-	if s := r.View(2e9).State; s.Word != "killed" || s.At != 1795710450 {
+	if s := r.View(2e9).State; s.Word != "killed" || s.At != 1795710450 ||
+		!strings.Contains(s.Text, "the disk had no room") {
 		t.Errorf("%+v", s)
 	}
 	r.SetResult([]byte(`{"ok":`))

@@ -48,13 +48,15 @@ func (r *Run) state() State {
 	return s
 }
 
-// NoResult returns how a run in a directory is which has no result and no launcher any more.
+// NoResult returns how a run in a directory is which has no result and no launcher any more. One
+// that ended well on a full disk has none either: its files do not tell the two apart.
 func NoResult(dir string) State {
 	if strings.Contains(path.Base(dir), "@") { // of a host that has joined the job
 		return State{Word: "left", Over: true, Text: "it has no result here: the host that led " +
 			"the job last has it, unless that was killed"}
 	}
-	return State{Word: "killed", Over: true, Text: "it has no result: its launcher was killed"}
+	return State{Word: "killed", Over: true,
+		Text: "it has no result: its launcher was killed, or the disk had no room for it"}
 }
 
 // endSeconds returns when the run has ended, as its result has it; 0 = not known.
