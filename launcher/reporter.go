@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -29,6 +30,9 @@ type reporter struct {
 	finished []agent.Event // events of workers that ended well, not shown on the terminal yet
 	stopping bool          // the launcher ends the workers, whose loss is no news
 	jobOver  bool          // the job is over, and what hosts and workers do now is no news
+
+	// toldOfLogs says that people were told of lines of other hosts' workers that no log has.
+	toldOfLogs bool
 
 	trial *setting.Change   // the change of the setting that is measured; nil = none is
 	open  []*setting.Change // that and those of routes, the newest last
@@ -247,10 +251,21 @@ func (r *reporter) showHostLine(worker int, text string) {
 }
 
 // showWorkerLine shows a line of a worker whose output is not read here on the terminal, which may
-// block, and writes it into the worker's log.
+// block, and writes it into the worker's log. It says once if that cannot be done, as on a full
+// disk.
 func (r *reporter) showWorkerLine(worker int, stderr bool, text string) {
 	r.console.WorkerLine(worker, stderr, text)
-	if dir := r.directory(); dir != nil {
-		_ = dir.AppendLine(worker, text) // as with events
+	dir := r.directory()
+	if dir == nil {
+		return
+	}
+	err := dir.AppendLine(worker, text)
+	r.mu.Lock()
+	tell := err != nil && !r.toldOfLogs
+	r.toldOfLogs = r.toldOfLogs || tell
+	r.mu.Unlock()
+	if tell {
+		r.console.Note(fmt.Sprintf("logs here lack lines of workers of other hosts: %v; the logs "+
+			"on those hosts have them", err))
 	}
 }

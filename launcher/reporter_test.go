@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/launcher/runs"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -153,6 +155,31 @@ func TestLogsOfEndedWorkersOfOtherHosts(t *testing.T) {
 	}
 	if text, err := os.ReadFile(d.LogPath(0)); err != nil || string(text) != "a\nb\n" {
 		t.Errorf("%q, %v", text, err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Lines of workers of other hosts that cannot be written into their logs are shown all the same,
+// and people are told once.
+func TestLackingLinesOfOtherHostsAreSaidOnce(t *testing.T) {
+	d, _, err := runs.New(t.TempDir(), "digits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(d.LogPath(3), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var out, notes bytes.Buffer
+	r := newReporter(proc.NewConsole(&out, &notes, 4, false), nil)
+	r.setRun("digits", d)
+	for range 3 {
+		r.showWorkerLine(3, false, "a")
+	}
+	if out.String() != "[3] a\n[3] a\n[3] a\n" ||
+		strings.Count(notes.String(), "logs here lack lines of workers of other hosts") != 1 {
+		t.Errorf("%q, %q", &out, &notes)
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)

@@ -217,6 +217,8 @@ func (d *Dir) TemplateLog() string { return filepath.Join(d.path, "template.log"
 // AppendHostLine appends a line of this host about a worker to the worker's log. The log is open
 // for this one line: such lines are few, and nobody would close it. Any goroutine may call it.
 func (d *Dir) AppendHostLine(worker int, text string) error {
+	d.mu.Lock() // see AppendLine, which may take back what it has written
+	defer d.mu.Unlock()
 	log, err := d.openLog(worker)
 	if err != nil {
 		return err
@@ -230,8 +232,8 @@ func (d *Dir) openLog(worker int) (*os.File, error) {
 	return os.OpenFile(d.LogPath(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// AppendLine appends a line of a worker of another host to the worker's log. It opens the log if it
-// is not open. Any goroutine may call it.
+// AppendLine appends a line of a worker of another host to the worker's log, whole or not at all.
+// It opens the log if it is not open. Any goroutine may call it.
 func (d *Dir) AppendLine(worker int, text string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -246,8 +248,7 @@ func (d *Dir) AppendLine(worker int, text string) error {
 		}
 		d.others[worker] = log
 	}
-	_, err := log.WriteString(text + "\n")
-	return err
+	return appendWhole(log, []byte(text+"\n"))
 }
 
 // CloseLog closes the log of a worker of another host that has ended: a job that loses workers

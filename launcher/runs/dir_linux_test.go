@@ -3,6 +3,7 @@ package runs
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -28,6 +29,9 @@ func TestLinesOnFullDisk(t *testing.T) {
 		},
 		"metrics.jsonl": func(n int) error {
 			return d.AppendMetrics(0, map[string]float64{"loss": float64(n)}, time.Unix(0, 0))
+		},
+		"rank-3.log": func(n int) error {
+			return d.AppendLine(3, fmt.Sprintf(`{"what": "a line of a worker", "step": %d}`, n))
 		},
 	}
 	for name, add := range lines {
