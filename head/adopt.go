@@ -118,9 +118,10 @@ func (r *leader) adoptCalls(reports map[string]wire.Report) {
 				switch {
 				case taken[ticket{c.Worker, c.Ticket}]:
 				case r.aborted[c.Worker]:
+					rank, _ := r.state.View.Rank(c.Worker)
 					r.addBatches([]collective.Ready{
 						{Calls: []*collective.Posted{r.agent.pool.NewCall(c)},
-							Err: &collective.LostError{Why: "has dropped the step",
+							Err: &collective.LostError{Lost: rank, Why: droppedStep, Rank: rank,
 								Call: c.String()}}})
 				default:
 					r.postCall(c)

@@ -344,12 +344,15 @@ func (r *leader) commitReshape(next topo.View, c wire.Commit, b *batch) {
 	r.commitView(next, c, b)
 }
 
+// droppedStep is why calls with a member fail that has dropped a step.
+const droppedStep = "has dropped the step, of which a worker is lost,"
+
 // dropStepOf records that a member drops the step, since somebody that it needs is lost, and fails
 // its calls.
 func (r *leader) dropStepOf(w topo.WorkerID) {
 	r.aborted[w] = true
 	delete(r.asked, w)
-	r.addBatches(r.matcher.Abort(w, "has dropped the step, of which a worker is lost,", nil))
+	r.addBatches(r.matcher.Abort(w, droppedStep, nil))
 }
 
 // abortStep aborts the step if a worker has dropped it and all members that are left have: they go
