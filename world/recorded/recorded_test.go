@@ -134,6 +134,8 @@ func TestWhatIsRefused(t *testing.T) {
 		{"one", "policy=batch", "policies decide in scenarios"},
 		{"one", "sise=3", "did you mean size?"},
 		{"one", "slow h9=2x", "there are 2 hosts"},
+		{"two", "slow h2=2x3", `"2x3" is not how many times slower`},
+		{"two", "slow h2=2x 3x", `"3x" is too much`},
 		{"two", "link h2=1Gbyte", "is not a rate"},
 		{"two", "", ""},
 	} {

@@ -94,11 +94,16 @@ func (c *calibration) whyNoCables() string {
 // slower, and returns the item as compared with a usual host. What is no such item it returns as it
 // is.
 func (m *model) removeSlowness(item string) string {
-	var host int
-	var factor float64
-	text := strings.ReplaceAll(strings.ReplaceAll(item, "=", " "), "x", "")
-	if n, err := fmt.Sscanf(text, "slow h%d %g", &host, &factor); n != 2 || err != nil ||
-		host < 1 || host > len(m.slow) || !(factor >= 0 && factor < 1e9) {
+	words := strings.Fields(strings.ReplaceAll(item, "=", " "))
+	if len(words) != 3 {
+		return item
+	}
+	name, isHost := strings.CutPrefix(words[1], "h")
+	number, isFactor := strings.CutSuffix(words[2], "x")
+	host, err := strconv.Atoi(name)
+	factor, err2 := strconv.ParseFloat(number, 64)
+	if !isHost || !isFactor || err != nil || err2 != nil || host < 1 || host > len(m.slow) ||
+		!(factor >= 0 && factor < 1e9) {
 		return item
 	}
 	before := m.slow[host-1]
