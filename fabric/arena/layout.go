@@ -15,7 +15,7 @@ import (
 // a lock, for both sides of an arena.
 
 // Protocol is the version of the format that this package speaks.
-const Protocol = 2
+const Protocol = 3
 
 // The control block: a header page, then the slots.
 const (

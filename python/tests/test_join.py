@@ -39,7 +39,7 @@ def test_join_and_leave(agent):
     assert request == {
         "type": "join",
         "serial": 1,
-        "protocol": 2,
+        "protocol": 3,
         "version": shoal.__version__,
         "client": "python",
         "rank": 0,
@@ -105,7 +105,7 @@ def joined(**changes):
         (b"[1]", "cannot be read"),
         (b'{"type":"segment","id":1}', "'segment' to 'join'"),
         (
-            b'{"type":"error","error":"the agent speaks protocol 2: install the same version"}',
+            b'{"type":"error","error":"the agent speaks protocol 3: install the same version"}',
             "refused rank 0.*install the same version",
         ),
         (b'{"type":"error"}', "no reason"),
@@ -128,8 +128,6 @@ def test_a_wrong_welcome(agent, answer, message):
 @pytest.mark.parametrize("field", ["magic", "protocol", "slots", "rank"])
 def test_a_control_block_that_does_not_match(agent, field):
     """A control block with other numbers than the welcome is refused."""
-    from shoal._runtime import protocol
-
     at = {"magic": 0, "protocol": 8, "slots": 12, "rank": 20}[field]
     true = agent._reply
 
@@ -142,7 +140,6 @@ def test_a_control_block_that_does_not_match(agent, field):
     agent._reply = spoiled
     with pytest.raises(shoal.JoinError, match="control block that starts with"):
         _connect(environment(agent))
-    assert protocol.PROTOCOL == 2
 
 
 def test_wrong_answers_later(agent):

@@ -1,4 +1,4 @@
-"""Offsets, codes and the descriptor of docs/formats/arena.md, protocol 2. No behaviour, only
+"""Offsets, codes and the descriptor of docs/formats/arena.md, protocol 3. No behaviour, only
 numbers.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import struct
 from typing import Dict, NamedTuple, Tuple
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAGIC = int.from_bytes(b"SHOALCB1", "little")  # the first word of a control block
 MESSAGE_BYTES = 64 << 10  # bytes of a message on the control socket, at most
 PAGE = 4096  # bytes
