@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,22 +48,24 @@ func (d Difference) String() string {
 
 // Compare compares the tensors of two checkpoints bit by bit, whatever their formats and layouts,
 // and returns the differences in the order of names. What one of them has twice, under names that
-// are tied, and the other once, is no difference. Damage that the files themselves or a seal
-// reveal is an error, not a difference; so is a file that has changed since its checkpoint was
-// opened.
+// are tied, and the other once, is no difference. Damage that the files themselves reveal is an
+// error, not a difference; so is a file that has changed since its checkpoint was opened. Damage
+// that only a seal reveals is both: the error, which has a SealError then, comes with the
+// differences.
 func Compare(ctx context.Context, a, b *Checkpoint, workers int) (found []Difference, tied []Tie,
 	err error) {
 	if err := errors.Join(a.checkStructure(), b.checkStructure()); err != nil {
 		return nil, nil, err
 	}
-	found, err = compareTensors(ctx, a, b, workers)
-	if err == nil {
-		found, tied, err = removeTied(ctx, a, b, found, workers)
+	found, damage := compareTensors(ctx, a, b, workers)
+	if sealed := (*SealError)(nil); damage != nil && !errors.As(damage, &sealed) {
+		return nil, nil, damage
 	}
+	found, tied, err = removeTied(ctx, a, b, found, workers)
 	if err == nil {
 		err = errors.Join(a.checkUnchanged(), b.checkUnchanged())
 	}
-	return found, tied, err
+	return found, tied, cmp.Or(err, damage)
 }
 
 // compareTensors is Compare without ties.
@@ -112,7 +115,8 @@ type pair struct{ a, b *format.Tensor }
 // compareElements reads and compares the elements of pairs of tensors of a and b, which have the
 // same type and shape, and returns a Difference for each pair that differs. It cuts each pair into
 // ranges of elements, and these into boxes, which both sides read packed. It fails where a
-// checkpoint has changed since it was opened, or a tensor is not what was sealed.
+// checkpoint has changed since it was opened. Where a tensor is not what was sealed, it returns a
+// SealError with the differences.
 func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
 	workers int) ([]Difference,
 	error) {

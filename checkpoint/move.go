@@ -214,9 +214,23 @@ func (t *transfer) commit(ctx context.Context) (void bool, err error) {
 		t.options)
 }
 
-// checkSealed fails when the fingerprints of what was read differ from those in the checkpoint's
-// manifest. It passes over tensors that the manifest does not list as the reader has them, for
-// which checkContent compares the files, and over those that Cast has rounded.
+// SealError says that a tensor which could be read is not what was sealed. Nothing changes it.
+type SealError struct {
+	// Path is that of the checkpoint, and Tensor the name of the tensor in its seal.
+	Path, Tensor string
+	// Found is the fingerprint of what was read, and Sealed that of the seal.
+	Found, Sealed digest.Sum
+}
+
+// Error says what is damaged, and what shows where.
+func (e *SealError) Error() string {
+	return fmt.Sprintf("%s: tensor %q is not what was sealed (fingerprint %v, not %v); "+
+		"shoal state verify shows where the damage is", e.Path, e.Tensor, e.Found, e.Sealed)
+}
+
+// checkSealed returns a SealError when the fingerprints of what was read differ from those in the
+// checkpoint's manifest. It passes over tensors that the manifest does not list as the reader has
+// them, for which checkContent compares the files, and over those that Cast has rounded.
 func (c *Checkpoint) checkSealed(found []manifest.Tensor) error {
 	if c.sealed == nil {
 		return nil
@@ -233,8 +247,7 @@ func (c *Checkpoint) checkSealed(found []manifest.Tensor) error {
 		}
 		if s, ok := sealed[name]; ok && s.Sum != t.Sum && !c.unlistedNames[name] &&
 			!rounded[name] && !rounded[t.Name] {
-			return fmt.Errorf("%s: tensor %q is not what was sealed (fingerprint %v, not %v); "+
-				"shoal state verify shows where the damage is", c.path, name, t.Sum, s.Sum)
+			return &SealError{c.path, name, t.Sum, s.Sum}
 		}
 	}
 	return nil

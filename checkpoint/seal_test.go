@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,7 +56,8 @@ func TestSealOfParts(t *testing.T) {
 	}
 }
 
-// TestDiffOfSealed compares copies of a sealed checkpoint, of which one is damaged: it says which.
+// TestDiffOfSealed compares copies of a sealed checkpoint, of which one is damaged: it says which,
+// and where they differ.
 func TestDiffOfSealed(t *testing.T) {
 	good, bad := writeSealed(t), writeSealed(t)
 	compare := func(a, b string) ([]Difference, error) {
@@ -70,8 +72,9 @@ func TestDiffOfSealed(t *testing.T) {
 		return b
 	})
 	want := bad + `: tensor "layers.2.w" is not what was sealed`
-	for _, pair := range [][2]string{{good, bad}, {bad, good}, {bad, bad}} {
-		if found, err := compare(pair[0], pair[1]); err == nil ||
+	for pair, differ := range map[[2]string]int{{good, bad}: 1, {bad, good}: 1, {bad, bad}: 0} {
+		found, err := compare(pair[0], pair[1])
+		if damage := (*SealError)(nil); !errors.As(err, &damage) || len(found) != differ ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, %v, want %q", found, err, want)
 		}

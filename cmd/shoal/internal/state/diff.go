@@ -1,6 +1,7 @@
 package state
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -34,8 +35,8 @@ The command says which tensors are in one of them only, or differ in type, shape
 Where one is the checkpoint of a training, and the other a model, the models are compared. What one
 has under two names that are tied, such as lm_head.weight, and the other under one, is the same.
 
-Only tensors are compared. Damage that a checksum or a seal shows is reported, and not compared
-further.`, "Exit codes: 0 the tensors are the same, 1 they differ or an error, 2 wrong usage.", "files"),
+Only tensors are compared. Damage that a checksum shows is reported, and not compared further. If
+only the seal of one shows damage, the command says which of the two it is, after the differences.`, "Exit codes: 0 the tensors are the same, 1 they differ or an error, 2 wrong usage.", "files"),
 		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
   shoal state diff megatron model --names hf --config model/config.json --only 'model.**'
   shoal state diff zero model.safetensors --rename module.= --only 'module.**'
@@ -79,17 +80,20 @@ func (s *sourceFlags) diff(cmd *cobra.Command, first, second string, workers int
 	ctx, clear := withProgress(cmd)
 	found, tied, err := checkpoint.Compare(ctx, a, b, workers)
 	clear()
-	if err != nil {
+	if damage := (*checkpoint.SealError)(nil); err != nil && !errors.As(err, &damage) {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	if err := printAll(out, found, asJSON); err != nil {
-		return err
+	if failed := printAll(out, found, asJSON); failed != nil {
+		return failed
 	}
 	for i := 0; i < len(tied) && !asJSON; i++ {
 		t := &tied[i]
 		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s is only in %s, where it is the same "+
 			"tensor as %s, which both have\n", quotedName(t.Tensor), t.In, quotedName(t.To))
+	}
+	if err != nil {
+		return err
 	}
 	if len(found) > 0 {
 		return fmt.Errorf("%s and %s differ in %s", first, second,
