@@ -60,28 +60,33 @@ def test_what_is_for_one_process_runs_on_one():
 
 
 def _become_rank_0():
-    """Log before and after this worker becomes rank 0; return what the tracker was asked."""
+    """Log before and after this worker becomes rank 0; return what the tracker was asked, and what
+    a function has run with that is for the main process.
+    """
     import shoal
 
-    told, job = [], shoal.join()
+    told, ran, job = [], [], shoal.join()
     accelerator = _accelerator(told)
+    run = accelerator.on_main_process(ran.append)
     accelerator.init_trackers("run", config={"rate": 0.1})
     blank = accelerator.get_tracker("list", unwrap=False).__class__.__name__
     accelerator.log({"loss": 0.5}, step=1)
+    run(1)
     job.rank = 1 - job.rank  # as after a loss
+    run(2)
     accelerator.log({"loss": 0.4}, step=2)
     accelerator.log({"loss": 0.3}, step=3)
-    return [blank, told]
+    return [blank, told, ran]
 
 
 def test_another_worker_becomes_rank_0():
-    """A worker that becomes rank 0 begins the trackers as the one before has done, and logs from
-    then on; one that is not any more logs nothing.
+    """A worker that becomes rank 0 begins the trackers as the one before has done, and logs and
+    runs what is for the main process from then on; one that is not any more does neither.
     """
     before, after = world(2, _become_rank_0, modules=TRAINERS.split(","))
     begun = ["start", {"rate": 0.1}]
-    assert before == ["Tracker", [*begun, [1, {"loss": 0.5}]]]
-    assert after == ["GeneralTracker", [*begun, [2, {"loss": 0.4}], [3, {"loss": 0.3}]]]
+    assert before == ["Tracker", [*begun, [1, {"loss": 0.5}]], [1]]
+    assert after == ["GeneralTracker", [*begun, [2, {"loss": 0.4}], [3, {"loss": 0.3}]], [2]]
 
 
 def _save_by_rank_1(folder):

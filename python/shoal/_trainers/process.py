@@ -121,15 +121,24 @@ def hide_from_accelerate() -> None:
 
 def _on_one_process(own: Callable[..., Any], is_here: Callable[..., bool]) -> Callable[..., Any]:
     """A decorator of PartialState as `own`, but for a process that is alone to it, where that runs
-    all functions: one that is for another process does nothing here.
+    all functions: one that is for another process does nothing here. Which process this is counts
+    when the function is called, since the rank may have changed by then.
     """
 
     @functools.wraps(own)
     def decorate(self: Any, function: Any = None, *number: Any, **named: Any) -> Any:
         """As PartialState's; without a function, a decorator."""
-        if function is None or is_here(self, next(iter((*number, *named.values())), None)):
+        if function is None:
             return own(self, function, *number, **named)
-        return lambda *_, **__: None
+        where = next(iter((*number, *named.values())), None)
+
+        @functools.wraps(function)
+        def run_there(*arguments: Any, **options: Any) -> Any:
+            """Run the function if this is the process that it is for; else return None."""
+            set_accelerate_rank()
+            return function(*arguments, **options) if is_here(self, where) else None
+
+        return run_there
 
     return decorate
 
