@@ -360,8 +360,8 @@ func TestBadMessages(t *testing.T) {
 	refused(strings.Repeat("x", 1000), "no request")
 	bad := join
 	bad.Protocol, bad.Version, bad.Client = 1, "0.0.9", "python"
-	refused(&bad, "(python, shoal 0.0.9) speaks protocol 1, the agent (shoal "+version.Version+
-		") speaks 2: install the same version")
+	refused(&bad, fmt.Sprintf("(python, shoal 0.0.9) speaks protocol 1, the agent (shoal %s) "+
+		"speaks %d: install the same version", version.Version, arena.Protocol))
 	bad = join
 	bad.Rank = 2
 	refused(&bad, "2 is no worker that this host has started and that lives")
