@@ -130,8 +130,8 @@ def check_dense(tensor: Tensor) -> Tensor:
     """The tensor, without its history. Raises RuntimeError where it is sparse."""
     if tensor.is_sparse:
         raise RuntimeError(
-            "shoal: sparse gradients cannot be fused: use shoal.torch.ddp, or layers with"
-            " sparse=False"
+            "shoal: sparse gradients cannot be fused: make the layers with sparse=False;"
+            " shoal.torch.ddp averages sparse ones in a program without shoal.torch.loader"
         )
     return tensor.detach() if tensor.requires_grad else tensor
 
