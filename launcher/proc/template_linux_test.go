@@ -182,9 +182,10 @@ sys.exit("module_of_test" in sys.modules)
 func TestForkOutlivesItsTemplate(t *testing.T) {
 	f := startForks(t, "", `
 import signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a signal before the wait is not lost
 print("runs", flush=True)
-while True: signal.pause()
+signal.sigwait([signal.SIGTERM])
+sys.exit(7)
 `)
 	w := f.start(0)
 	f.text.awaitText("runs")
