@@ -295,8 +295,9 @@ func TestShieldedWorker(t *testing.T) {
 		t.Skip("no python3")
 	}
 	s = startCommand(t, Command{Path: python, Shield: true, Args: []string{"python3", "-c",
-		"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); " +
-			"print('ready', flush=True); signal.pause()"}})
+		"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: None); " +
+			"signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); " +
+			"print('ready', flush=True); signal.sigwait([signal.SIGTERM]); sys.exit(7)"}})
 	s.text.awaitText("ready")
 	s.Signal(syscall.SIGTERM)
 	if e := <-s.ended; e.Code != 7 {
