@@ -11,14 +11,20 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
+// joinAllRaw has all n workers of an agent join, and returns them by rank.
+func joinAllRaw(t *testing.T, a *agent.Agent, n int) (workers []*rawWorker) {
+	t.Helper()
+	for rank := range n {
+		workers = append(workers, joinRaw(t, a, rank))
+	}
+	return workers
+}
+
 // TestTransfersInTheViewBefore: a worker makes sends before it hears that a step has ended with
 // fewer members. They are for the workers that had these ranks when it heard of the members last.
 func TestTransfersInTheViewBefore(t *testing.T) {
 	a := startAgent(t, 5)
-	var workers []*rawWorker
-	for rank := range 5 {
-		workers = append(workers, joinRaw(t, a, rank))
-	}
+	workers := joinAllRaw(t, a, 5)
 	step := validCall()
 	step.Step = true
 	endStep := func(want arena.Status) {
@@ -190,10 +196,7 @@ func TestMembersChangeWhileAReceiveWaits(t *testing.T) {
 // last, and so the same that the others make by the ranks of now.
 func TestGroupsInTheViewBefore(t *testing.T) {
 	a := startAgent(t, 4)
-	var workers []*rawWorker
-	for rank := range 4 {
-		workers = append(workers, joinRaw(t, a, rank))
-	}
+	workers := joinAllRaw(t, a, 4)
 	step := validCall()
 	step.Step = true
 	for _, want := range []arena.Status{arena.Done, arena.Changed} {

@@ -86,12 +86,14 @@ func (d *driver) setPeerInView(m *worker, known uint32, c *collective.Call) erro
 func (d *driver) workersInView(ranks []int, known uint64) ([]topo.WorkerID, error) {
 	now := d.head.State().View
 	then := now
-	if i := d.toldViewIndex(known); known > 0 && i >= 0 {
+	if known > 0 && len(d.views) > 0 {
+		i := d.toldViewIndex(known)
+		if i < 0 {
+			return nil, &collective.FieldError{Field: "view",
+				Problem: fmt.Sprintf("%d is a generation that has ended long ago: wait for the "+
+					"end of a step before you make this group", known)}
+		}
 		then = d.views[i].View
-	} else if known > 0 && len(d.views) > 0 {
-		return nil, &collective.FieldError{Field: "view",
-			Problem: fmt.Sprintf("%d is a generation that has ended long ago: wait for the end of "+
-				"a step before you make this group", known)}
 	}
 	list := make([]topo.WorkerID, len(ranks))
 	for i, rank := range ranks {
