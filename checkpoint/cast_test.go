@@ -61,6 +61,14 @@ func writeElements(t *testing.T, path string, d tensor.DType, tensors map[string
 		list = append(list,
 			safetensors.Tensor{Name: name, DType: d, Shape: tensor.Shape{len(values)}})
 	}
+	writeTensors(t, path, list, func(name string) []byte { return elementsAs(d, tensors[name]) })
+}
+
+// writeTensors writes a file of safetensors with some tensors, whose bytes data returns by name. If
+// it cannot the test fails.
+func writeTensors(t *testing.T, path string, list []safetensors.Tensor,
+	data func(name string) []byte) {
+	t.Helper()
 	h, err := safetensors.Layout(list, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +78,7 @@ func writeElements(t *testing.T, path string, d tensor.DType, tensors map[string
 		t.Fatal(err)
 	}
 	for _, x := range h.Tensors {
-		b = append(b, elementsAs(d, tensors[x.Name])...)
+		b = append(b, data(x.Name)...)
 	}
 	if err := os.WriteFile(path, b, 0o666); err != nil {
 		t.Fatal(err)

@@ -61,9 +61,9 @@ func Compare(ctx context.Context, a, b *Checkpoint, workers int) (found []Differ
 	if sealed := (*SealError)(nil); damage != nil && !errors.As(damage, &sealed) {
 		return nil, nil, damage
 	}
-	found, tied, err = removeTied(ctx, a, b, found, workers)
+	rest, tied, err := removeTied(ctx, a, b, found, workers)
 	if err == nil {
-		err = errors.Join(a.checkUnchanged(), b.checkUnchanged())
+		found, err = rest, errors.Join(a.checkUnchanged(), b.checkUnchanged())
 	}
 	return found, tied, cmp.Or(err, damage)
 }

@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -19,21 +18,8 @@ func writeMatrices(t *testing.T, name string, matrices map[string]byte) string {
 		list = append(list,
 			safetensors.Tensor{Name: x, DType: tensor.U8, Shape: tensor.Shape{1, 2}})
 	}
-	h, err := safetensors.Layout(list, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := h.AppendBinary(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, x := range h.Tensors {
-		b = append(b, matrices[x.Name], matrices[x.Name])
-	}
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, b, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	writeTensors(t, path, list, func(x string) []byte { return []byte{matrices[x], matrices[x]} })
 	return path
 }
 
