@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"path"
@@ -118,6 +119,29 @@ func checkFolderNames(t *Tree) (found []Finding) {
 					Finding{p, 0, fmt.Sprintf(
 						"%q says nothing about what is inside; name it after what it does", name)})
 			}
+		}
+	}
+	return found
+}
+
+// binaryHomes are the folders in which a file may be binary: what tests read, data and pictures.
+var binaryHomes = []string{"testdata", "data", "docs"}
+
+// checkStrayFiles refuses hidden files below the root and binary files beside sources, which is
+// what a test leaves in its package's folder if it fails at the wrong moment.
+func checkStrayFiles(t *Tree) (found []Finding) {
+	for _, f := range t.Files {
+		folders := strings.Split(path.Dir(f.Path), "/")
+		inHome := slices.ContainsFunc(folders, func(folder string) bool {
+			return slices.Contains(binaryHomes, folder)
+		})
+		switch {
+		case strings.Contains(f.Path, "/.") && !inHome:
+			found = append(found, Finding{f.Path, 0,
+				"a hidden file below the root: nobody sees it; delete it, or give it a name"})
+		case bytes.IndexByte(f.Text, 0) >= 0 && !inHome:
+			found = append(found, Finding{f.Path, 0, fmt.Sprintf("a binary file among sources: "+
+				"delete it, or move it into one of %s", strings.Join(binaryHomes, ", "))})
 		}
 	}
 	return found

@@ -39,6 +39,7 @@ var Rules = []Rule{
 	{"layers", checkLayers},
 	{"folder-cycles", checkFolderCycles},
 	{"folder-names", checkFolderNames},
+	{"stray-files", checkStrayFiles},
 	{"package-comments", checkPackageComments},
 	{"doc-comments", checkDocComments},
 	{"code-map", checkCodeMap},

@@ -64,6 +64,10 @@ var broken = []struct {
 		`tensor/util: "util" says nothing`},
 	{"folder-names", map[string]string{"python/shoal/helpers.py": "\n"},
 		`python/shoal/helpers.py: "helpers" says nothing`},
+	{"stray-files", map[string]string{"tensor/.partial/journal": "x\n"},
+		"tensor/.partial/journal: a hidden file below the root"},
+	{"stray-files", map[string]string{"tensor/model.safetensors": "a\x00b"},
+		"tensor/model.safetensors: a binary file among sources"},
 
 	{"package-comments", map[string]string{"tensor/tensor.go": "package tensor\n"},
 		"tensor: no file of this package"},
@@ -286,6 +290,8 @@ func TestExempt(t *testing.T) {
 			long,
 		"tensor/testdata/a.py": "import pickle\n" + long,
 		"tensor/testdata/a.go": "package {\n",
+		"tensor/testdata/a.pt": "a\x00b",
+		".gitignore":           "/bin/\n",
 		"internal/group/group.go": "// Package group runs.\npackage group\n\n// F goes.\n" +
 			"func F() { go F() }\n",
 		"docs/a.md": "[far](https://example.org/x) [here](#a) " +
