@@ -126,11 +126,16 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 }
 
 // filesToSeal returns the names of the files that a manifest lists: all files of the folder but the
-// manifest itself and those that macOS leaves beside others. It fails for a name that no manifest
-// can have. A link to a folder counts where tensors are below it: others may lead anywhere.
+// manifest itself and those that macOS leaves beside others; or, of a checkpoint that was opened by
+// a file such as an index, that file and those that have the tensors and values. It fails for a
+// name that no manifest can have. A link to a folder counts where tensors are below it: others may
+// lead anywhere.
 func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	if c.file != "" {
-		return []string{c.file}, checkSealNames(c.file)
+		names = slices.Concat([]string{c.file}, c.tensorFiles(), c.archiveFiles())
+		slices.Sort(names)
+		names = slices.Compact(names)
+		return names, checkSealNames(names...)
 	}
 	var visit fs.WalkDirFunc
 	visit = func(name string, d fs.DirEntry, err error) error {

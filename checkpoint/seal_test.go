@@ -1,9 +1,11 @@
 package checkpoint
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,5 +80,58 @@ func TestDiffOfSealed(t *testing.T) {
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, %v, want %q", found, err, want)
 		}
+	}
+}
+
+// TestSealByIndex seals a checkpoint that is given by its index: the files that the index names are
+// sealed with it, so that damage outside of tensors is found too.
+func TestSealByIndex(t *testing.T) {
+	dir := t.TempDir()
+	index := &safetensors.Index{Files: map[string]string{}}
+	for i, name := range []string{"a", "b"} {
+		file := safetensors.ShardName(i, 2)
+		writeRandom(t, filepath.Join(dir, file), uint64(i),
+			[]safetensors.Tensor{{Name: name, DType: tensor.F32, Shape: tensor.Shape{3}}})
+		index.Files[name] = file
+	}
+	path := filepath.Join(dir, safetensors.IndexName)
+	if err := os.WriteFile(path, index.AppendJSON(nil, 24), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Seal(t.Context(), openCheckpoint(t, path), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range m.Files {
+		names = append(names, f.Name)
+	}
+	want := []string{safetensors.ShardName(0, 2), safetensors.ShardName(1, 2),
+		safetensors.IndexName}
+	if !slices.Equal(names, want) {
+		t.Errorf("sealed are %q, want %q", names, want)
+	}
+	if damage, _, err := Verify(t.Context(), path, 1); err != nil || len(damage) > 0 {
+		t.Errorf("as it was sealed: %v, %v", damage, err)
+	}
+	changeFile(t, filepath.Join(dir, want[1]), func(b []byte) []byte {
+		return bytes.Replace(b, []byte(`"format":"pt"`), []byte(`"format":"tf"`), 1)
+	})
+	if damage, _, err := Verify(t.Context(), path, 1); err != nil || len(damage) != 1 ||
+		damage[0].File != want[1] {
+		t.Errorf("with another header of %s: %v, %v", want[1], damage, err)
+	}
+	c := openCheckpoint(t, path)
+	if _, err := c.Cast([]Cast{{To: tensor.BF16}}); err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := c.Output(TargetFormat{Format: "hf"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Move(t.Context(), c, out, filepath.Join(dir, "rounded"),
+		Options{Workers: 1}); err == nil ||
+		!strings.Contains(err.Error(), "shoal state verify shows where the damage is") {
+		t.Errorf("rounded though it is not as it was sealed: %v", err)
 	}
 }
