@@ -146,8 +146,22 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	}
 	if !pos.goesOn {
 		out = g.releaseHeld(out)
+		g.endStep(pos, self)
 	}
 	return g.takeComplete(append(out, Ready{append(pos.takeCalls(), p), pos.err}))
+}
+
+// endStep has the step that failed at a position be over for a member, who has just called there,
+// and for those whose calls wait there. What they have posted after it begins a step of its own.
+func (g *group) endStep(pos *position, self int) {
+	for i, me := range g.members {
+		if (i != self && pos.calls[i] == nil) || me.since < 0 || me.since > pos.number {
+			continue
+		}
+		if me.since = pos.number + 1; me.since == me.posted {
+			me.since = -1
+		}
+	}
 }
 
 // fail sets why the calls at a position fail, of which c is one. A step goes on after a part of it,
