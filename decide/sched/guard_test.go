@@ -155,6 +155,64 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestGuardTakes has starts take slots from jobs that run: in the order of priorities, whole where
+// the policy says so, and beyond what starts need only as far as others gain more by it.
+func TestGuardTakes(t *testing.T) {
+	seconds := func(s float64) sched.Estimate { return sched.Estimate{Mean: 1000 * s} }
+	for name, c := range map[string]struct {
+		slots         int
+		costs         sched.Costs
+		decision      sched.Decision // the second, without what jobs are to have
+		first, second []int
+		result        string
+	}{
+		"the lower priority": {4, sched.Costs{Resize: seconds(60)}, sched.Decision{},
+			[]int{2, 2, 0}, []int{1, 1, 1}, "a2 b1 c1"},
+		"what is needed": {4, sched.Costs{Resize: seconds(60)}, sched.Decision{},
+			[]int{4, 0, 0}, []int{1, 2, 0}, "a2 b2 c0"},
+		"all of it": {4, sched.Costs{Resize: seconds(60)}, sched.Decision{Whole: true},
+			[]int{4, 0, 0}, []int{1, 2, 0}, "a1 b2 c0"},
+		"one that resumes cheaply": {4, sched.Costs{Resume: seconds(40)}, sched.Decision{},
+			[]int{2, 2, 0}, []int{0, 4, 0}, "a0 b4 c0"},
+		"one that resumes dearly": {4, sched.Costs{Resume: seconds(44)}, sched.Decision{},
+			[]int{2, 2, 0}, []int{0, 4, 0}, "a2 b2 c0"},
+		"one that is parked and resumes dearly": {4,
+			sched.Costs{Park: seconds(22), Resume: seconds(22)}, sched.Decision{},
+			[]int{2, 2, 0}, []int{0, 4, 0}, "a2 b2 c0"},
+		// a changes anyway, so that another slot of it costs nothing more.
+		"more for who gains more": {6, sched.Costs{Resize: seconds(40)}, sched.Decision{},
+			[]int{4, 2, 0}, []int{1, 4, 1}, "a1 b4 c1"},
+		"no more for who gains less": {6, sched.Costs{Resize: seconds(44)}, sched.Decision{},
+			[]int{4, 2, 0}, []int{1, 4, 1}, "a2 b2 c1"},
+	} {
+		decision := sched.Decision{Want: c.first}
+		policy := scripted(func(*sched.View) sched.Decision { return decision })
+		m := sched.New(sched.Config{Policy: sched.Policy{Name: "mine", Share: policy},
+			Costs: c.costs})
+		if err := m.Host(sched.Host{Name: "h", Slots: c.slots}); err != nil {
+			t.Fatal(err)
+		}
+		a := elasticJob("a", 100)
+		a.Priority = 1
+		submit(t, m, a, elasticJob("b", 400), elasticJob("c", 100))
+		m.Ready()
+		decision = c.decision
+		decision.Want = c.second
+		m.Tick(1000)
+		speed := sched.Curve{{Slots: 1, Rate: 1}, {Slots: 4, Rate: 4}} // which is an event
+		if err := m.Progress("c", sched.Estimate{Mean: 100}, speed); err != nil {
+			t.Fatal(err)
+		}
+		m.Ready()
+		if faults := m.Faults(); len(faults) > 0 {
+			t.Errorf("%s: %v", name, faults)
+		}
+		if got := slotsOf(m); got != c.result {
+			t.Errorf("%s: %s, want %s", name, got, c.result)
+		}
+	}
+}
+
 // TestAgeing has a long job wait while short ones come for ever. With ageing it starts, and without
 // it does not.
 func TestAgeing(t *testing.T) {
