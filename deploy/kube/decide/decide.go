@@ -109,6 +109,7 @@ type Live struct {
 	Silent    bool   // pods that run have been asked, and none that may train answers
 	Early     bool   // not all with whom it begins are there yet: it has made no step
 	Paused    bool   // it has too few workers to make steps
+	Stuck     bool   // all pods that may train say that they are too few to go on
 	Mesh      bool   // each worker has a part of the state
 	Steps     int64  // committed ones
 	ParkedBy  string // who has asked for it to be parked; "" = nobody

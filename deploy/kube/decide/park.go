@@ -13,11 +13,12 @@ func (v View) lost() bool {
 	return v.Live.Waiting && (first == nil || first.Ended)
 }
 
-// stands reports whether a job that is paused waits to be parked, too, and in vain: nobody has
-// asked for that, or its state lies on a mesh, whose step does not end without others.
+// stands reports whether a job waits to be parked in vain, since no step of it ends: it is stuck,
+// or it is paused, and nobody has asked for that, or its state lies on a mesh, whose step does not
+// end without others.
 func (v View) stands() bool {
-	return v.Live.Answers && v.Live.Paused && !v.Live.Parked &&
-		(v.Live.ParkedBy == "" || v.Live.Mesh)
+	return v.Live.Answers && !v.Live.Parked && (v.Live.Stuck ||
+		v.Live.Paused && (v.Live.ParkedBy == "" || v.Live.Mesh))
 }
 
 // park has the job parked. Pods of a job that has not begun, or is gone, have nothing to save.
@@ -41,18 +42,22 @@ func (d *Decision) park(v View) {
 		d.setParked(v)
 	case !running || v.lost() || v.Live.Answers && v.Live.Early:
 		d.deleteAll(v.Pods, false)
-	case v.stands() && !v.Limited:
+	case v.stands() && !v.Limited && !v.Live.Stuck:
 		d.keepSize(v) // on a mesh it is parked when it has the pod that it lacks
 		d.State.Phase, d.Park = Parking, ask && !v.Live.Mesh
-	case v.stands() && (v.Live.Mesh || v.Live.ParkError == "") && d.outlasts(v):
+	case v.stands() && (v.Live.Stuck || v.Live.Mesh || v.Live.ParkError == "") && d.outlasts(v):
 		d.deleteAll(v.Pods, false)
 		if len(d.Delete) > 0 {
-			d.warn("StepsLost", "the job has been paused for %d s and cannot be parked, since no "+
+			how := "paused"
+			if v.Live.Stuck {
+				how = "stuck"
+			}
+			d.warn("StepsLost", "the job has been %s for %d s and cannot be parked, since no "+
 				"step ends, and it may have no pods: they are deleted, and the steps since its "+
-				"newest checkpoint are lost; %s", v.Grace, v.why())
+				"newest checkpoint are lost; %s", how, v.Grace, v.why())
 		}
 	default:
-		d.Park = ask && !(v.Live.Paused && v.Live.Mesh)
+		d.Park = ask && !v.Live.Stuck && !(v.Live.Paused && v.Live.Mesh)
 	}
 	if d.Park {
 		d.State.ParkAgain = 0
@@ -85,7 +90,13 @@ func (d *Decision) outlasts(v View) bool {
 	since := min(v.State.PausedSince, v.Now)
 	if v.State.PausedSince == 0 {
 		since = v.Now
-		if v.Live.Mesh { // another one is parked as it is
+		switch {
+		case v.Live.Stuck:
+			d.say("Stuck", "too few pods of the job are left to be sure that no others go on, so "+
+				"that no step ends after which it can be parked: unless the others can be "+
+				"reached in %d s, its pods are deleted, and the steps since its newest "+
+				"checkpoint are lost", v.Grace)
+		case v.Live.Mesh: // another one that is paused is parked as it is
 			d.say("Paused", "the job is paused, so that no step ends after which it can be "+
 				"parked: unless it gets the workers that it lacks in %d s, its pods are deleted, "+
 				"and the steps since its newest checkpoint are lost", v.Grace)

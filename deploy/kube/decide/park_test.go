@@ -36,6 +36,10 @@ func TestPark(t *testing.T) {
 		{"it was to be parked when it was paused on a mesh", Live{Answers: true, Paused: true,
 			Mesh: true, ParkedBy: "the operator"}, true, "1.0:r",
 			"Parking run 1 members 0 1 since 1000 [Parking Paused]"},
+		{"it is stuck, and may have none", Live{Answers: true, Stuck: true}, true, "1.1:r",
+			"Parking run 1 members 0 1 since 1000 [Parking Stuck]"},
+		{"it is stuck, and people want it to have none", Live{Answers: true, Stuck: true}, false,
+			"1.1:r", "Parking run 1 members 0 1 since 1000 [Parking Stuck]"},
 		{"it is parked, and its workers end", Live{Answers: true, Paused: true, Mesh: true,
 			Parked: true}, true, "1.0:r", "Parking run 1 members 0 1 [Parking]"},
 	} {

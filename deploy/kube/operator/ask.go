@@ -111,7 +111,7 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 		case err != nil:
 			t.why = cmp.Or(t.why, err)
 		case !t.live.Answers || t.job.State == control.Stuck:
-			t = told{job: answer, ip: at[i], live: decide.Live{Answers: true,
+			t = told{job: answer, ip: at[i], why: t.why, live: decide.Live{Answers: true,
 				Early: answer.Generation == 0, Paused: answer.Paused, Mesh: answer.Mesh != "",
 				Steps: int64(stepsOf(answer)), ParkedBy: answer.ParkedBy, Parked: answer.Parked,
 				ParkError: answer.ParkError}}
@@ -133,6 +133,7 @@ func (r *Reconciler) ask(ctx context.Context, at []string, token string) (t told
 	}
 	t.live.Waiting = len(at) > 0 && waiting == len(at)
 	t.live.Silent = t.why != nil && !t.live.Answers
+	t.live.Stuck = t.job.State == control.Stuck && t.why == nil // else others may go on
 	return t
 }
 

@@ -128,6 +128,29 @@ func TestAskWaiting(t *testing.T) {
 	}
 }
 
+// TestAskStuck has a job be stuck only if no pod is left out of which nobody knows whether it goes
+// on: one that does not answer, or says who else leads.
+func TestAskStuck(t *testing.T) {
+	at := []string{"a", "b", "c"}
+	for but, want := range map[string]bool{"": true, "a": false, "c": false} {
+		live := (&Reconciler{Asker: stuckPods{waiters{but}}}).ask(t.Context(), at, "x").live
+		if !live.Answers || live.Stuck != want || live.Silent {
+			t.Errorf("all are stuck but %q: %+v", but, live)
+		}
+	}
+}
+
+// stuckPods is an Asker of pods of a job that is stuck, but for one that does not answer.
+type stuckPods struct{ waiters }
+
+// Ask implements Asker.
+func (s stuckPods) Ask(_ context.Context, ip, _ string) (control.Job, error) {
+	if ip == s.but {
+		return control.Job{}, errors.New("connection refused")
+	}
+	return control.Job{State: control.Stuck}, nil
+}
+
 // TestLost has pods vanish: the others are told, once, by the name that the host has in the job. A
 // pod that has only lost its labels is no host that is gone.
 func TestLost(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/deploy/kube/api/v1alpha1"
 )
 
@@ -54,6 +55,33 @@ func TestQueueTakesPausedMesh(t *testing.T) {
 	parked := meta.FindStatusCondition(c.job().Status.Conditions, v1alpha1.ConditionParked)
 	if parked == nil || !strings.Contains(parked.Message, "the steps since that are lost") {
 		t.Errorf("condition %+v", parked)
+	}
+}
+
+// TestQueueTakesStuck has a queue take the pods of a job that is stuck: nobody asks it to park, and
+// after the time that pods get to leave the queue has its quota.
+func TestQueueTakesStuck(t *testing.T) {
+	c := newPausedQueued(t)
+	c.asker.job.Paused, c.asker.job.State = false, control.Stuck
+	c.evict(1)
+	c.runQueued(4)
+	c.want(v1alpha1.Parking, "big-1-0* big-1-1 big-1-2 big-1-3")
+	j := c.job()
+	if j.Status.PausedSince == 0 || c.asker.parked.Load() {
+		t.Fatalf("it stands since %d; it was asked to park: %v", j.Status.PausedSince,
+			c.asker.parked.Load())
+	}
+	j.Status.PausedSince -= grace
+	c.must(c.api.Status().Update(t.Context(), j))
+	c.runQueued(4)
+	c.want(v1alpha1.Parked, "")
+	c.wantClaims("1: 4-4")
+	said := strings.Join(c.events, "\n")
+	for _, want := range []string{"Stuck: too few pods",
+		"StepsLost: the job has been stuck for 120 s"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("no event says %q:\n%s", want, said)
+		}
 	}
 }
 

@@ -120,8 +120,8 @@ type ShoalJobStatus struct {
 
 // ParkStatus is what is known of a job that is to be parked and is not yet.
 type ParkStatus struct {
-	// PausedSince is since when the job is paused and cannot be parked, in seconds since 1970; 0 =
-	// it is not.
+	// PausedSince is since when the job is paused or stuck and cannot be parked, in seconds since
+	// 1970; 0 = it is not.
 	PausedSince int64 `json:"pausedSince,omitempty"`
 	// ParkFailures is how often the job could not be parked, and ParkAgain when it may be asked
 	// again, in seconds since 1970; 0 = it has been, or may be at once.
