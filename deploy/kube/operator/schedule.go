@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -41,13 +42,13 @@ type Schedules struct {
 
 // ParseSchedules reads namespaces, each with =CAPACITY after it or not, with commas between, and
 // the name of what they share; "" = pods.
-func ParseSchedules(list, resource string) (s Schedules, err error) {
-	s = Schedules{map[string]int{}, corev1.ResourceName(resource)}
+func ParseSchedules(list, shared string) (s Schedules, err error) {
+	s = Schedules{map[string]int{}, corev1.ResourceName(shared)}
 	switch {
-	case resource != "" && len(validation.IsQualifiedName(resource)) > 0:
-		return s, fmt.Errorf("%q is no name of a resource, such as nvidia.com/gpu", resource)
-	case list == "" && resource != "":
-		return s, fmt.Errorf("no namespaces share %s: name them with -schedule", resource)
+	case shared != "" && len(validation.IsQualifiedName(shared)) > 0:
+		return s, fmt.Errorf("%q is no name of a resource, such as nvidia.com/gpu", shared)
+	case list == "" && shared != "":
+		return s, fmt.Errorf("no namespaces share %s: name them with -schedule", shared)
 	case list == "":
 		return s, nil
 	}
@@ -67,7 +68,7 @@ func ParseSchedules(list, resource string) (s Schedules, err error) {
 		}
 		s.Capacity[name] = n
 	}
-	if resource == string(corev1.ResourcePods) { // of which no pod asks for any
+	if shared == string(corev1.ResourcePods) { // of which no pod asks for any
 		s.Resource = ""
 	}
 	return s, nil
@@ -110,19 +111,40 @@ func (w wish) sizes() (list []int) {
 	return list
 }
 
-// unitsOf returns what a pod takes of what there is.
-func (s Schedules) unitsOf(p corev1.PodSpec) (n int) {
+// unitsOf returns what a pod takes of what there is, as quotas count it: what its containers and
+// the init containers that run beside them ask for together, or what an init container needs with
+// those that run beside it, whichever is more.
+func (s Schedules) unitsOf(p corev1.PodSpec) int {
 	if s.Resource == "" {
 		return 1
 	}
-	for _, c := range p.Containers {
-		q, asks := c.Resources.Requests[s.Resource]
-		if !asks {
-			q = c.Resources.Limits[s.Resource]
+	var beside, first, together resource.Quantity
+	for _, c := range p.InitContainers {
+		q := s.requestOf(c)
+		if q.Add(beside); q.Cmp(first) > 0 {
+			first = q
 		}
-		n += int(q.Value())
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			beside = q
+		}
 	}
-	return n
+	together.Add(beside)
+	for _, c := range p.Containers {
+		together.Add(s.requestOf(c))
+	}
+	if first.Cmp(together) > 0 {
+		together = first
+	}
+	return int(together.Value())
+}
+
+// requestOf returns how much a container asks for of what is counted.
+func (s Schedules) requestOf(c corev1.Container) resource.Quantity {
+	if q, asks := c.Resources.Requests[s.Resource]; asks {
+		return q.DeepCopy()
+	}
+	q := c.Resources.Limits[s.Resource]
+	return q.DeepCopy()
 }
 
 // take makes the wish of a job what its schedule lets it have.

@@ -301,6 +301,37 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// TestUnitsOfInitContainers has pods take what the cluster counts of their init containers: such as
+// end before the others begin take nothing more, and such as run on are added.
+func TestUnitsOfInitContainers(t *testing.T) {
+	s := Schedules{Resource: "nvidia.com/gpu"}
+	for text, want := range map[string]int{
+		"2": 2, "1|2": 2, "4|2": 4, "4 1|2": 4, "1+|2": 3, "1+ 4|2": 5, "4 1+|2": 4, "1+ 1+|1": 3,
+	} {
+		var p corev1.PodSpec
+		before, after, split := strings.Cut(text, "|")
+		if !split {
+			before, after = "", before
+		}
+		for _, word := range strings.Fields(before) {
+			c, beside := corev1.Container{}, strings.HasSuffix(word, "+")
+			if beside {
+				always := corev1.ContainerRestartPolicyAlways
+				c.RestartPolicy = &always
+			}
+			c.Resources.Requests = corev1.ResourceList{
+				"nvidia.com/gpu": resource.MustParse(strings.TrimSuffix(word, "+"))}
+			p.InitContainers = append(p.InitContainers, c)
+		}
+		var c corev1.Container
+		c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(after)}
+		p.Containers = []corev1.Container{c}
+		if n := s.unitsOf(p); n != want {
+			t.Errorf("a pod with %s takes %d, want %d", text, n, want)
+		}
+	}
+}
+
 // TestScheduleForRunning starts an operator with a schedule for a namespace in which a job trains:
 // it trains on while nothing is decided, and then it has what the schedule gives it.
 func TestScheduleForRunning(t *testing.T) {
