@@ -174,6 +174,20 @@ def test_a_metric_that_is_reported_once(open_page, tmp_path):
     assert "accuracy, as worker 0 reports it" in charts and "0.98" in charts
 
 
+def test_whole_numbers(open_page, tmp_path):
+    """A whole number, such as a batch, is written with all its digits."""
+    row = {"time": "2026-11-24T16:00:09Z", "step": 2, "steps": 2, "size": 1, "batch": 16384}
+    (tmp_path / "sense.jsonl").write_text(json.dumps(row) + "\n")
+    said = {"time": "2026-11-24T16:00:09Z", "rank": 0, "metrics": {"tokens": 1048576}}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(said) + "\n")
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    charts = open_page(report.as_uri()).locator("#charts")
+    charts.get_by_text("batch").wait_for()
+    assert "16384" in charts.inner_text() and "1048576" in charts.inner_text()
+
+
 def test_axis_of_some_days(open_page, tmp_path):
     """On the axis of a run of three days, only midnights are dates, and not noons too."""
     rows = [

@@ -211,10 +211,11 @@ export function newest(list: (number | null)[] | undefined): number | undefined 
   return undefined;
 }
 
-// digits writes a number with four digits, and a dash where there is none.
+// digits writes a whole number as it is, others with four digits, and a dash where there is none.
 export function digits(x: number | null | undefined): string {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   const size = Math.abs(x);
+  if (Number.isInteger(x) && size < 1e15) return String(x);
   if (size >= 1e15 || (size > 0 && size < 1e-4)) return x.toExponential(2);
   return String(Number(x.toPrecision(4)));
 }

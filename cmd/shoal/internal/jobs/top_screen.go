@@ -195,8 +195,13 @@ func newest(list []float64) (float64, bool) {
 	return 0, false
 }
 
-// digits writes a number with four digits.
-func digits(x float64) string { return strconv.FormatFloat(x, 'g', 4, 64) }
+// digits writes a whole number as it is, such as one of steps, and any other with four digits.
+func digits(x float64) string {
+	if x == math.Trunc(x) && math.Abs(x) < 1e15 {
+		return strconv.FormatFloat(x, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(x, 'g', 4, 64)
+}
 
 // sparkline draws numbers as a line of so many characters, the newest at the right end.
 func sparkline(list []float64, width int) string {

@@ -92,6 +92,16 @@ func TestScreenTextOfWaits(t *testing.T) {
 	}
 }
 
+// What workers have reported of their steps has all its digits.
+func TestScreenTextOfWholeNumbers(t *testing.T) {
+	r := watch.New("/runs/x", "1.0", "e")
+	r.SetLive(&control.Job{Workers: []control.Worker{{Running: true,
+		Metrics: map[string]float64{"step": 123456, "loss": 0.123456}}}}, "", 9)
+	if text := screenText(r.View(9), 0, 0); !strings.Contains(text, "loss=0.1235 step=123456") {
+		t.Errorf("the step is cut:\n%s", text)
+	}
+}
+
 // A small chart has the newest numbers at its right end, and a place for each if there is room.
 func TestSparkline(t *testing.T) {
 	for _, test := range []struct {
