@@ -21,8 +21,8 @@ import (
 // This file is how a newcomer becomes a member. Its functions run on the goroutine of Join, which
 // has the Network for itself until startServing; those of Network that read m.peers take m.mu.
 
-// reachTime is how long a newcomer tries to reach an agent that the others have a link with. One
-// that is lost meanwhile is not waited for.
+// reachTime is how long a newcomer tries to reach an agent that the others have a link with, from
+// the end of the first attempt on. One that is lost meanwhile is not waited for.
 const reachTime = 10 * time.Second
 
 // Join makes this agent a member of the job that the token is for, through any of the job's agents,
@@ -216,17 +216,14 @@ func (m *Network) setAddressesFrom(s *stream, by agent) agent {
 func (m *Network) linkWithAll(ctx context.Context, agents []agent) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	tried := map[fabric.Host]bool{}
-	var insist <-chan time.Time // ends reachTime after the first attempt; nil before that
-	var failure error           // why the last attempt failed; nil = none has
+	tried := attempts{}
+	var failure error // why the last attempt failed; nil = none has
 	for {
 		todo, changed := m.unlinkedAgents(agents)
 		if len(todo) == 0 {
 			return nil
 		}
-		if insist != nil && !slices.ContainsFunc(todo, func(a agent) bool {
-			return !tried[a.Host]
-		}) {
+		if tried.haveAll(todo) {
 			select {
 			case <-ctx.Done():
 			case <-changed: // perhaps the agent that is dialling this one
@@ -237,14 +234,9 @@ func (m *Network) linkWithAll(ctx context.Context, agents []agent) error {
 				todo, _ = m.unlinkedAgents(agents)
 			}
 		}
-		for _, a := range todo {
-			tried[a.Host] = true
-		}
-		more, err := m.dialEach(ctx, todo)
+		more, errs := m.dialEach(ctx, todo)
 		agents = append(agents, more...)
-		if insist == nil {
-			insist = time.After(reachTime)
-		}
+		over, err := tried.add(todo, errs, time.Now()), errors.Join(errs...)
 		// that the context has ended is no news
 		if err != nil && (failure == nil || ctx.Err() == nil) {
 			failure = err
@@ -255,22 +247,32 @@ func (m *Network) linkWithAll(ctx context.Context, agents []agent) error {
 			return err
 		case ctx.Err() != nil && failure == nil:
 			return ctx.Err()
-		case ctx.Err() != nil, err != nil && expired(insist):
+		case ctx.Err() != nil, over:
 			return fmt.Errorf("not all of its hosts can be reached from here, as they must be; "+
 				"is there a firewall, or an address that is good elsewhere only? %w", failure)
 		}
 	}
 }
 
-// expired reports whether a timer has fired, the first time that it is asked after that; later, and
-// for nil, it is false. It does not wait.
-func expired(c <-chan time.Time) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
+// attempts has, for each agent that was tried, until when a newcomer tries to link with it:
+// reachTime for each, since the newcomer may hear of one late.
+type attempts map[fabric.Host]time.Time
+
+// haveAll reports whether all agents of a list were tried.
+func (t attempts) haveAll(list []agent) bool {
+	return !slices.ContainsFunc(list, func(a agent) bool { return t[a.Host].IsZero() })
+}
+
+// add records attempts that have ended now, errs by agent, nil = it has not failed. It reports
+// whether one has failed that was tried for long enough.
+func (t attempts) add(list []agent, errs []error, now time.Time) (over bool) {
+	for i, a := range list {
+		if t[a.Host].IsZero() {
+			t[a.Host] = now.Add(reachTime)
+		}
+		over = over || errs[i] != nil && !now.Before(t[a.Host])
 	}
+	return over
 }
 
 // unlinkedAgents returns those of the agents that this one neither is nor was linked with; changed
@@ -290,10 +292,12 @@ func (m *Network) unlinkedAgents(agents []agent) (list []agent, changed <-chan s
 	return list, m.changed
 }
 
-// dialEach dials all of the agents at once, waits for all, and returns whom they know and why some
-// could not be linked. One with which there is a link, or that is dialling this agent, is no error.
-func (m *Network) dialEach(ctx context.Context, agents []agent) (more []agent, err error) {
-	others, errs := make([][]agent, len(agents)), make([]error, len(agents))
+// dialEach dials all of the agents at once, waits for all, and returns whom they know and, by
+// agent, why it could not be linked. One with which there is a link, or that is dialling this
+// agent, is no error.
+func (m *Network) dialEach(ctx context.Context, agents []agent) (more []agent, errs []error) {
+	others := make([][]agent, len(agents))
+	errs = make([]error, len(agents))
 	g := group.New(ctx)
 	for i, a := range agents {
 		g.Go("meet", func(ctx context.Context) error {
@@ -308,5 +312,5 @@ func (m *Network) dialEach(ctx context.Context, agents []agent) (more []agent, e
 	for _, o := range others {
 		more = append(more, o...)
 	}
-	return more, errors.Join(errs...)
+	return more, errs
 }

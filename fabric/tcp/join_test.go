@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -82,6 +83,33 @@ func TestUnreachable(t *testing.T) {
 	j.checkUnhurt()
 }
 
+// TestHeardOfLate: an agent that a newcomer hears of after it has tried another one for long is
+// tried for as long as that.
+func TestHeardOfLate(t *testing.T) {
+	tried, begun := attempts{}, time.Now()
+	early, late := agent{Host: "early"}, agent{Host: "late"}
+	lost := errors.New("connection refused")
+	for _, c := range []struct {
+		after       time.Duration
+		list        []agent
+		errs        []error
+		again, over bool // as the attempts have it: all were tried before, and one for too long
+	}{
+		{0, []agent{early}, []error{lost}, false, false},
+		{reachTime - 1, []agent{early}, []error{lost}, true, false},
+		{reachTime, []agent{early, late}, []error{nil, lost}, false, false}, // early dials itself
+		{2*reachTime - 1, []agent{late}, []error{lost}, true, false},
+		{2 * reachTime, []agent{early, late}, []error{nil, lost}, true, true},
+	} {
+		again := tried.haveAll(c.list)
+		over := tried.add(c.list, c.errs, begun.Add(c.after))
+		if again != c.again || over != c.over {
+			t.Errorf("after %v: again %t, over %t; expected %t, %t", c.after, again, over, c.again,
+				c.over)
+		}
+	}
+}
+
 // TestJoinAtOnce: newcomers that join at the same moment through different agents find each other.
 func TestJoinAtOnce(t *testing.T) {
 	j := newJob(t, Config{})
@@ -133,9 +161,9 @@ func TestDialledByBoth(t *testing.T) {
 		setState(j.a, "b", at)
 		setState(j.b, "a", stateHeard)
 		agents := []agent{{"a", j.a.Addr()}}
-		_, err := j.b.dialEach(t.Context(), agents)
-		if todo, _ := j.b.unlinkedAgents(agents); err != nil || len(todo) != 1 {
-			t.Errorf("in state %d of the other: %v; still to be linked are %v", at, err, todo)
+		_, errs := j.b.dialEach(t.Context(), agents)
+		if todo, _ := j.b.unlinkedAgents(agents); errs[0] != nil || len(todo) != 1 {
+			t.Errorf("in state %d of the other: %v; still to be linked are %v", at, errs, todo)
 		}
 	}
 }
