@@ -1,9 +1,11 @@
 package tcp
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/shoal-ml/shoal/fabric"
@@ -84,7 +86,8 @@ func (m *Network) withdrawTickets(tickets [][]byte) {
 }
 
 // awaitData welcomes the peer with the tickets, and waits for the streams of data that belong to
-// them, for at most handshakeTime. What has come is returned also where it fails.
+// them, for at most handshakeTime, and while the peer does not hang up. What has come is returned
+// also where it fails.
 func (m *Network) awaitData(control *stream, o *opening, tickets [][]byte) ([]*stream, error) {
 	if err := writeJSONFrame(control, kindWelcome,
 		welcome{Agents: m.knownAgents(), Tickets: tickets,
@@ -94,17 +97,39 @@ func (m *Network) awaitData(control *stream, o *opening, tickets [][]byte) ([]*s
 	data := make([]*stream, fabric.MaxStreams)
 	expired := time.NewTimer(handshakeTime)
 	defer expired.Stop()
+	hungUp, stop := m.watchHangUp(control)
+	defer stop()
 	for range data {
 		select {
 		case a := <-o.came:
 			data[a.index] = a.stream
 		case <-expired.C:
 			return data, fmt.Errorf("%s did not open its streams of data", o.peer.host)
+		case <-hungUp:
+			return data, fmt.Errorf("%s hung up before all of its streams of data were open",
+				o.peer.host)
 		case <-m.ctx.Done():
 			return data, m.ctx.Err()
 		}
 	}
 	return data, nil
+}
+
+// watchHangUp returns what is closed when the peer of a stream hangs up, from which nobody reads
+// until stop has returned. stop leaves a deadline in the past for reads.
+func (m *Network) watchHangUp(s *stream) (hungUp <-chan struct{}, stop func()) {
+	up, done := make(chan struct{}), make(chan struct{})
+	m.group.Go("watch of a handshake", func(context.Context) error {
+		defer close(done)
+		if _, err := s.raw.in.Peek(1); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			close(up)
+		}
+		return nil
+	})
+	return up, func() {
+		s.raw.SetReadDeadline(time.Unix(1, 0))
+		<-done
+	}
 }
 
 // acceptData hands a stream of data to the opening that its ticket is from. Each ticket is good

@@ -3,6 +3,7 @@ package tcp
 import (
 	"crypto/ed25519"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -43,6 +44,23 @@ func TestNamesOfHosts(t *testing.T) {
 		}
 	}
 	j.checkUnhurt()
+}
+
+// TestHangUpAmidDialling: an agent whose call breaks off before its streams of data are open is not
+// waited for, so that it can call again.
+func TestHangUpAmidDialling(t *testing.T) {
+	j := newJob(t, Config{})
+	conn, err := net.Dial("tcp", listenAndServe(t, func(c net.Conn) {
+		(&frames{from: c}).nextFrame(kindWelcome)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	w := newWire(conn.(*net.TCPConn))
+	o := &opening{peer: identity{host: "c"}, came: make(chan arrival)}
+	_, err = j.a.awaitData(newStream(w, w), o, nil)
+	wantError(t, err, "c hung up before all of its streams of data were open")
 }
 
 // TestProtocolIsDocumented: docs/formats/link.md describes the version of the protocol that agents
