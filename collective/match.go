@@ -56,11 +56,12 @@ type group struct {
 // member is a worker in a group. One goroutine uses it, that of the Matcher.
 type member struct {
 	worker topo.WorkerID
-	posted int  // number of its next collective
-	since  int  // number of its first call in a step that it has not completed; -1 = there is none
-	gone   bool // the world goes on without it, and it posts no more
-	joined bool // it has asked for this group
-	left   bool // it needs this group no more
+	newest uint64 // ticket of its newest call
+	posted int    // number of its next collective
+	since  int    // number of its first call in a step that it has not completed; -1 = none
+	gone   bool   // the world goes on without it, and it posts no more
+	joined bool   // it has asked for this group
+	left   bool   // it needs this group no more
 }
 
 // position is one collective of a group. One goroutine uses it, that of its Matcher, and its
@@ -118,10 +119,11 @@ const MaxStep = 256
 func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	g := m.groups[p.Call.Group]
 	self := g.index(p.Worker)
+	me := g.members[self]
+	me.newest = max(me.newest, p.Ticket)
 	if p.Call.Kind.Pairwise() {
 		return m.matchPair(g, self, p, out)
 	}
-	me := g.members[self]
 	pos := g.openPosition(me.posted)
 	switch {
 	case p.Call.Aside:

@@ -116,7 +116,8 @@ func countWorkers(calls []*Posted) (n int) {
 
 // blockedSets lists the sets of calls that wait, in any order: the first collective of each group
 // that is not complete, and the sends and the first receive of each mailbox. Receives from any rank
-// are one set: each of several receivers waits for all other workers. The calls still belong to the
+// are one set: each of several receivers waits for all other workers. One whose worker has called
+// since is left open beside its other work, and waits for nobody. The calls still belong to the
 // Matcher.
 func (m *Matcher) blockedSets() (list []blocked) {
 	// add appends s with those of the calls in which a living worker waits, and reports whether
@@ -148,13 +149,14 @@ func (m *Matcher) blockedSets() (list []blocked) {
 		for at, box := range g.mailboxes {
 			add(blocked{of: g.id, missing: []topo.WorkerID{g.members[at.to].worker}, pair: true},
 				box.sends)
+			i := slices.IndexFunc(box.recvs, func(p *Posted) bool { return !m.isLeftOpen(p) })
 			switch {
-			case len(box.recvs) == 0:
-			case box.recvs[0].Call.Peer != AnyRank:
-				add(blocked{of: g.id, missing: m.possibleSenders(g, box.recvs[:1]), pair: true},
-					box.recvs[:1])
-			case !m.IsLost(box.recvs[0].Worker):
-				anybody = append(anybody, box.recvs[0])
+			case i < 0:
+			case box.recvs[i].Call.Peer != AnyRank:
+				add(blocked{of: g.id, missing: m.possibleSenders(g, box.recvs[i:i+1]), pair: true},
+					box.recvs[i:i+1])
+			case !m.IsLost(box.recvs[i].Worker):
+				anybody = append(anybody, box.recvs[i])
 			}
 		}
 		if len(anybody) > 0 {
@@ -165,6 +167,20 @@ func (m *Matcher) blockedSets() (list []blocked) {
 		}
 	}
 	return list
+}
+
+// isLeftOpen reports whether a call that waits is a receive from any rank, and its worker has made
+// others since, as where a thread of the worker serves whoever asks.
+func (m *Matcher) isLeftOpen(p *Posted) bool {
+	if p.Call.Kind != Recv || p.Call.Peer != AnyRank {
+		return false
+	}
+	for _, g := range m.groups {
+		if i := g.index(p.Worker); i >= 0 && g.members[i].newest > p.Ticket {
+			return true
+		}
+	}
+	return false
 }
 
 // notPosted lists the members of a group that have not posted one of its collectives.

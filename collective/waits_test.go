@@ -2,6 +2,7 @@ package collective_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -106,6 +107,16 @@ func TestWaits(t *testing.T) {
 			[]post{{0, recv(collective.AnyRank)}, {1, recv(collective.AnyRank)},
 				{1, tagged(recv(collective.AnyRank))}, {2, sumOf(4)}}, nil,
 			"3: 2 in 0 recv; 3: 1 in 0 all_reduce"},
+		{"from any, beside a collective",
+			[]post{{0, recv(collective.AnyRank)}, {0, sumOf(4)}, {1, sumOf(4)}, {2, sumOf(4)}}, nil,
+			"3: 3 in 0 all_reduce"},
+		{"from any, beside a collective that others lack",
+			[]post{{1, recv(collective.AnyRank)}, {1, onGroup(pair, sumOf(4))},
+				{0, onGroup(pair, sumOf(4))}, {2, sumOf(4)}}, nil,
+			"0: 1 in 0 all_reduce; 1: 1 in 0 all_reduce; 3: 1 in 0 all_reduce"},
+		{"from any twice, beside a receive from one",
+			[]post{{0, recv(collective.AnyRank)}, {0, recv(collective.AnyRank)}, {0, recv(2)}}, nil,
+			"2: 1 in 0 recv"},
 		{"all from any", []post{{0, recv(collective.AnyRank)}, {1, recv(collective.AnyRank)},
 			{2, recv(collective.AnyRank)}}, []int{3},
 			"0: 2 in 0 recv, itself in 0 recv; 1: 2 in 0 recv, itself in 0 recv; 2: 2 in 0 " +
@@ -189,14 +200,21 @@ func TestWaitsKeepTheirNames(t *testing.T) {
 	}
 }
 
-// Whatever is posted, somebody is named as long as a call waits. Who is named lives, is waited for
-// by others, and if he waits himself it is said in which call.
+// Whatever is posted, somebody is named as long as a worker waits in a call. Who is named lives, is
+// waited for by others, and if he waits himself it is said in which call.
 func TestWaitsOfRandomCalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 4
 		m := newElasticMatcher(size)
 		lost := map[topo.WorkerID]bool{}
 		open := map[*collective.Posted]bool{}
+		newest := map[topo.WorkerID]uint64{} // ticket of its newest call
+		// waits reports whether a worker waits in a call that is open: it has not only left open a
+		// receive from any rank, and called since.
+		waits := func(p *collective.Posted) bool {
+			return p.Call.Kind != collective.Recv || p.Call.Peer != collective.AnyRank ||
+				p.Ticket == newest[p.Worker]
+		}
 		// over strikes the calls of sets, which are complete or have failed, from open.
 		over := func(sets []collective.Ready) {
 			for _, r := range sets {
@@ -245,15 +263,17 @@ func TestWaitsOfRandomCalls(t *testing.T) {
 				c.Tag = uint32(rapid.IntRange(0, 1).Draw(t, "tag"))
 			}
 			p := posted(rank, uint64(i+1), onGroup(id, c))
-			open[p] = true
+			open[p], newest[w] = true, p.Ticket
 			over(m.Post(p, nil))
 			list := m.Waits()
-			if (len(list) > 0) != (len(open) > 0) {
-				t.Fatalf("%d calls wait, and named are %v", len(open), waitsText(m))
+			if waiting := slices.ContainsFunc(slices.Collect(maps.Keys(open)), waits); waiting !=
+				(len(list) > 0) {
+				t.Fatalf("%d calls are open, and named are %v", len(open), waitsText(m))
 			}
 			for _, x := range list {
 				if lost[x.Worker] || x.Waiters < 1 || !open[x.Call] || x.Call.Worker == x.Worker ||
-					x.OwnCall != nil && (!open[x.OwnCall] || x.OwnCall.Worker != x.Worker) {
+					!waits(x.Call) || x.OwnCall != nil &&
+					(!open[x.OwnCall] || x.OwnCall.Worker != x.Worker || !waits(x.OwnCall)) {
 					t.Fatalf("named are %v", waitsText(m))
 				}
 			}
