@@ -197,7 +197,7 @@ func (a *Agent) readLinks(by *cables.Meter) {
 	}
 	// a stopped engine tells nobody
 	_ = a.engine.runLater(func() {
-		if a.engine.signals.SetLinkRates(rates); news {
+		if a.engine.signals.AddLinkRates(rates); news {
 			a.driver.sendLinkRates()
 		}
 	})

@@ -382,11 +382,11 @@ func (s *Signals) IsDue() bool {
 	return s.looks%looksPerNote == 0 || s.notes < earlyNotes
 }
 
-// SetLinkRates takes in the rates of all links from this host, in place of those before, for the
-// next PopLinksNote; it keeps r. Where nothing is to be measured it does nothing.
-func (s *Signals) SetLinkRates(r cables.Rates) {
+// AddLinkRates takes in the newest rates of links from this host, for the next PopLinksNote; it
+// keeps r. Where nothing is to be measured it does nothing.
+func (s *Signals) AddLinkRates(r cables.Rates) {
 	if !s.Blind {
-		s.links.told = r
+		s.links.told = s.links.told.With(r)
 	}
 }
 

@@ -176,12 +176,12 @@ func TestLinks(t *testing.T) {
 	learn := func(host string, from *Signals) {
 		head1.AddNote(head.Note{Host: host, Data: from.PopLinksNote()}, 0)
 	}
-	one.SetLinkRates(cables.Rates{"h2": 7})
+	one.AddLinkRates(cables.Rates{"h2": 7})
 	learn("h1", one)
 	if got := head1.CableRates([]string{"h1", "h2"}); !slices.Equal(got, []float64{7, 7}) {
 		t.Errorf("by one end: %v", got)
 	}
-	other.SetLinkRates(cables.Rates{"h1": 9})
+	other.AddLinkRates(cables.Rates{"h1": 9})
 	learn("h2", other)
 	if got := head1.CableRates([]string{"h2", "h1"}); !slices.Equal(got, []float64{9, 9}) {
 		t.Errorf("by both ends: %v", got)
@@ -193,12 +193,18 @@ func TestLinks(t *testing.T) {
 		t.Errorf("told twice: %s", note)
 	}
 	one.host.Add(steps.Step{Size: 2, Seconds: 1})
-	one.SetLinkRates(cables.Rates{"h2": 7})
+	one.AddLinkRates(cables.Rates{"h2": 7})
 	if learn("h1", one); !strings.Contains(string(one.PopStepsNote()), `"steps":1`) {
 		t.Error("news of links has taken the note of a step with it")
 	}
+	one.AddLinkRates(cables.Rates{"h2": 8})
+	one.AddLinkRates(cables.Rates{"h3": 3})
+	learn("h1", one)
+	if x, y := head1.LinkRate("h1", "h2"), head1.LinkRate("h3", "h1"); x != 8 || y != 3 {
+		t.Errorf("of two readings the head has %v and %v", x, y)
+	}
 	one.Blind = true
-	if one.SetLinkRates(cables.Rates{"h2": 7}); one.PopLinksNote() != nil {
+	if one.AddLinkRates(cables.Rates{"h2": 7}); one.PopLinksNote() != nil {
 		t.Error("what is to measure nothing tells of links")
 	}
 }

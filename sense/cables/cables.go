@@ -24,6 +24,10 @@ const (
 	minBytes = 128 << 10
 	// resolution is how exactly the kernel counts how long a link was busy: a tick of its clock.
 	resolution = sense.Second / 250
+	// recentNotes is how many notes of a host, its newest, count for what its cable carries. A link
+	// on which little is sent is not in each of them, and one that is used no more says nothing of
+	// a cable that has become slow since.
+	recentNotes = 8
 	// changeFactor is by which factor a rate differs from the one that was told if the head is to
 	// hear of it before the next note.
 	changeFactor = 1.4
@@ -48,6 +52,18 @@ func (r Rates) Valid() bool {
 		}
 	}
 	return len(r) <= MaxRates
+}
+
+// With returns rates with newer ones in their place, and those of other links; only the newer ones
+// where they would be more than MaxRates. It changes neither.
+func (r Rates) With(newer Rates) Rates {
+	all := Rates{}
+	maps.Copy(all, r)
+	maps.Copy(all, newer)
+	if len(all) > MaxRates {
+		return newer
+	}
+	return all
 }
 
 // Meter finds the rates of the links of a host. The zero value has seen nothing. One goroutine uses
@@ -112,35 +128,69 @@ func haveRestarted(before, now []Sent) bool {
 // Map is what the hosts of a job have told of their links. The zero value is empty. One goroutine
 // uses it at a time.
 type Map struct {
-	hosts map[string]Rates
+	hosts map[string]*links
 }
 
-// Add takes in the newest rates of the links from a host, which it keeps.
+// links are the newest rates of the links from a host, by the host at the other end.
+type links struct {
+	rates Rates
+	notes int            // notes of the host
+	told  map[string]int // notes when the rate of a link was told last
+}
+
+// Add takes in a note of a host: the newest rates of some of the links from it.
 func (m *Map) Add(host string, r Rates) {
 	if m.hosts == nil {
-		m.hosts = map[string]Rates{}
+		m.hosts = map[string]*links{}
 	}
-	m.hosts[host] = r
+	l := m.hosts[host]
+	if l == nil {
+		l = &links{rates: Rates{}, told: map[string]int{}}
+		m.hosts[host] = l
+	}
+	l.notes++
+	for peer, rate := range r {
+		l.rates[peer], l.told[peer] = rate, l.notes
+	}
 }
 
-// KeepOnly forgets all hosts but those of a list.
+// KeepOnly forgets all hosts but those of a list, and the links to them.
 func (m *Map) KeepOnly(hosts []string) {
-	maps.DeleteFunc(m.hosts, func(host string, _ Rates) bool {
-		return !slices.Contains(hosts, host)
-	})
+	isGone := func(host string) bool { return !slices.Contains(hosts, host) }
+	maps.DeleteFunc(m.hosts, func(host string, _ *links) bool { return isGone(host) })
+	for _, l := range m.hosts {
+		maps.DeleteFunc(l.rates, func(peer string, _ float64) bool { return isGone(peer) })
+		maps.DeleteFunc(l.told, func(peer string, _ int) bool { return isGone(peer) })
+	}
 }
 
 // Between returns how many bytes per second the link between two hosts carries at least: what it
 // has carried in the direction in which that was more; 0 = that is not known.
-func (m *Map) Between(a, b string) float64 { return max(m.hosts[a][b], m.hosts[b][a]) }
+func (m *Map) Between(a, b string) float64 { return max(m.rate(a, b), m.rate(b, a)) }
+
+// rate returns the newest rate of the link from a host to another one; 0 = it is not known.
+func (m *Map) rate(from, to string) float64 {
+	if l := m.hosts[from]; l != nil {
+		return l.rates[to]
+	}
+	return 0
+}
+
+// recentRate is rate where that was told in one of the recentNotes; else 0.
+func (m *Map) recentRate(from, to string) float64 {
+	if l := m.hosts[from]; l != nil && l.told[to] > l.notes-recentNotes {
+		return l.rates[to]
+	}
+	return 0
+}
 
 // Cables returns how many bytes per second the cable of each of some hosts carries at least: what
-// the fastest link from it or to it does; nil = of one that is not known.
+// the fastest link from it or to it has done lately; nil = of one that is not known.
 func (m *Map) Cables(hosts []string) []float64 {
 	list := make([]float64, len(hosts))
 	for i, from := range hosts {
 		for j, to := range hosts {
-			rate := m.hosts[from][to]
+			rate := m.recentRate(from, to)
 			list[i], list[j] = max(list[i], rate), max(list[j], rate)
 		}
 	}

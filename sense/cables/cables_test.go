@@ -124,6 +124,47 @@ func TestMap(t *testing.T) {
 	}
 }
 
+// A note has the links on which enough was sent since the one before. The others have the rate that
+// was told last, but say nothing of the cable after a while, which can have become slow since.
+func TestMapOfNotesWithSomeLinks(t *testing.T) {
+	var m cables.Map
+	m.Add("b", cables.Rates{"a": 1})
+	m.Add("c", cables.Rates{"a": 1})
+	m.Add("a", cables.Rates{"b": 9})
+	cable := 9.0
+	for i := range 10 {
+		m.Add("a", cables.Rates{"c": 2})
+		if i == 7 {
+			cable = 2
+		}
+		got := m.Cables([]string{"a", "b", "c"})
+		if len(got) != 3 || got[0] != cable || m.Between("b", "a") != 9 ||
+			m.Between("a", "c") != 2 {
+			t.Errorf("after %d notes: cables %v, links %v and %v", i+2, got, m.Between("b", "a"),
+				m.Between("a", "c"))
+		}
+	}
+	m.KeepOnly([]string{"a", "c"})
+	if got := m.Between("a", "b"); got != 0 {
+		t.Errorf("to a host that was forgotten: %v", got)
+	}
+}
+
+// Rates that were not told yet stay beside newer ones, unless these are of other hosts altogether.
+func TestRatesWithNewer(t *testing.T) {
+	r := cables.Rates(nil).With(cables.Rates{"a": 1, "b": 2}).With(cables.Rates{"b": 3, "c": 4})
+	if want := (cables.Rates{"a": 1, "b": 3, "c": 4}); !maps.Equal(r, want) {
+		t.Errorf("%v, expected %v", r, want)
+	}
+	many := cables.Rates{"b": 5}
+	for i := range cables.MaxRates - 1 {
+		many[fmt.Sprint(i)] = 6
+	}
+	if got := r.With(many); !maps.Equal(got, many) || !got.Valid() {
+		t.Errorf("%v with too many is %v", r, got)
+	}
+}
+
 // The streams to a host that has come back have carried less than those to it before: they are
 // counted from there on.
 func TestMeterOfAHostThatComesBack(t *testing.T) {
