@@ -31,8 +31,8 @@ const (
 	maxSpent = 1 << 12
 	// maxAlternatives is how many alternatives a change tells.
 	maxAlternatives = 3
-	// swingSteps is for how many steps it is remembered that the job became faster or slower by
-	// itself.
+	// swingSteps is for how many optimizer steps it is remembered that the job became faster or
+	// slower by itself.
 	swingSteps = 2048
 	// minSwings is how often it must have, to be expected to do so again. After one of them already
 	// a gain must show within driftMeasure steps.
@@ -210,10 +210,11 @@ func (l *Loop) recentSwingFactor() float64 {
 	return min(factors[0], factors[1])
 }
 
-// recentDrifts returns the drifts of the last swingSteps steps.
+// recentDrifts returns the drifts of the last swingSteps steps. Those of before the rounds of now
+// count as of their begin.
 func (l *Loop) recentDrifts() []twin.Drift {
-	list := l.twin.Drifts()
-	for len(list) > 0 && list[0].Since+swingSteps < l.now.Step {
+	list, made := l.twin.Drifts(), l.countSteps(l.now.Step)
+	for len(list) > 0 && l.countSteps(list[0].Since)+swingSteps < made {
 		list = list[1:]
 	}
 	return list

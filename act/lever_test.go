@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/twin"
 )
 
 // What was taken back is not made again for long, and for twice as long each time, in steps and, if
@@ -109,5 +110,34 @@ func TestNoPartsNoLever(t *testing.T) {
 	l := &Loop{}
 	if why := l.whyLeftAlone(setting.Change{}, true); why != "" || len(l.levers) > 0 {
 		t.Errorf("%q, and %d levers", why, len(l.levers))
+	}
+}
+
+// Where workers train in rounds, it is forgotten after as many optimizer steps as elsewhere that
+// the job became faster and slower by itself; what was before the rounds, as if they had begun with
+// it.
+func TestSwingsAreForgottenBySteps(t *testing.T) {
+	const begin = 100 // of the rounds
+	for _, since := range []uint64{begin / 2, 2 * begin} {
+		for _, round := range []uint32{1, 64} {
+			l := &Loop{twin: &twin.Twin{}}
+			l.twin.Observe(sense.Observation{Steps: &sense.StepSeries{}})
+			l.EntryApplied(Entry{Step: begin,
+				Setting: setting.Setting{Batch: 64, Sync: "local", Round: round}})
+			for _, factor := range []float64{2, 0.5, 2} {
+				l.twin.RecordDrift(since, factor)
+			}
+			last := since + swingSteps
+			if round > 1 {
+				last = max(since, begin) + swingSteps/uint64(round)
+			}
+			for step, want := range map[uint64]float64{last: 2, last + 1: 0} {
+				l.now.Step = step
+				if got := l.recentSwingFactor(); got != want {
+					t.Errorf("in rounds of %d steps, after %d commits: %v, expected %v", round,
+						step-since, got, want)
+				}
+			}
+		}
 	}
 }
