@@ -287,6 +287,37 @@ func TestWhatIfReplacesWhatIsAtTheStart(t *testing.T) {
 	}
 }
 
+// A what-if of all cables holds, and not what the lines say of cables at the start; one of the
+// cable of a host holds beside it.
+func TestWhatIfOfAllCables(t *testing.T) {
+	const lines = "hosts 2 cable 1Gbit\ncompute 1ms\ngradients 10MB\ndata 1000 batch 10\n"
+	seconds := func(text, what string) float64 {
+		s, err := scenario.Parse(text, policies, what)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := job.New(s.Job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step, _ := w.Step()
+		return step.Seconds
+	}
+	for _, what := range []string{"link=10Gbit", "link h2=100Mbit, link=10Gbit",
+		"link=10Gbit, link h2=100Mbit"} {
+		want := seconds(lines, what)
+		if usual := seconds(lines, ""); want == usual {
+			t.Fatalf("%q changes nothing", what)
+		}
+		for _, at := range []string{"step 0 cable h2 20Mbit", "0s cable h1 20Mbit",
+			"step 0 cables 20Mbit"} {
+			if got := seconds(lines+"at "+at, what); got != want {
+				t.Errorf("%q at %s: a step takes %v s, want %v", what, at, got, want)
+			}
+		}
+	}
+}
+
 // Averages of gradients in every step are rounds of one step, whatever rounds the job has had; else
 // a what-if without a number of steps leaves rounds as they are.
 func TestWhatIfOfSync(t *testing.T) {

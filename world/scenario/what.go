@@ -47,6 +47,7 @@ func (p *parser) readWhatIfItem(l *line) {
 	case "link":
 		if !strings.HasPrefix(l.peek(), "h") {
 			p.host.Cable = secondsPerByte(l)
+			p.dropCablesAtStart()
 			return
 		}
 		e := job.Event{What: job.Cable, Host: p.readHost(l)}
@@ -64,6 +65,20 @@ func (p *parser) readWhatIfItem(l *line) {
 			p.Policies = []string{name}
 		}
 	}
+}
+
+// dropCablesAtStart drops what the lines say of cables at the start, which is not so where a part
+// of a what-if says what all of them carry.
+func (p *parser) dropCablesAtStart() {
+	var events []job.Event
+	var lines []int
+	for i, e := range p.Job.Events {
+		atStart := e.Timed && e.At == 0 || !e.Timed && e.Step == 0
+		if p.eventLines[i] == 0 || !atStart || e.What != job.Cable && e.What != job.Cables {
+			events, lines = append(events, e), append(lines, p.eventLines[i])
+		}
+	}
+	p.Job.Events, p.eventLines = events, lines
 }
 
 // addEventAtStart lets an event that a part of a what-if says happen before the first step, and
