@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -143,8 +144,13 @@ func makeSpool() (string, *os.File, error) {
 				"where the agent is started: %w", err)
 		}
 		lock, err := lockFolder(dir)
-		if err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
 			continue // another agent took the folder for one of a killed agent
+		}
+		if err != nil {
+			err = fmt.Errorf("the folder for what is fetched cannot be locked; have TMPDIR name "+
+				"one on a disk with locks where the agent is started: %w", err)
+			return "", nil, errors.Join(err, os.Remove(dir))
 		}
 		if _, err := os.Stat(dir); err != nil {
 			_ = lock.Close() // another agent has removed the folder
@@ -154,8 +160,8 @@ func makeSpool() (string, *os.File, error) {
 	}
 }
 
-// lockFolder opens a folder and locks it until the file is closed; it does not wait: an error if
-// another process has the lock.
+// lockFolder opens a folder and locks it until the file is closed; it does not wait: the error is
+// EWOULDBLOCK if another process has the lock.
 func lockFolder(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
