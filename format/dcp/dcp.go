@@ -262,6 +262,9 @@ func (r *reader) openItem(key string) (*torchzip.File, error) {
 		return nil, fmt.Errorf("%s does not say where it lies", MetadataName)
 	}
 	file, err := r.files.Open(s.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w; copy the file here too, or save the checkpoint anew", err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -284,9 +287,5 @@ func (r *reader) addValue(name string) error {
 	case err != nil:
 		return err
 	}
-	if d, is := f.Root.(*pickle.Dict); is && len(d.Items) == 0 {
-		r.Values = append(r.Values, format.Value{Path: name, Data: map[string]any{}})
-		return nil
-	}
-	return f.Flatten(&r.Checkpoint, name, f.Root)
+	return f.FlattenRoot(&r.Checkpoint, name)
 }

@@ -28,8 +28,7 @@ func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 		return nil, err
 	}
 	c := &format.Checkpoint{Format: "torch"}
-	w := &walker{c: c, memoryLeft: maxMemory, empty: true}
-	if err := f.flatten(w, "", f.Root); err != nil {
+	if err := f.FlattenRoot(c, ""); err != nil {
 		return nil, err
 	}
 	if err := c.Finish(); err != nil {
@@ -40,9 +39,15 @@ func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 
 // Flatten adds the tensors and values below v, which is the root or a part of it, to a checkpoint,
 // under names that start with prefix. Dicts and objects are split; lists and tuples only when they
-// contain a dict or a tensor. It does no I/O, and is for the goroutine that has both f and c.
+// contain a dict or a tensor. A dict without a key vanishes. It does no I/O, and is for the
+// goroutine that has both f and c.
 func (f *File) Flatten(c *format.Checkpoint, prefix string, v any) error {
 	return f.flatten(&walker{c: c, memoryLeft: maxMemory}, prefix, v)
+}
+
+// FlattenRoot is Flatten of all that was saved, which keeps dicts without a key as values.
+func (f *File) FlattenRoot(c *format.Checkpoint, prefix string) error {
+	return f.flatten(&walker{c: c, memoryLeft: maxMemory, empty: true}, prefix, f.Root)
 }
 
 // flatten walks over v with w; its errors name the file.
