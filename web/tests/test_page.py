@@ -188,6 +188,31 @@ def test_whole_numbers(open_page, tmp_path):
     assert "16384" in charts.inner_text() and "1048576" in charts.inner_text()
 
 
+def test_large_numbers_and_long_names(open_page, tmp_path):
+    """No number at an axis is cut, and a metric with a long name does not widen a narrow page."""
+    rows = [
+        {"time": f"2026-11-24T16:00:{i:02}Z", "rank": 0, "metrics": {"t": i * 10**11, "m" * 60: i}}
+        for i in range(10)
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    keep = """
+      window.texts = [];
+      const draw = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, x, ...more) {
+        if (this.textAlign === "right")
+          texts.push({ text, whole: x - this.measureText(text).width >= 0 });
+        draw.call(this, text, x, ...more);
+      };
+    """
+    page = open_page(report.as_uri(), width=390, before=lambda page: page.add_init_script(keep))
+    page.wait_for_function("() => texts.some((t) => t.text === '500000000000')")
+    assert page.evaluate("texts.filter((t) => !t.whole).map((t) => t.text)") == []
+    assert fits(page)
+
+
 def test_axis_of_some_days(open_page, tmp_path):
     """On the axis of a run of three days, only midnights are dates, and not noons too."""
     rows = [

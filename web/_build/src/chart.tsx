@@ -117,7 +117,7 @@ function optionsOf(p: Props, width: number, marks: () => Mark[]): uPlot.Options 
       },
       {
         ...axis,
-        size: 64,
+        size: (_u, labels) => roomFor(labels),
         incrs: p.counts ? whole : undefined,
         values: (_u, list) => list.map((x) => (x === null ? "" : format(x))),
       },
@@ -166,6 +166,12 @@ function timesOf(list: number[], apart: number): string[] {
     if (apart < 1) return time + (t % 1).toFixed(apart < 0.1 ? 3 : 1).slice(1);
     return apart >= 60 ? time.slice(0, 5) : time;
   });
+}
+
+// roomFor returns how wide the axis of values is, so that the longest of its labels is whole: a
+// character has up to 8 pixels, and what is beside them 16. There may be no labels yet.
+function roomFor(labels: string[] | null): number {
+  return Math.max(64, 16 + 8 * Math.max(0, ...(labels ?? []).map((text) => text.length)));
 }
 
 // whole are the distances of the ticks of an axis of counts.
