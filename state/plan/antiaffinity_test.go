@@ -12,7 +12,7 @@ import (
 func drawSpreading(t *rapid.T, overlap bool) *antiAffinity {
 	blocks := rapid.IntRange(2, 6).Draw(t, "blocks")
 	s := &antiAffinity{hosts: rapid.IntRange(1, 3).Draw(t, "hosts")}
-	s.order = upTo(s.hosts)
+	s.order = rapid.Permutation(upTo(s.hosts)).Draw(t, "order of hosts")
 	room := 0
 	for range s.hosts {
 		s.free = append(s.free, rapid.IntRange(0, blocks).Draw(t, "room"))
@@ -20,6 +20,15 @@ func drawSpreading(t *rapid.T, overlap bool) *antiAffinity {
 	}
 	if room < blocks {
 		s.free[0] += blocks - room
+	}
+	if rapid.Bool().Draw(t, "kinds") {
+		for range blocks {
+			s.allowed = append(s.allowed, rapid.SliceOfN(rapid.SampledFrom([]bool{true, true, true,
+				false}), s.hosts, s.hosts).Draw(t, "allowed"))
+		}
+		if !s.canPlaceAll(blocks) {
+			s.allowed = nil
+		}
 	}
 	for range blocks * s.hosts {
 		s.missing = append(s.missing, rapid.IntRange(0, 9).Draw(t, "lacks"))
@@ -44,7 +53,8 @@ func drawSpreading(t *rapid.T, overlap bool) *antiAffinity {
 	return s
 }
 
-// currentCost returns the bytes that are on one host only, and what blocks lack on their hosts.
+// currentCost returns the bytes that are on one host only, what blocks lack on their hosts, and how
+// far these are from the order of ranks.
 func (s *antiAffinity) currentCost() (c cost) {
 	for i := range s.sets {
 		if s.isOnOneHost(i) {
@@ -53,6 +63,7 @@ func (s *antiAffinity) currentCost() (c cost) {
 	}
 	for b, h := range s.hostOf {
 		c.bytes += s.missing[b*s.hosts+h]
+		c.order += b * (s.hosts - 1 - s.order[h])
 	}
 	return c
 }
@@ -60,7 +71,7 @@ func (s *antiAffinity) currentCost() (c cost) {
 // leastCost tries all hosts for all blocks, where room is the number of blocks that each host can
 // take, and returns the least cost. It changes nothing of s, and leaves room as it was.
 func (s *antiAffinity) leastCost(room []int) (best cost) {
-	try := antiAffinity{hosts: s.hosts, missing: s.missing, sets: s.sets,
+	try := antiAffinity{hosts: s.hosts, missing: s.missing, order: s.order, sets: s.sets,
 		hostOf: make([]int, len(s.hostOf))}
 	best.unreplicated = forbidden
 	var walk func(b int)
@@ -72,7 +83,7 @@ func (s *antiAffinity) leastCost(room []int) (best cost) {
 			return
 		}
 		for h := range room {
-			if room[h] > 0 {
+			if room[h] > 0 && s.mayTake(h, b) {
 				room[h]--
 				try.hostOf[b] = h
 				walk(b + 1)
@@ -104,8 +115,10 @@ func TestAntiAffinity(t *testing.T) {
 		flown := s.currentCost()
 		s.swapBlocks()
 		load := make([]int, s.hosts)
-		for _, h := range s.hostOf {
-			load[h]++
+		for b, h := range s.hostOf {
+			if load[h]++; !s.mayTake(h, b) {
+				t.Fatalf("host %d takes block %d, which it may not", h, b)
+			}
 		}
 		for h, n := range load {
 			if n > room[h] || s.free[h] != room[h]-n {
@@ -121,7 +134,34 @@ func TestAntiAffinity(t *testing.T) {
 		if got.unreplicated > flown.unreplicated || got.unreplicated < want.unreplicated {
 			t.Fatalf("%+v after %+v; %+v is the least", got, flown, want)
 		}
+		s.checkNoChange(t, got)
 	})
+}
+
+// checkNoChange fails the test if a move of a block, or a swap of two, leaves fewer bytes on one
+// host only than now.
+func (s *antiAffinity) checkNoChange(t *rapid.T, now cost) {
+	for a := range s.hostOf {
+		for h, room := range s.free {
+			if was := s.hostOf[a]; room > 0 && s.mayTake(h, a) {
+				s.hostOf[a] = h
+				if c := s.currentCost(); c.unreplicated < now.unreplicated {
+					t.Fatalf("block %d on host %d leaves %+v, and not %+v", a, h, c, now)
+				}
+				s.hostOf[a] = was
+			}
+		}
+		for b := range a {
+			x, y := s.hostOf[a], s.hostOf[b]
+			if s.mayTake(y, a) && s.mayTake(x, b) {
+				s.hostOf[a], s.hostOf[b] = y, x
+				if c := s.currentCost(); c.unreplicated < now.unreplicated {
+					t.Fatalf("blocks %d and %d swapped leave %+v, and not %+v", a, b, c, now)
+				}
+				s.hostOf[a], s.hostOf[b] = x, y
+			}
+		}
+	}
 }
 
 // TestDisjoint has a set that contains others: it does not keep them from being chosen, however

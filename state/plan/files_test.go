@@ -113,6 +113,24 @@ func TestRefusedPlans(t *testing.T) {
 			c.Devices, c.Fixed = []int{0, 1}, true
 		}), "group 0 has 1 ranks, its host takes 0"},
 		{same, with(func(c *plan.Cluster) {
+			c.Devices, c.Old = nil, []int{plan.Lost, plan.Lost}
+		}), "new rank 0 is in group 0; there are 0 hosts"},
+		{same, with(func(c *plan.Cluster) {
+			c.Allowed = [][]bool{{true, true}, {true, true}}
+		}), "1 groups, and it is said of 2"},
+		{same, with(func(c *plan.Cluster) {
+			c.Allowed = [][]bool{{true}}
+		}), "of 1 hosts it is said whether they may take group 0; there are 2"},
+		{same, with(func(c *plan.Cluster) {
+			c.Allowed, c.Fixed = [][]bool{{false, true}}, true
+		}), "host 0 may not take group 0"},
+		{same, with(func(c *plan.Cluster) {
+			c.Allowed, c.Fixed = [][]bool{{true, false}}, true
+		}), ""},
+		{same, with(func(c *plan.Cluster) {
+			c.Allowed = [][]bool{{false, false}}
+		}), "group 0 of 1 ranks finds no host that may take it"},
+		{same, with(func(c *plan.Cluster) {
 			c.Old = []int{0, plan.Lost}
 		}), "16 bytes of 1 tensors, w the first, were on lost ranks only ([1])"},
 	} {
@@ -160,5 +178,51 @@ func TestFresh(t *testing.T) {
 	}
 	if kept := p.InPlace(0); len(kept) > 0 {
 		t.Errorf("kept are %v", kept)
+	}
+}
+
+// TestAntiAffinityOfAPlan spreads two pairs of ranks, which hold the same rows, over hosts: with
+// the fewest bytes of other hosts, and only over those that may take them. Hosts that lack room for
+// one block are refused.
+func TestAntiAffinityOfAPlan(t *testing.T) {
+	src := newLayout(t, 2, placeRows(0, "a", 0, 3), placeRows(1, "b", 3, 6))
+	dst := newLayout(t, 4, placeRows(0, "a", 0, 3), placeRows(1, "a", 0, 3),
+		placeRows(2, "b", 3, 6), placeRows(3, "b", 3, 6))
+	for _, c := range []struct {
+		name         string
+		devices, old []int
+		groups       []int
+		allowed      [][]bool // by group
+		together     int
+		bytes        int // that cross the network; -1 = it is refused
+	}{
+		{"free", []int{2, 2, 2}, []int{0, 1}, []int{0, 0, 1, 1}, nil, 1, 48},
+		{"not on the host that has them", []int{2, 2, 2}, []int{2, 1}, []int{0, 0, 1, 1},
+			[][]bool{{true, true, false}, {true, true, true}}, 1, 72},
+		{"in pairs", []int{2, 2, 1}, []int{0, 1}, []int{0, 0, 1, 1}, nil, 2, 0},
+		{"no room for a pair", []int{3, 1}, []int{0, 1}, []int{0, 0, 0, 1}, nil, 2, -1},
+	} {
+		p, err := plan.Build(src, dst, plan.Cluster{Devices: c.devices, Old: c.old, New: c.groups,
+			Allowed: c.allowed})
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		next, ok := p.AntiAffinity(c.together)
+		if ok != (c.bytes >= 0) {
+			t.Errorf("%s: it is possible: %v", c.name, ok)
+		}
+		if !ok {
+			continue
+		}
+		if p, err = plan.Build(src, dst, next); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		apart := p.Host[0] != p.Host[1] && p.Host[2] != p.Host[3]
+		if apart != (c.together == 1) || p.Stats.Bytes != c.bytes ||
+			c.allowed != nil && slices.Contains(p.Host[:2], 2) {
+			t.Errorf("%s: ranks are on hosts %v, %d bytes are moved", c.name, p.Host,
+				p.Stats.Bytes)
+		}
 	}
 }

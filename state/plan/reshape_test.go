@@ -149,6 +149,7 @@ func TestReshape(t *testing.T) {
 			}
 		}
 		r.checkFingerprint(got)
+		r.checkMemory(p)
 		r.checkBound(p)
 		r.checkSchedule(p)
 	})
@@ -164,7 +165,7 @@ func (r *reshape) executePlan(p *plan.Plan, old, new memory) {
 	for h := range hosts {
 		for _, k := range p.InPlace(h) {
 			if k.From.New || !k.To.New || p.Host[k.To.Rank] != h ||
-				r.cluster.Old[k.From.Rank] != h {
+				r.cluster.Old[k.From.Rank] != h || r.oldDevice(k.From.Rank) != p.Device[k.To.Rank] {
 				r.Fatalf("host %d keeps %+v", h, k)
 			}
 			copy(new[k.To.Rank][k.To.Name], old[k.From.Rank][k.From.Name])
@@ -226,6 +227,42 @@ func (r *reshape) executePlan(p *plan.Plan, old, new memory) {
 	if p.Stats.Busiest != p.Stats.BusiestBound {
 		r.Fatalf("busiest host %d, bound %d", p.Stats.Busiest, p.Stats.BusiestBound)
 	}
+}
+
+// oldDevice returns the number of an old rank among those of its host.
+func (r *reshape) oldDevice(rank int) (n int) {
+	for _, h := range r.cluster.Old[:rank] {
+		if h == r.cluster.Old[rank] {
+			n++
+		}
+	}
+	return n
+}
+
+// checkMemory compares what hosts hold, by the plan, with the tensors of their ranks.
+func (r *reshape) checkMemory(p *plan.Plan) {
+	memory, extra := make([]int, len(r.cluster.Devices)), make([]int, len(r.cluster.Devices))
+	for rank, tensors := range zeroMemory(r.src) {
+		if h := r.cluster.Old[rank]; h != plan.Lost {
+			memory[h] += bytesOf(tensors)
+		}
+	}
+	for rank, tensors := range zeroMemory(r.dst) {
+		memory[p.Host[rank]] += bytesOf(tensors)
+		extra[p.Host[rank]] += bytesOf(tensors)
+	}
+	if !slices.Equal(p.Stats.Memory, memory) || !slices.Equal(p.Stats.Extra, extra) {
+		r.Fatalf("hosts hold %v bytes, %v of them new; the plan says %v and %v", memory, extra,
+			p.Stats.Memory, p.Stats.Extra)
+	}
+}
+
+// bytesOf returns the bytes of some tensors together.
+func bytesOf(tensors map[string][]byte) (n int) {
+	for _, data := range tensors {
+		n += len(data)
+	}
+	return n
 }
 
 // checkFingerprint adds up the sums of the cells in new memory m, wherever they are, and compares
@@ -420,11 +457,16 @@ func (r *reshape) checkSchedule(p *plan.Plan) {
 		}
 	}
 	end, free := 0, map[link]int{} // each port: (host, 0) sends, (host, 1) receives
+	last := map[link]int{}         // by link: when what it sent last ends
 	for _, s := range p.Schedule() {
 		if s.From == s.To || s.Bytes <= 0 ||
 			s.Start < max(free[link{s.From, 0}], free[link{s.To, 1}]) {
 			r.Fatalf("%+v starts while its hosts are busy", s)
 		}
+		if at, sent := last[link{s.From, s.To}]; sent && at == s.Start {
+			r.Fatalf("%+v goes on with what was sent before it", s)
+		}
+		last[link{s.From, s.To}] = s.Start + s.Bytes
 		got[link{s.From, s.To}] += s.Bytes
 		free[link{s.From, 0}], free[link{s.To, 1}] = s.Start+s.Bytes, s.Start+s.Bytes
 		end = max(end, s.Start+s.Bytes)

@@ -145,10 +145,7 @@ func (s *stream) cutSegments(demands []demand, sent [][]int) {
 		}
 	}
 	slices.Sort(ends)
-	ends = slices.Compact(ends)
-	if ends[0] == 0 {
-		ends = ends[1:]
-	}
+	ends = slices.Compact(ends)[1:] // without 0, where the last span ends
 	// next is, for each repetition of the line, the span that its current position is in.
 	next := make([]int, len(s.to))
 	for k, i := 0, 0; k < len(next); k++ {
