@@ -61,18 +61,25 @@ type way struct {
 
 // moment is a moment in the life of a job: both must have come.
 type moment struct {
-	step uint64
+	made uint64 // optimizer steps, as countSteps has them
 	at   sense.Duration
 }
 
-// isAhead reports whether the moment has not come in what is observed.
-func (m moment) isAhead(o sense.Observation) bool { return o.Step < m.step || o.Now < m.at }
+// isAhead reports whether a moment has not come in what is observed.
+func (l *Loop) isAhead(m moment) bool {
+	return l.countSteps(l.now.Step) < m.made || l.now.Now < m.at
+}
+
+// stepAt returns after how many commits a moment will have come, if rounds stay as they are.
+func (l *Loop) stepAt(m moment) uint64 {
+	made := l.countSteps(l.now.Step)
+	return l.now.Step + (max(m.made, made)-made+roundOf(l.entry)-1)/roundOf(l.entry)
+}
 
 // momentAfter returns the moment that is so many optimizer steps from now; each of them counts as
 // leastStep at least.
 func (l *Loop) momentAfter(steps uint64) moment {
-	return moment{l.now.Step + commitsForSteps(steps, l.now.Setting.Round),
-		l.now.Now + sense.Duration(steps)*leastStep}
+	return moment{l.countSteps(l.now.Step) + steps, l.now.Now + sense.Duration(steps)*leastStep}
 }
 
 // commitsForSteps returns in how many commits of the job so many optimizer steps are made, where a
@@ -142,14 +149,14 @@ func (l *Loop) whyLeftAlone(c setting.Change, learns bool) string {
 				part, when, setting.Auto)
 		}
 		v := l.findOrAddLever(part)
-		if v.until.isAhead(l.now) && (part != "rate" || isRateChange(c)) {
-			return fmt.Sprintf("%s, so %s waits until step %d", v.why, v.name, v.until.step)
+		if l.isAhead(v.until) && (part != "rate" || isRateChange(c)) {
+			return fmt.Sprintf("%s, so %s waits until step %d", v.why, v.name, l.stepAt(v.until))
 		}
 	}
 	v := l.findOrAddLever(mainPart(c))
-	if w := v.findTakenBack(c); w != nil && w.until.isAhead(l.now) {
+	if w := v.findTakenBack(c); w != nil && l.isAhead(w.until) {
 		return fmt.Sprintf("%s %s -> %s was taken back, so it waits until step %d", v.name, w.from,
-			w.to, w.until.step)
+			w.to, l.stepAt(w.until))
 	}
 	if learns && v.learnt != "" {
 		return fmt.Sprintf("%s=%s was tried to learn what a sample takes, and that is known now",

@@ -1,6 +1,7 @@
 package act
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -110,6 +111,36 @@ func TestNoPartsNoLever(t *testing.T) {
 	l := &Loop{}
 	if why := l.whyLeftAlone(setting.Change{}, true); why != "" || len(l.levers) > 0 {
 		t.Errorf("%q, and %d levers", why, len(l.levers))
+	}
+}
+
+// What waits for optimizer steps waits for as many where rounds become longer or shorter meanwhile,
+// and says until which commit.
+func TestWaitingOutlastsRounds(t *testing.T) {
+	ssgd := setting.Setting{Batch: 64, Sync: setting.Ssgd, Round: 1}
+	local := setting.Setting{Batch: 64, Sync: "local", Round: 64}
+	way := setting.Change{From: "batch=32", To: "batch=54", Policy: "batch", Steps: 8,
+		Phase: setting.Reverted}
+	for _, c := range []struct {
+		from, to setting.Setting
+		commits  uint64
+	}{{ssgd, ssgd, wayPatience}, {ssgd, local, wayPatience / 64}, {local, ssgd, wayPatience},
+		{local, local, wayPatience / 64}} {
+		l := &Loop{}
+		l.EntryApplied(Entry{Step: 50, Setting: c.from})
+		l.now.Step, l.now.Setting = 100, c.from
+		l.learnChange(way)
+		l.EntryApplied(Entry{Step: 100, Setting: c.to})
+		l.now.Setting, l.now.Now = c.to, sense.Second*1e6
+		until := fmt.Sprintf("until step %d", 100+c.commits)
+		for ; l.now.Step < 100+c.commits; l.now.Step++ {
+			if why := l.whyLeftAlone(way, false); !strings.HasSuffix(why, until) {
+				t.Errorf("from %s to %s, after %d commits: %q", c.from, c.to, l.now.Step-100, why)
+			}
+		}
+		if why := l.whyLeftAlone(way, false); why != "" {
+			t.Errorf("from %s to %s: %q", c.from, c.to, why)
+		}
 	}
 }
 
