@@ -196,7 +196,7 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		}
 		var last []string
 		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {
-			last = append(last, fmt.Sprintf("%s=%.6g", key, w.Metrics[key]))
+			last = append(last, key+"="+numberText(w.Metrics[key], 6))
 		}
 		host := "-" // that is, this one
 		if slices.ContainsFunc(j.Workers, func(x api.Worker) bool { return x.Host != w.Host }) {

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"strings"
 	"testing"
 
 	api "github.com/shoal-ml/shoal/api/control"
@@ -29,5 +30,16 @@ func TestSyncText(t *testing.T) {
 	}
 	if got := syncText(api.Job{}); got != "-" {
 		t.Errorf("of a job without a setting: %q", got)
+	}
+}
+
+// What a worker has reported of its steps has all its digits.
+func TestReportedSteps(t *testing.T) {
+	var out strings.Builder
+	j := api.Job{Workers: []api.Worker{{Running: true,
+		Metrics: map[string]float64{"step": 1234567, "loss": 0.123456789}}}}
+	err := showWorkers(&out, j, false)
+	if err != nil || !strings.Contains(out.String(), "loss=0.123457 step=1234567") {
+		t.Errorf("%v:\n%s", err, out.String())
 	}
 }
