@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/tensor"
+	"github.com/shoal-ml/shoal/topo"
 )
 
 // Check refuses a wrong call, and names the field that is wrong.
@@ -111,6 +112,68 @@ func TestCheckAtTheBounds(t *testing.T) {
 		if (err == nil) != (tc.field == "") ||
 			err != nil && (!errors.As(err, &wrong) || wrong.Field != tc.field) {
 			t.Errorf("%s: got %v, want %q", tc.name, err, tc.field)
+		}
+	}
+}
+
+// A job has so many groups and no more, until some are freed.
+func TestMostGroups(t *testing.T) {
+	m := newMatcher(1)
+	list := []topo.WorkerID{workerOfRank(0)}
+	for range collective.MaxGroups - 1 { // the world is one too
+		if _, _, err := m.JoinGroup(list[0], list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wrong *collective.FieldError
+	if _, _, err := m.JoinGroup(list[0], list); !errors.As(err, &wrong) || wrong.Field != "ranks" {
+		t.Errorf("one group more: %v", err)
+	}
+	m.LeaveGroup(list[0], 1)
+	if freed := m.RemoveUnusedGroups(); len(freed) != 1 || freed[0] != 1 {
+		t.Errorf("freed are %v", freed)
+	}
+	if _, _, err := m.JoinGroup(list[0], list); err != nil {
+		t.Errorf("after one is freed: %v", err)
+	}
+}
+
+// Messages name a call with all that ranks must agree on.
+func TestCallText(t *testing.T) {
+	base := collective.Call{Kind: collective.AllReduce, DType: tensor.F16,
+		Reduction: collective.Mean, Shape: []int{2, 3}}
+	for want, change := range map[string]func(c *collective.Call){
+		"all_reduce(f16[2,3], mean)":          func(c *collective.Call) {},
+		"all_reduce(f16[2,3], mean, more)":    func(c *collective.Call) { c.More = true },
+		"all_reduce(f16[2,3], mean, step)":    func(c *collective.Call) { c.Step = true },
+		"all_reduce(f16[2,3], mean, aside)":   func(c *collective.Call) { c.Aside = true },
+		"all_reduce(f16[2,3], mean, narrow)":  func(c *collective.Call) { c.Narrow = true },
+		"all_reduce(f16[2,3], mean, sparing)": func(c *collective.Call) { c.Sparing = true },
+		`all_reduce(f16[2,3], mean, into "g" of group 2 at byte 8)`: func(c *collective.Call) {
+			c.Shared = collective.Shared{Group: 2, Name: "g", Off: 8}
+		},
+		"reduce(f16[2,3], mean, root 4)": func(c *collective.Call) {
+			c.Kind, c.Peer = collective.Reduce, 4
+		},
+		"gather(f16[2,3], root 4)": func(c *collective.Call) {
+			c.Kind, c.Peer = collective.Gather, 4
+		},
+		"send(f16[2,3], to 4, tag 5)": func(c *collective.Call) {
+			c.Kind, c.Peer, c.Tag = collective.Send, 4, 5
+		},
+		"recv(f16[2,3], from 4, tag 5)": func(c *collective.Call) {
+			c.Kind, c.Peer, c.Tag = collective.Recv, 4, 5
+		},
+		"recv(f16[2,3], from any, tag 0)": func(c *collective.Call) {
+			c.Kind, c.Peer = collective.Recv, collective.AnyRank
+		},
+		"barrier()":          func(c *collective.Call) { c.Kind = collective.Barrier },
+		"kind(12)(f16[2,3])": func(c *collective.Call) { c.Kind = 12 },
+	} {
+		c := base
+		change(&c)
+		if got := c.String(); got != want {
+			t.Errorf("%s, want %s", got, want)
 		}
 	}
 }

@@ -441,3 +441,28 @@ func TestStepsAreAtomic(t *testing.T) {
 		}
 	})
 }
+
+// Held lists the parts of the step under way that all members have posted, up to the first one that
+// a member lacks, and the world is not quiet as long as there are any.
+func TestHeld(t *testing.T) {
+	m := newElasticMatcher(3)
+	for ticket := uint64(1); ticket <= 3; ticket++ {
+		for r := range 3 {
+			m.Post(posted(r, ticket, stepCall(true)), nil)
+		}
+	}
+	m.Post(posted(0, 4, stepCall(true)), nil)
+	for from, want := range []int{3, 2, 1, 0, 0} {
+		held := m.Held(from, nil)
+		if len(held) != want || want > 0 && held[0].Calls[0].Ticket != uint64(from+1) {
+			t.Errorf("from %d on, %d parts are held, want %d", from, len(held), want)
+		}
+	}
+	if m.IsQuiet() {
+		t.Error("the world is quiet in the middle of a step")
+	}
+	m.LoseWorker(workerOfRank(1), "was killed", nil)
+	if held := m.Held(0, nil); len(held) != 0 {
+		t.Errorf("after a loss %d parts are held with all members", len(held))
+	}
+}
