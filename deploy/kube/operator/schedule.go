@@ -346,6 +346,11 @@ func (s *Scheduler) toJob(j *v1alpha1.ShoalJob, pods []corev1.Pod) schedule.Job 
 		s.Schedules.unitsOf(j.Spec.Template.Spec)), Pods: live, Park: sched.ParkShrink,
 		Steps: float64(j.Status.Steps), Goal: float64(j.Status.Goal),
 		History: schedule.NoHistory(arrived)}
+	for i := range pods { // made of an earlier template, they may take more than others will
+		if p, ok := seen(&pods[i]); ok && p.Holds() {
+			k.Extra += max(0, s.Schedules.unitsOf(pods[i].Spec)-k.Units)
+		}
+	}
 	if x := j.Status.Schedule; x != nil {
 		k.Has = int(x.Pods)
 		var h sched.History

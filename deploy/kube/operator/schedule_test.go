@@ -301,6 +301,32 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// TestUnitsOfEarlierPods has a job whose template asks for fewer GPUs than when its pods were made:
+// what these have is not free.
+func TestUnitsOfEarlierPods(t *testing.T) {
+	j := newJob(example)
+	s := &Scheduler{Schedules: Schedules{Capacity: map[string]int{"lab": 8},
+		Resource: "nvidia.com/gpu"}}
+	ask := func(p *corev1.PodSpec, n string) {
+		p.Containers[0].Resources.Limits = corev1.ResourceList{
+			"nvidia.com/gpu": resource.MustParse(n)}
+	}
+	ask(&j.Spec.Template.Spec, "2")
+	var pods []corev1.Pod
+	for number, n := range []string{"4", "2", "1"} {
+		p := newPod(j, wish{slots: 1}, 1, number, number == 0)
+		ask(&p.Spec, n)
+		pods = append(pods, *p)
+	}
+	if k := s.toJob(j, pods); k.Pods != 3 || k.Units != 2 || k.Extra != 2 {
+		t.Errorf("%d pods of %d units, and %d more", k.Pods, k.Units, k.Extra)
+	}
+	pods[0].Status.Phase = corev1.PodSucceeded
+	if k := s.toJob(j, pods); k.Extra != 0 {
+		t.Errorf("a pod that has ended takes %d units", k.Extra)
+	}
+}
+
 // TestUnitsOfInitContainers has pods take what the cluster counts of their init containers: such as
 // end before the others begin take nothing more, and such as run on are added.
 func TestUnitsOfInitContainers(t *testing.T) {

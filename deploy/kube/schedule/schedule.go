@@ -32,6 +32,7 @@ type Job struct {
 	Aside    bool    // nothing is decided for it: it is suspended, wrong, or has ended
 	Has      int     // pods that it may have by the last decision
 	Pods     int     // pods that there are or may be
+	Extra    int     // units of these beyond Units, of an earlier template
 	Steps    float64 // that it has made
 	Goal     float64 // that it has in all; 0 = not known
 	Speed    float64 // steps a second with Measured pods; 0 = not known
@@ -100,6 +101,7 @@ func Decide(v View) (d Decision, err error) {
 			d.Waits = append(d.Waits, Allotment{Name: j.Name, Because: err.Error(),
 				History: j.History})
 		}
+		capacity -= j.Extra
 		if j.Aside {
 			capacity -= max(j.Has, j.Pods) * j.Units
 			continue

@@ -135,6 +135,21 @@ func TestAtRandom(t *testing.T) {
 	}
 }
 
+// TestExtra has the pods of a job take more than its next ones will, since they are of an earlier
+// template: what they take is not free.
+func TestExtra(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	for extra, want := range map[int]int{0: 1, 2: 0} {
+		d, err := Decide(View{Now: now, Capacity: 4, Jobs: []Job{
+			{Name: "a", Arrived: now - 1000, Min: 2, Max: 2, Units: 1, Has: 2, Pods: 2,
+				Extra: extra, Park: sched.ParkNever, History: NoHistory(now - 1000)},
+			{Name: "b", Arrived: now, Min: 2, Max: 2, Units: 1, History: NoHistory(now)}}})
+		if err != nil || len(d.Now) != want {
+			t.Errorf("with %d units more: %+v, %v", extra, d, err)
+		}
+	}
+}
+
 // TestSizes has a job that can use any number of pods get all that there are, with the numbers that
 // are worth a look on the way.
 func TestSizes(t *testing.T) {
