@@ -210,8 +210,7 @@ func (l *Loop) recentSwingFactor() float64 {
 	return min(factors[0], factors[1])
 }
 
-// recentDrifts returns the drifts of the last swingSteps steps. Those of before the rounds of now
-// count as of their begin.
+// recentDrifts returns the drifts of the last swingSteps steps.
 func (l *Loop) recentDrifts() []twin.Drift {
 	list, made := l.twin.Drifts(), l.countSteps(l.now.Step)
 	for len(list) > 0 && l.countSteps(list[0].Since)+swingSteps < made {

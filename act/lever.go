@@ -88,21 +88,29 @@ func commitsForSteps(steps uint64, round uint32) uint64 {
 	return max(steps/uint64(max(round, 1)), 1)
 }
 
-// rounds is how many optimizer steps a job has made before it began to train in rounds as long as
-// they are now. The zero value is the start of a job.
+// rounds are rounds of the same length, in which a job has trained for a while.
 type rounds struct {
-	step uint64 // commits then
+	step uint64 // commits when they began
 	made uint64 // optimizer steps then, as far as they were counted
+	each uint64 // optimizer steps of a round
 }
+
+// maxRounds is how many changes of the length of rounds are remembered.
+const maxRounds = 16
 
 // roundOf returns of how many optimizer steps a round is after an entry of the log.
 func roundOf(e Entry) uint64 { return uint64(max(e.Setting.WithStated(0, e.Levers).Round, 1)) }
 
-// countSteps returns how many optimizer steps the job had made after so many commits, of which the
-// newest are in the rounds of now. What has lasted for some optimizer steps is known by it: commits
-// of other rounds are of more of them, or of fewer.
+// countSteps returns how many optimizer steps the job had made after so many commits. What has
+// lasted for some optimizer steps is known by it: commits of other rounds are of more of them, or
+// of fewer.
 func (l *Loop) countSteps(commits uint64) uint64 {
-	return l.rounds.made + (max(commits, l.rounds.step)-l.rounds.step)*roundOf(l.entry)
+	for i := len(l.rounds) - 1; i >= 0; i-- {
+		if r := l.rounds[i]; commits >= r.step {
+			return r.made + (commits-r.step)*r.each
+		}
+	}
+	return commits
 }
 
 // valueOf returns the value of a part in the text form of a setting; that of the round with how

@@ -145,29 +145,34 @@ func TestWaitingOutlastsRounds(t *testing.T) {
 }
 
 // Where workers train in rounds, it is forgotten after as many optimizer steps as elsewhere that
-// the job became faster and slower by itself; what was before the rounds, as if they had begun with
-// it.
+// the job became faster and slower by itself, whether they had begun then or not.
 func TestSwingsAreForgottenBySteps(t *testing.T) {
-	const begin = 100 // of the rounds
-	for _, since := range []uint64{begin / 2, 2 * begin} {
-		for _, round := range []uint32{1, 64} {
+	const begin, end = 100, 150 // of rounds
+	for _, since := range []uint64{begin / 2, begin + 1, 2 * begin} {
+		for _, round := range []uint64{1, 16, 64} {
 			l := &Loop{twin: &twin.Twin{}}
 			l.twin.Observe(sense.Observation{Steps: &sense.StepSeries{}})
-			l.EntryApplied(Entry{Step: begin,
-				Setting: setting.Setting{Batch: 64, Sync: "local", Round: round}})
+			of := setting.Setting{Batch: 64, Sync: "local", Round: uint32(round)}
+			l.EntryApplied(Entry{Step: begin, Setting: of})
+			of.Round = 2
+			l.EntryApplied(Entry{Step: end, Setting: of})
+			made := func(commits uint64) uint64 {
+				return min(commits, begin) + round*(min(max(commits, begin), end)-begin) +
+					2*(max(commits, end)-end)
+			}
 			for _, factor := range []float64{2, 0.5, 2} {
 				l.twin.RecordDrift(since, factor)
 			}
-			last := since + swingSteps
-			if round > 1 {
-				last = max(since, begin) + swingSteps/uint64(round)
-			}
-			for step, want := range map[uint64]float64{last: 2, last + 1: 0} {
-				l.now.Step = step
-				if got := l.recentSwingFactor(); got != want {
-					t.Errorf("in rounds of %d steps, after %d commits: %v, expected %v", round,
-						step-since, got, want)
+			forgotten := uint64(0) // commits
+			for l.now.Step = since; forgotten == 0 && l.now.Step < 1<<14; l.now.Step++ {
+				if l.recentSwingFactor() == 0 {
+					forgotten = l.now.Step
 				}
+			}
+			if first := made(since) + swingSteps; forgotten == 0 || made(forgotten) <= first ||
+				made(forgotten-1) > first {
+				t.Errorf("rounds of %d steps, swings after %d commits: forgotten after %d", round,
+					since, forgotten)
 			}
 		}
 	}

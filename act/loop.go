@@ -98,7 +98,7 @@ type Loop struct {
 	tooLarge float64 // samples of a worker at which some have ended; 0 = none has
 	since    uint64  // twin.LastInvalidStep when policies were asked last
 	sizes    sizes
-	rounds   rounds     // that the job trains in
+	rounds   []rounds   // that the job has trained in, the newest last; none = each of one step
 	released uint64     // optimizer steps until the newest release; see releaseLevers
 	calm     uint64     // for how many of them after it there is no other one
 	spent    []spending // what changes have cost lately, the newest last
@@ -214,7 +214,8 @@ func (l *Loop) EntryApplied(e Entry) {
 		l.next, l.pace = e.Step+commitsForSteps(interval, e.Setting.Round), interval
 	}
 	if roundOf(e) != roundOf(l.entry) {
-		l.rounds = rounds{step: e.Step, made: l.countSteps(e.Step)}
+		r := rounds{step: e.Step, made: l.countSteps(e.Step), each: roundOf(e)}
+		l.rounds = sense.AppendNewest(l.rounds, r, maxRounds)
 	}
 	l.entry = e
 	l.forgetStay(e)
