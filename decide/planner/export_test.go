@@ -2,7 +2,9 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/shoal-ml/shoal/decide/planner/cluster"
 	"github.com/shoal-ml/shoal/decide/planner/spp"
 	"github.com/shoal-ml/shoal/decide/planner/timeline"
 )
@@ -58,4 +60,17 @@ func Begins(r Request) ([]bool, error) {
 		return nil, err
 	}
 	return p.newEstimate(&p.combos()[0]).begins(), nil
+}
+
+// LinkOf returns the link that estimates take between stages on two kinds of devices, by their
+// names; nil = there is one device alone.
+func LinkOf(r Request, a, b string) (*cluster.Link, error) {
+	p, err := newProblem(r)
+	if err != nil {
+		return nil, err
+	}
+	number := func(name string) int {
+		return slices.IndexFunc(p.kinds, func(k cluster.Kind) bool { return k.Name == name })
+	}
+	return p.linkOf(number(a), number(b)), nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,6 +67,33 @@ func TestHelps(t *testing.T) {
 		if seen[what] == 0 {
 			t.Errorf("nobody was told of %s", what)
 		}
+	}
+}
+
+// TestHelpsMixed compares what a larger batch would bring where replicas on two kinds of devices
+// have unequal shares with what the same mesh takes for that batch.
+func TestHelpsMixed(t *testing.T) {
+	const mesh = "dp=2(2/1;on=a/b),pp=1(micro=1)"
+	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
+	x.places, x.batch, x.memory = [2]int{1, 1}, 3, [2]int64{1 << 40, 1 << 40}
+	for i := range x.params {
+		x.params[i] = 100_000 // to average, which a larger batch does as seldom
+	}
+	plan, err := planner.Judge(x.request(t), mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.batch *= 2
+	twice, err := planner.Judge(x.request(t), mesh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 2*plan.Best.Predicted.Seconds/twice.Best.Predicted.Seconds - 1
+	i := slices.IndexFunc(plan.Helps, func(h planner.Help) bool {
+		return h.What == "twice the batch"
+	})
+	if i < 0 || math.Abs(plan.Helps[i].Gain-want) > 1e-6 || want < 0.01 {
+		t.Errorf("%+v, and twice the batch brings %v", plan.Helps, want)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,25 +172,72 @@ func TestOverHosts(t *testing.T) {
 	}
 }
 
-// TestSharedCard plays stages on two hosts that are far from each other, whose workers share a
-// network card: that is busy with what they send for as long as it takes, not as long as the link
-// of one of them is.
+// TestSharedCard plays stages on hosts that are far from each other, whose workers share a network
+// card: that is busy with what they send or get for as long as it takes, not as long as the link of
+// one of them is; with one direction at a time, for twice as long.
 func TestSharedCard(t *testing.T) {
-	x := spread{chain: alike(2, 4), hosts: 2, between: cluster.Curve{Latency: 0.03, Rate: 1e6}}
-	for i := range x.layers {
-		x.layers[i].Forward, x.layers[i].Backward, x.out[i] = 1e-3, 1e-3, 1000
-	}
 	const micro = 50
-	r := x.request(t, 4*micro)
-	all := *r.Cluster
-	all.Links[1].Shared = &cluster.Curve{Rate: 2.5e5}
-	r.Cluster = reread(t, all, cluster.Parse)
-	got, err := planner.Judge(r, "pp=2(1/1;micro=1;ahead=50/1),dp=4")
-	if err != nil {
-		t.Fatal(err)
+	for _, c := range []struct {
+		name       string
+		halfDuplex bool
+		places     []int // of each host
+		times      float64
+		most       float64 // times as long; replicas on two hosts average over the link too
+	}{
+		{"from one host to one", false, []int{4, 4}, 1, 1.2},
+		{"one direction at a time", true, []int{4, 4}, 2, 1.2},
+		{"from one host to two", false, []int{4, 2, 2}, 1, 1.4},
+		{"from two hosts to one", false, []int{2, 2, 4}, 1, 1.4},
+	} {
+		x := spread{chain: alike(2, 4), hosts: len(c.places),
+			between: cluster.Curve{Latency: 0.03, Rate: 1e6}}
+		for i := range x.layers {
+			x.layers[i].Forward, x.layers[i].Backward, x.out[i] = 1e-3, 1e-3, 1000
+		}
+		r := x.request(t, 4*micro)
+		all := *r.Cluster
+		all.Links[1].Shared, all.Links[1].HalfDuplex = &cluster.Curve{Rate: 2.5e5}, c.halfDuplex
+		for i, n := range c.places {
+			all.Hosts[i].Places = n
+		}
+		r.Cluster = reread(t, all, cluster.Parse)
+		got, err := planner.Judge(r, "pp=2(1/1;micro=1;ahead=50/1),dp=4")
+		if err != nil {
+			t.Fatal(err)
+		}
+		card := c.times * micro * 4 * 1000 / 2.5e5
+		if s := got.Best.Predicted.Seconds; s < card || s > c.most*card {
+			t.Errorf("%s: the step takes %v s, and the card is busy for %v", c.name, s, card)
+		}
 	}
-	card := micro * 4 * 1000 / 2.5e5
-	if s := got.Best.Predicted.Seconds; s < card || s > 1.2*card {
-		t.Errorf("the step takes %v s, and the card is busy for %v", s, card)
+}
+
+// TestLinkOfEstimates has estimates take the link between hosts wherever there are two, and that
+// inside a host for a kind that one host alone has.
+func TestLinkOfEstimates(t *testing.T) {
+	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
+	x.places = [2]int{1, 2}
+	r := x.request(t)
+	link := func(a, b string) *cluster.Link {
+		l, err := planner.LinkOf(r, a, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	inside, between := &r.Cluster.Links[1], &r.Cluster.Links[2]
+	if link("a", "a") != nil || link("b", "b") != inside {
+		t.Error("with a host of each kind: another link than that inside it")
+	}
+	if link("a", "b") != between || link("b", "a") != between {
+		t.Error("with a host of each kind: another link than that between them")
+	}
+	all := *r.Cluster
+	all.Hosts = append(all.Hosts, cluster.Host{Name: "host-b-2", Kind: "b", Places: 2})
+	all.Links = slices.Clone(all.Links)
+	all.Links[2].Between = nil
+	r.Cluster = reread(t, all, cluster.Parse)
+	if link("b", "b") != &r.Cluster.Links[2] {
+		t.Error("with two hosts of a kind: another link than that between them")
 	}
 }

@@ -78,11 +78,7 @@ func (p *problem) linkOf(a, b int) *cluster.Link {
 		}
 	}
 	if to == nil {
-		i := slices.Index(p.places, *from) + 1
-		if i == len(p.places) || p.places[i].Host != from.Host {
-			return nil // one device alone
-		}
-		to = &p.places[i]
+		return nil
 	}
 	return p.all.Link(*from, *to)
 }
