@@ -248,6 +248,19 @@ def test_the_only_worker_waits_for_nobody(open_page, tmp_path):
     assert "rank 0" in hosts and "waits" not in hosts
 
 
+def test_hosts_with_long_names(open_page, tmp_path):
+    """Hosts whose names differ at the end only are told apart on the map too."""
+    names = [f"ip-172-31-123-{i}.ec2.internal" for i in (45, 46)] + ["192.168.100.200"]
+    hosts = [{"name": name, "ranks": [i]} for i, name in enumerate(names)]
+    row = {"step": 1, "steps": 1, "size": 3, "hosts": hosts, "time": "2026-11-24T00:00:00Z"}
+    (tmp_path / "sense.jsonl").write_text(json.dumps(row) + "\n")
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    texts = open_page(report.as_uri()).locator(".ring text").all_text_contents()
+    assert texts[1::2] == ["…172-31-123-45", "…172-31-123-46", "…2.168.100.200"]
+
+
 def test_a_server_that_stands_still(training, open_page):
     """A page says that nothing comes any more, of which the browser hears nothing, and goes on when
     the server does.

@@ -67,6 +67,15 @@ export function Hosts({ view }: { view: View }) {
   );
 }
 
+// shortName returns what there is room for of the name of a host: of a longer one what is before
+// its domain, or the end of that, by which hosts differ.
+function shortName(name: string): string {
+  const most = 14;
+  if (name.length <= most) return name;
+  const own = name.replace(/\.[a-z].*$/i, "");
+  return own.length <= most ? own : "…" + own.slice(1 - most);
+}
+
 // Ring draws the hosts on a circle, and a line for each link.
 function Ring({ hosts, view }: { hosts: HostInfo[]; view: View }) {
   const at = (i: number) => {
@@ -98,7 +107,7 @@ function Ring({ hosts, view }: { hosts: HostInfo[]; view: View }) {
             {view.live?.head === host.name ? "★" : host.ranks.length}
           </text>
           <text x={at(i)[0]} y={at(i)[1] + 28} text-anchor="middle">
-            {host.name.slice(0, 14)}
+            {shortName(host.name)}
           </text>
         </g>
       ))}
