@@ -240,6 +240,24 @@ func TestDrift(t *testing.T) {
 	}
 }
 
+// What a twin says does not depend on how often it has been told the same and been asked.
+func TestAskedOften(t *testing.T) {
+	w := newWorld(0.05, 1e-3, 0.1)
+	var seldom, often twin.Twin
+	for _, batch := range []uint64{64, 128, 128, 64, 128, 128} {
+		w.train(batch, 21)
+		seldom.Observe(w.observe(batch, 1000))
+		for range 4 {
+			often.Observe(w.observe(batch, 1000))
+			often.SamplesPerSecond()
+		}
+		if a, b := seldom.Predict(target(256)), often.Predict(target(256)); a != b {
+			t.Errorf("at step %d it predicts %+v, and when asked often %+v", w.step, a, b)
+		}
+		w.a *= 1.05
+	}
+}
+
 // A drift is found whenever the twin is asked: after it, when it is asked for the first time, and
 // when most of its steps are not there any more.
 func TestDriftIsFoundLate(t *testing.T) {

@@ -77,3 +77,29 @@ func TestShares(t *testing.T) {
 		}
 	}
 }
+
+// Work that is divided otherwise shows nothing of its fixed part where a worker became slower at
+// the same time, or where hardly anything moved: what is predicted stays a guess.
+func TestSharesShowNothing(t *testing.T) {
+	even := setting.Setting{Batch: 128}
+	for name, c := range map[string]struct {
+		shares []uint16
+		slow   []float64
+		guess  bool
+	}{
+		"all are as slow":     {[]uint16{5, 2, 5, 5}, []float64{1, 3, 1, 1}, false},
+		"one became slower":   {[]uint16{5, 2, 5, 5}, []float64{1, 3, 4, 1}, true},
+		"hardly any is moved": {[]uint16{9, 8, 9, 9}, []float64{1, 3, 1, 1}, true},
+	} {
+		twin, w := twin.Twin{}, newWorld(0, 0, 0)
+		twin.Observe(w.trainUnevenly(even, 10, 1, 3, 1, 1))
+		twin.Predict(decide.Target{Setting: even})
+		first, other := even, even
+		first.Shares, other.Shares = c.shares, []uint16{5, 1, 5, 5}
+		twin.Observe(w.trainUnevenly(first, 10, c.slow...))
+		p := twin.Predict(decide.Target{Setting: other})
+		if guess := strings.Contains(p.Guess, "is a guess"); guess != c.guess {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
