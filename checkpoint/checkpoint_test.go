@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/tensor"
@@ -428,4 +429,27 @@ func TestDiff(t *testing.T) {
 	writeModel(t, a, rand.New(rand.NewPCG(1, 2)), 2, 8)
 	compare(`"layers.0.w": bf16 [8,512] against bf16 [16,512]`,
 		`"layers.1.w": bf16 [8,512] against bf16 [16,512]`, `"layers.2.w": only in B`)
+}
+
+// TestLinkToNothing opens folders as those of Hugging Face's cache, in which a link leads to a file
+// that was not copied. The error says that it is a link.
+func TestLinkToNothing(t *testing.T) {
+	dir := t.TempDir()
+	const file = "model.safetensors"
+	if err := os.Symlink("../../blobs/0123", filepath.Join(dir, file)); err != nil {
+		t.Fatal(err)
+	}
+	want := file + " is a link, and the file to which it leads is missing"
+	index := &safetensors.Index{Files: map[string]string{"w": file}}
+	for _, indexed := range []bool{false, true} {
+		if indexed {
+			if err := os.WriteFile(filepath.Join(dir, safetensors.IndexName),
+				index.AppendJSON(nil, 4), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("with an index %v: %v; want %q", indexed, err, want)
+		}
+	}
 }

@@ -22,6 +22,12 @@ func WithoutAppleDouble(fsys fs.FS) fs.FS { return plainFolder{fsys} }
 // and any goroutine may call them if that is so of the folder.
 type plainFolder struct{ fs.FS }
 
+// Lstat implements fs.ReadLinkFS.
+func (p plainFolder) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(p.FS, name) }
+
+// ReadLink implements fs.ReadLinkFS.
+func (p plainFolder) ReadLink(name string) (string, error) { return fs.ReadLink(p.FS, name) }
+
 // Stat implements fs.StatFS.
 func (p plainFolder) Stat(name string) (fs.FileInfo, error) { return fs.Stat(p.FS, name) }
 

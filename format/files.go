@@ -53,6 +53,11 @@ func (f *Files) Open(name string) (*File, error) {
 		return open, nil
 	}
 	info, err := fs.Stat(f.fsys, name)
+	if errors.Is(err, fs.ErrNotExist) && f.IsLink(name) {
+		return nil, fmt.Errorf("%s is a link, and the file to which it leads is missing (%w); "+
+			"copy the folder with the files to which its links lead, as cp -rL does, or download "+
+			"it again", name, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +79,12 @@ func (f *Files) Open(name string) (*File, error) {
 	}
 	f.open[name] = &File{name, info.Size(), file, at}
 	return f.open[name], nil
+}
+
+// IsLink reports whether a name is that of a symbolic link, wherever that leads.
+func (f *Files) IsLink(name string) bool {
+	info, err := fs.Lstat(f.fsys, name)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
 // Close closes all open files. They can be opened again; a *File from before is not to be used any

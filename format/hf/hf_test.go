@@ -89,15 +89,16 @@ func TestIndex(t *testing.T) {
 			`tensor "c" stands in 2.safetensors, and the index does not list it: the files are ` +
 				`not all of one checkpoint`},
 		{strings.Replace(index, `"b":"1`, `"b":"2`, 1),
-			`tensor "b" stands in 1.safetensors, but in the index under "2.safetensors"`},
+			`tensor "b" stands in 1.safetensors, but in the index under "2.safetensors"; copy`},
 		{strings.Replace(index, `"c":"2`, `"d":"1.safetensors","c":"2`, 1),
-			`tensor "d" is not in 1.safetensors`},
+			`tensor "d" is not in 1.safetensors; copy or download`},
 		{strings.Replace(index, `"c":"2`, `"c":"../2`, 1), `no plain file name`},
 		{strings.Replace(index, `"c":"2`, `"c":"4`, 1),
 			safetensors.IndexName +
 				` names 2 files, of which 1 is missing: 4.safetensors; copy what is missing here too`},
 		{strings.NewReplacer(`"1`, `"7`, `"2`, `"8`).Replace(index),
-			`of which 2 are missing: 7.safetensors, 8.safetensors;`},
+			`of which 2 are missing: 7.safetensors, 8.safetensors; copy what is missing here too, ` +
+				`or download the model again, or remove the index`},
 		{index[:50], `broken JSON`},
 	} {
 		dir[safetensors.IndexName] = &fstest.MapFile{Data: []byte(broken.index)}
@@ -151,7 +152,8 @@ func TestBadShards(t *testing.T) {
 		err      string
 	}{
 		{makeFile(t, nil, tensorOf("a", 2)), makeFile(t, nil, tensorOf("a", 2)),
-			`tensor "a": it is also in 1.safetensors`},
+			`tensor "a": it is also in 1.safetensors; the two files are no shards, or of different ` +
+				`checkpoints: give the path of the one that is meant`},
 		{makeFile(t, info("{"), tensorOf("a", 2)), makeFile(t, nil, tensorOf("b", 2)),
 			`metadata DCP_SHARDING_INFO`},
 		{makeFile(t, info("{}"), tensorOf("a", 2)), makeFile(t, nil, tensorOf("b", 2)),

@@ -190,6 +190,9 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	return addExtras(files, c, read, err)
 }
 
+// anew is what to do where an index and the files that it names disagree.
+const anew = "; copy or download the index and the files again, all from one place"
+
 // ReadIndexed reads the files that an index in their folder names. It is for the goroutine of
 // files, which the caller closes.
 func ReadIndexed(files *format.Files, name string) (*format.Checkpoint, error) {
@@ -213,7 +216,7 @@ func ReadIndexed(files *format.Files, name string) (*format.Checkpoint, error) {
 	names := slices.Sorted(maps.Keys(shards))
 	for _, file := range names {
 		_, tensors, err := s.readFile(file)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) && !files.IsLink(file) {
 			return nil, missingFilesError(files, name, names)
 		}
 		if err != nil {
@@ -224,11 +227,11 @@ func ReadIndexed(files *format.Files, name string) (*format.Checkpoint, error) {
 			in, listed := index.Files[tensor]
 			if !listed {
 				return nil, fmt.Errorf("%s: tensor %q stands in %s, and the index does not list "+
-					"it: the files are not all of one checkpoint", name, tensor, file)
+					"it: the files are not all of one checkpoint%s", name, tensor, file, anew)
 			}
 			if in != file {
-				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q",
-					name, tensor, file, in)
+				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q%s",
+					name, tensor, file, in, anew)
 			}
 		}
 	}
@@ -238,7 +241,8 @@ func ReadIndexed(files *format.Files, name string) (*format.Checkpoint, error) {
 			delete(index.Files, s.Tensors[i].Name)
 		}
 		tensor := slices.Min(slices.Collect(maps.Keys(index.Files)))
-		return nil, fmt.Errorf("%s: tensor %q is not in %s", name, tensor, index.Files[tensor])
+		return nil, fmt.Errorf("%s: tensor %q is not in %s%s", name, tensor, index.Files[tensor],
+			anew)
 	}
 	c, err := s.finish()
 	return addExtras(files, c, s.read, err)
@@ -272,14 +276,17 @@ func missingFilesError(files *format.Files, index string, names []string) error 
 		_, err := fs.Stat(files.FS(), name)
 		return !errors.Is(err, fs.ErrNotExist)
 	})
-	some, more := missing, ""
+	some, more, stale := missing, "", ""
+	if len(missing) == len(names) {
+		stale = ", or remove the index if it is left of an older model"
+	}
 	if n := len(missing) - 3; n > 0 {
 		some, more = missing[:3], fmt.Sprintf(" and %d more", n)
 	}
 	return fmt.Errorf("%s names %s, of which %d %s missing: %s%s; copy what is missing here "+
-		"too, or download the model again",
+		"too, or download the model again%s",
 		index, plural.Of(len(names), "file"), len(missing),
-		plural.Verb(len(missing), "is", "are"), strings.Join(some, ", "), more)
+		plural.Verb(len(missing), "is", "are"), strings.Join(some, ", "), more, stale)
 }
 
 // readFolder reads files of a folder, which hold different tensors or shards of the same. It
@@ -397,8 +404,8 @@ func (s *reader) addTensor(t format.Tensor, file string, offsets map[string][]in
 	if offsets == nil {
 		if known {
 			return fmt.Errorf(
-				"it is also in %s; the two files are no shards, or of different checkpoints",
-				s.Tensors[i].Pieces[0].File)
+				"it is also in %s; the two files are no shards, or of different checkpoints: give "+
+					"the path of the one that is meant", s.Tensors[i].Pieces[0].File)
 		}
 		s.index[t.Name] = len(s.Tensors)
 		s.Tensors = append(s.Tensors, t)

@@ -85,7 +85,8 @@ func (p *indexParser) readEntry() error {
 		}
 		if !isPlainName(file) {
 			return p.errorf("tensor %q: the file %q is no plain file name; an index names files "+
-				"in its own folder", tensor, file)
+				"in its own folder: put them there, and their names alone into the index", tensor,
+				file)
 		}
 	}
 	p.Files[tensor] = file

@@ -40,5 +40,11 @@ func (f folder) Open(name string) (fs.File, error) {
 	return file, nil
 }
 
+// Lstat implements fs.ReadLinkFS: what is known of a link itself.
+func (f folder) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(f.FS, name) }
+
+// ReadLink implements fs.ReadLinkFS: where a link leads.
+func (f folder) ReadLink(name string) (string, error) { return fs.ReadLink(f.FS, name) }
+
 // Stat implements fs.StatFS: it opens nothing.
 func (f folder) Stat(name string) (fs.FileInfo, error) { return fs.Stat(f.FS, name) }
