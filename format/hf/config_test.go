@@ -60,9 +60,19 @@ func TestParseConfig(t *testing.T) {
 			`{"model_type": "x", "vocab_size": 1, "text_config": {"vocab_size": 5, "head_dim": 4, "tie_word_embeddings": false}}`)); err != nil || c.Vocabulary != 5 || c.HeadSize != 4 || c.Tied == nil || *c.Tied {
 		t.Errorf("%+v, %v", c, err)
 	}
+	for text, want := range map[string]hf.Config{
+		`{"text_config": {"attention_bias": true}}`:                    {AttentionBias: true},
+		`{"text_config": {"mlp_bias": true}, "attention_bias": false}`: {MLPBias: true},
+		`{"mlp_bias": true}`: {MLPBias: true},
+	} {
+		if c, err := hf.ParseConfig([]byte(text)); err != nil || c != want {
+			t.Errorf("%s: %+v, %v; want %+v", text, c, err, want)
+		}
+	}
 	for _, text := range []string{`{"vocab_size": -1}`, `{"num_hidden_layers": -1}`,
 		`{"text_config": {"num_hidden_layers": 2000000}}`,
-		`{"text_config": {"head_dim": 2000000000}}`, `{"head_dim": 1.5}`,
+		`{"text_config": {"head_dim": 2000000000}}`, `{"head_dim": 1.5}`, `{"head_dim": -1}`,
+		`{"num_attention_heads": 2000000}`, `{"vocab_size": 2000000000}`,
 		`{"tie_word_embeddings": "no"}`} {
 		if _, err := hf.ParseConfig([]byte(text)); err == nil {
 			t.Errorf("%s is none", text)

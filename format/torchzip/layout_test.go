@@ -5,6 +5,7 @@ import (
 	"archive/zip"
 	"encoding/json"
 	"io"
+	"io/fs"
 	"math/big"
 	"os"
 	"os/exec"
@@ -184,6 +185,14 @@ func TestLarge(t *testing.T) {
 			t.Errorf("%s lies at %d, and the tensor goes to %d", name, places[name], at)
 		}
 	}
+	c, err := torchzip.Read(format.NewFiles(largeFolder{&vast{size: o.Files[0].Size}, &frames{o}}),
+		"out.pt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(o.Tensors, c.Tensors); diff != "" {
+		t.Errorf("-written +read:\n%s", diff)
+	}
 	for _, bad := range []format.Tensor{{Name: "w", DType: tensor.F4, Shape: tensor.Shape{2}},
 		{Name: "w", DType: tensor.F32, Shape: tensor.Shape{-1}}} {
 		if _, err := torchzip.Layout("out.pt", []format.Tensor{bad}, nil); err == nil ||
@@ -209,6 +218,36 @@ func (f *frames) ReadAt(b []byte, at int64) (int, error) {
 		return int(f.Files[0].Size - at), io.EOF
 	}
 	return len(b), nil
+}
+
+// largeFolder is a folder with one file, an output of which no element is written.
+type largeFolder struct {
+	*vast
+	out *frames
+}
+
+// Open returns the file, whatever its name is.
+func (l largeFolder) Open(string) (fs.File, error) {
+	return largeFile{&vastFile{l.vast}, l.out}, nil
+}
+
+// largeFile is that file, open.
+type largeFile struct {
+	*vastFile
+	out *frames
+}
+
+// ReadAt fills b with the frames of the output, and zeros between.
+func (l largeFile) ReadAt(b []byte, at int64) (int, error) { return l.out.ReadAt(b, at) }
+
+// TestNamesTwice lays out a value that has the name of a tensor. It is refused.
+func TestNamesTwice(t *testing.T) {
+	w := format.Tensor{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2}}
+	if _, err := torchzip.Layout("out.pt", []format.Tensor{w},
+		[]format.Value{{Path: "w", Data: true}}); err == nil ||
+		!strings.Contains(err.Error(), `"w" stands twice among tensors and values`) {
+		t.Error(err)
+	}
 }
 
 // TestFrames demands that what holds no elements is in as few frames as can be, as a checkpoint of

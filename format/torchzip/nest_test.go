@@ -2,6 +2,7 @@ package torchzip_test
 
 // This file tests nested dicts of values.
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -72,5 +73,34 @@ func TestNest(t *testing.T) {
 	if err := torchzip.NestValues(root, values[:1], torchzip.ToPickle); err == nil ||
 		!strings.Contains(err.Error(), `value "args.dtype": args.dtype stands twice`) {
 		t.Error(err)
+	}
+}
+
+// TestNested reads dicts in dicts, and dicts without keys, which are values but for the whole.
+func TestNested(t *testing.T) {
+	const a, b = "X\x01\x00\x00\x00a", "X\x01\x00\x00\x00b"
+	for _, c := range []struct {
+		text, values string
+		nested       bool
+	}{
+		{"}", "", false},
+		{"}" + a + "}s", "a=map[]", false},
+		{"}" + a + "K\x01s", "a=1", false},
+		{"}" + a + "}" + b + "K\x01ss", "a.b=1", true},
+		{"}(" + a + "}" + b + "K\x01s" + b + "}u", "a.b=1 b=map[]", true},
+	} {
+		found, _, err := openBytes(makeArchive(t,
+			entry{name: "x/data.pkl", data: "\x80\x02" + c.text + "."}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var values []string
+		for _, v := range found.Values {
+			values = append(values, fmt.Sprintf("%s=%v", v.Path, v.Data))
+		}
+		if got := strings.Join(values, " "); got != c.values || found.Nested != c.nested {
+			t.Errorf("%q: %s, nested %v; want %s, %v", c.text, got, found.Nested, c.values,
+				c.nested)
+		}
 	}
 }
