@@ -213,6 +213,47 @@ func TestGuardTakes(t *testing.T) {
 	}
 }
 
+// TestGuardAfterALoss has a change pass that costs more than it gains where a host was lost or is
+// leaving: what follows that is not refused.
+func TestGuardAfterALoss(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		event      func(m *sched.Machine) error
+	}{
+		{"nothing", "a1 b1", func(*sched.Machine) error { return nil }},
+		{"a loss", "a2 b1", func(m *sched.Machine) error {
+			m.HostLost("other")
+			return nil
+		}},
+		{"leaving", "a2 b1", func(m *sched.Machine) error {
+			return m.Host(sched.Host{Name: "other", Slots: 1, Leaving: true})
+		}},
+	} {
+		wanted := []int{1, 1}
+		policy := scripted(func(v *sched.View) sched.Decision {
+			return sched.Decision{Want: wanted, Again: v.Now + 1000}
+		})
+		m := sched.New(sched.Config{Policy: sched.Policy{Name: "mine", Share: policy},
+			Costs: sched.Costs{Resize: sched.Estimate{Mean: 1e6}}})
+		for _, h := range []sched.Host{{Name: "h", Slots: 3}, {Name: "other", Slots: 1}} {
+			if err := m.Host(h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		submit(t, m, elasticJob("a", 100), elasticJob("b", 100))
+		m.Ready()
+		if err := c.event(m); err != nil {
+			t.Fatal(err)
+		}
+		wanted = []int{2, 1}
+		m.Tick(1000)
+		m.Ready()
+		if got := slotsOf(m); got != c.want {
+			t.Errorf("after %s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
 // TestAgeing has a long job wait while short ones come for ever. With ageing it starts, and without
 // it does not.
 func TestAgeing(t *testing.T) {
