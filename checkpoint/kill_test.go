@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -112,11 +113,8 @@ func writeModel(t testing.TB, path string, r *rand.Rand, tensors, rows int) int6
 // of so many gigabytes of a decoder with Adam that is killed as often, else several of 34 MB that
 // are killed 4 times each. Twice as much must be free on the disk.
 func TestKilled(t *testing.T) {
-	kills, gb, seed := int(numberFromEnv(t, "KILLS", 4)), int(numberFromEnv(t, "GB", 0)),
-		numberFromEnv(t, "SEED", uint64(time.Now().UnixNano()))
-	each := 4
-	t.Logf("SEED=%d", seed)
-	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: kills}
+	kills, gb, each := int(envtest.Number(t, "KILLS", 4)), int(envtest.Number(t, "GB", 0)), 4
+	k := killer{t: t, rand: rand.New(rand.NewPCG(envtest.Seed(t), 1)), left: kills}
 	dir := t.TempDir()
 	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"),
 		Block: 4096, Format: "ranks"}
@@ -138,23 +136,10 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// numberFromEnv returns the number in a variable of the environment, or else n.
-func numberFromEnv(t *testing.T, name string, n uint64) uint64 {
-	t.Helper()
-	if text := os.Getenv(name); text != "" {
-		var err error
-		if n, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return n
-}
-
 // TestKilledTorchDist is TestKilled for a checkpoint of Megatron-Core, in which the layers of a
 // model become parts of one tensor.
 func TestKilledTorchDist(t *testing.T) {
-	seed := numberFromEnv(t, "SEED", uint64(time.Now().UnixNano()))
-	t.Logf("SEED=%d", seed)
+	seed := envtest.Seed(t)
 	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: 3}
 	dir := t.TempDir()
 	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"),

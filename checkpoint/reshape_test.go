@@ -13,13 +13,13 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/ranks"
 	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/layout/layouttest"
@@ -194,11 +194,8 @@ func scatterFiles(o *format.Output, tensors []layout.Tensor) map[string][]byte {
 // SEED repeats them. SLICES says that this run tries one of so many parts of them. at returns the
 // path of a name in the case's own folder, which is removed after the case.
 func runRandomCases(t *testing.T, cases int, f func(r *rapid.T, at func(name string) string)) {
-	seed := numberFromEnv(t, "SEED", uint64(time.Now().UnixNano()))
-	slices := max(numberFromEnv(t, "SLICES", 1), 1)
-	cases = int(numberFromEnv(t, "CASES", uint64(cases)/slices))
-	t.Logf("SEED=%d CASES=%d", seed, cases)
-	for name, to := range map[string]uint64{"rapid.checks": uint64(cases), "rapid.seed": seed} {
+	count := envtest.Number(t, "CASES", uint64(cases)/envtest.Slices(t))
+	for name, to := range map[string]uint64{"rapid.checks": count, "rapid.seed": envtest.Seed(t)} {
 		if err := flag.Set(name, strconv.FormatUint(to, 10)); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // TestStoreFails has every second request fail, in one way or another.
@@ -169,7 +170,7 @@ func killUploads(t *testing.T, when []int, left func() []string) {
 	dir := t.TempDir()
 	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "here"),
 		Format: "dcp"}
-	if gb := numberFromEnv(t, "GB", 0); gb > 0 {
+	if gb := envtest.Number(t, "GB", 0); gb > 0 {
 		writeRandom(t, m.From, 1, decoderTensors(max(1, (int(gb)*1e9-embedding)/layer)))
 	} else {
 		writeModel(t, m.From, rand.New(rand.NewPCG(1, 2)), 4, 16384)

@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/decide/sched"
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // policyNames returns the policies that the random worlds use.
@@ -107,23 +106,10 @@ func play(seed uint64, events int) (w *world) {
 	return w
 }
 
-// number returns the value of an environment variable, or what it is without.
-func number(t *testing.T, name string, without uint64) uint64 {
-	text := os.Getenv(name)
-	if text == "" {
-		return without
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s=%s: %v", name, text, err)
-	}
-	return n
-}
-
 // Whatever happens in whatever order, the promises of a pool hold, and at last every job ends.
 // SCHEDULES says how many schedules are played, from SEED on.
 func TestRandomSchedules(t *testing.T) {
-	n, first := number(t, "SCHEDULES", 200), number(t, "SEED", 1)
+	n, first := envtest.Number(t, "SCHEDULES", 200), envtest.Number(t, "SEED", 1)
 	parts := uint64(runtime.GOMAXPROCS(0))
 	for part := range parts {
 		t.Run(fmt.Sprint("part", part), func(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // cable is a pool of three hosts in virtual time whose jobs send over cards: jobs a and b have two
@@ -286,7 +288,7 @@ func TestMarketEnds(t *testing.T) {
 // each job has the limit that its pool says, and none has one that shares nothing.
 func TestMarketsUnderChange(t *testing.T) {
 	orders := 0
-	for seed := range number(t, "MARKETS", 8) {
+	for seed := range envtest.Number(t, "MARKETS", 8) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		w := newCable(t, 25e6, 0.2+0.6*r.Float64())
 		set := 0

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
 // TestSharesAreWholeRowsAndAllOfThem checks that the shares of all ranks are all bytes of a state,
 // each once, cut between rows.
 func TestSharesAreWholeRowsAndAllOfThem(t *testing.T) {
-	r := rand.New(rand.NewPCG(drawSeed(t), 2))
+	r := rand.New(rand.NewPCG(envtest.Seed(t), 2))
 	for range 300 {
 		s, memory := drawState(r, 1, 1+r.IntN(6))
 		ends := make([]int, len(memory))

@@ -12,11 +12,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/state/manifest"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -113,7 +113,7 @@ func readNewest(t testing.TB, f snapshot.Folder, turns int) (*snapshot.Sealed, [
 
 // TestWhatIsWrittenIsRead writes random states with random workers; SEED repeats the choices.
 func TestWhatIsWrittenIsRead(t *testing.T) {
-	seed := drawSeed(t)
+	seed := envtest.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for step := range uint64(40) {
 		var l snapshottest.Lines
@@ -156,7 +156,7 @@ func writeSmall(t *testing.T) snapshot.Folder {
 // TestDamageIsNoticed damages each file of a checkpoint: it cannot be read, and the error says that
 // it is damaged.
 func TestDamageIsNoticed(t *testing.T) {
-	r := rand.New(rand.NewPCG(drawSeed(t), 3))
+	r := rand.New(rand.NewPCG(envtest.Seed(t), 3))
 	f := writeSmall(t)
 	files, err := filepath.Glob(filepath.Join(f.Path(5), "*"))
 	if err != nil || len(files) != 4 {
@@ -276,16 +276,4 @@ func TestWrongParts(t *testing.T) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
-}
-
-// drawSeed returns SEED of the environment, or a new seed, and logs it.
-func drawSeed(t testing.TB) uint64 {
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("SEED"); text != "" {
-		if _, err := fmt.Sscan(text, &seed); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("SEED=%d", seed)
-	return seed
 }

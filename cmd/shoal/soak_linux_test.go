@@ -23,6 +23,7 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
@@ -64,24 +65,12 @@ type soak struct {
 // TestSoak trains under random faults, on one host and on several: for a few seconds, or as many as
 // SECONDS says (make soak).
 func TestSoak(t *testing.T) {
-	seconds, seed := 5.0, rand.Uint64()
+	usual := uint64(5)
 	if testing.Short() {
-		seconds = 2
+		usual = 2
 	}
-	if text := os.Getenv("SECONDS"); text != "" {
-		var err error
-		if seconds, err = strconv.ParseFloat(text, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if text := os.Getenv("SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("SEED=%d", seed)
-	total, half := newTally(), time.Duration(seconds*float64(time.Second)/2)
+	seconds, seed := envtest.Number(t, "SECONDS", usual), envtest.Seed(t)
+	total, half := newTally(), time.Duration(seconds)*time.Second/2
 	t.Run("one host", func(t *testing.T) {
 		soakHost(t, rand.New(rand.NewPCG(seed, 0)), total, half)
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -49,7 +50,7 @@ func readAlone(files *format.Files) (*format.Checkpoint, error) { return dcp.Rea
 // TestDamage demands that damage to any file of a checkpoint is found.
 func TestDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/dcp.zip")
-	formattest.CheckDamage(t, dir, readAlone, func(string) bool { return true })
+	formattest.CheckDamage(t, envtest.Places(t), dir, readAlone, func(string) bool { return true })
 }
 
 // TestRefuses says of broken metadata what is wrong.

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/deepspeed"
 	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // TestRead reads what DeepSpeed wrote with two processes, and compares with what its own converter
@@ -38,7 +39,7 @@ func TestRead(t *testing.T) {
 func TestDamage(t *testing.T) {
 	for _, name := range []string{"zero2", "zero3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		formattest.CheckDamage(t, dir, deepspeed.Read, func(name string) bool {
+		formattest.CheckDamage(t, envtest.Places(t), dir, deepspeed.Read, func(name string) bool {
 			return name != deepspeed.LatestName
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/deepspeed"
 	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // parallel are checkpoints of pipelines and of experts, which testdata/make_parallel.py made.
@@ -44,7 +45,7 @@ func TestDamageParallel(t *testing.T) {
 		case "pipebf16":
 			delete(dir, "global_step2/layer_00-model_states.pt")
 		}
-		formattest.CheckDamage(t, dir, deepspeed.Read, func(name string) bool {
+		formattest.CheckDamage(t, envtest.Places(t), dir, deepspeed.Read, func(name string) bool {
 			// in which ZeRO has nothing
 			return name != deepspeed.LatestName && !strings.Contains(name, "expp_rank_")
 		})

@@ -206,10 +206,12 @@ func summedBytes(t *testing.T, dir fstest.MapFS, name string,
 
 // CheckDamage cuts each file off at many lengths, takes it away, and flips its bits, in copies of
 // dir: nothing panics, and where a file whose name strict accepts is cut, or a bit flipped of what
-// has a checksum, reading fails, or Check or CheckRecords finds a fault.
-func CheckDamage(t *testing.T, dir fstest.MapFS,
+// has a checksum, reading fails, or Check or CheckRecords finds a fault. places chooses about so
+// many of the bytes of a file of some length, as envtest.Places does: 60 lengths, and 300 bits.
+func CheckDamage(t *testing.T, places func(length, count int) []int, dir fstest.MapFS,
 	read func(*format.Files) (*format.Checkpoint, error),
 	strict func(name string) bool) {
+	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(dir)) {
 		whole := dir[name].Data
 		try := func(b []byte) (found bool) {
@@ -223,13 +225,13 @@ func CheckDamage(t *testing.T, dir fstest.MapFS,
 		if !try(nil) && strict(name) {
 			t.Errorf("%s is missing, and nobody notices", name)
 		}
-		for n := 0; n < len(whole); n += 1 + len(whole)/60 {
+		for _, n := range places(len(whole), 60) {
 			if !try(whole[:n:n]) && strict(name) {
 				t.Errorf("%s is cut off at byte %d of %d, and nobody notices", name, n, len(whole))
 			}
 		}
 		summed := summedBytes(t, dir, name, read)
-		for i := 0; i < len(whole); i += 1 + len(whole)/300 {
+		for _, i := range places(len(whole), 300) {
 			b := slices.Clone(whole)
 			b[i] ^= 1 << (i % 8)
 			if !try(b) && summed(i) {

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/hf"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/internal/framework"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -82,7 +83,8 @@ func TestLayoutShards(t *testing.T) {
 	}) {
 		t.Errorf("%s %v", got.Doubt, got.Values)
 	}
-	formattest.CheckDamage(t, written, hf.Read, func(string) bool { return true })
+	formattest.CheckDamage(t, envtest.Places(t), written, hf.Read,
+		func(string) bool { return true })
 	if one, err := hf.ReadFile(format.NewFiles(written),
 		"shard-00002-model-00001-of-00001.safetensors"); err != nil || one.Doubt == "" {
 		t.Errorf("a shard by itself is whole: %v", err)
@@ -129,7 +131,8 @@ func TestLayoutShardsOfFlat(t *testing.T) {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, format.NewFiles(written), got, onlySharded(all))
-	formattest.CheckDamage(t, written, hf.Read, func(string) bool { return true })
+	formattest.CheckDamage(t, envtest.Places(t), written, hf.Read,
+		func(string) bool { return true })
 	checkTorchLoads(t, written, onlySharded(all))
 }
 

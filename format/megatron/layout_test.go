@@ -10,11 +10,9 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/megatron"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/internal/framework"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
@@ -235,31 +234,11 @@ func TestLayoutRandom(t *testing.T) {
 // (SLICES).
 func tryModels(t *testing.T, test func(*model, *testing.T)) {
 	t.Helper()
-	n, seed := 200, uint64(time.Now().UnixNano())
-	if text := os.Getenv("SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if text := os.Getenv("SLICES"); text != "" {
-		slices, err := strconv.Atoi(text)
-		if err != nil || slices < 1 {
-			t.Fatalf("SLICES=%s: %v", text, err)
-		}
-		n /= slices
-	}
-	if text := os.Getenv("CASES"); text != "" {
-		var err error
-		if n, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("SEED=%d", seed)
+	seed := envtest.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range n {
+	for i := range envtest.Number(t, "CASES", 200/envtest.Slices(t)) {
 		m := drawModel(r)
-		if !t.Run(strconv.Itoa(i), func(t *testing.T) { test(m, t) }) {
+		if !t.Run(fmt.Sprint(i), func(t *testing.T) { test(m, t) }) {
 			t.Fatalf("case %d of SEED=%d: %+v", i, seed, m.dims)
 		}
 	}

@@ -481,20 +481,3 @@ func setValue(c *format.Checkpoint, path string, is any) {
 		return strings.Compare(a.Path, b.Path)
 	})
 }
-
-// TestLogicalDamage takes damaged checkpoints apart: nothing panics, and a bit that is flipped is
-// noticed as before.
-func TestLogicalDamage(t *testing.T) {
-	dir, _ := formattest.Load(t, "testdata/frozen.zip")
-	formattest.CheckDamage(t, dir, func(files *format.Files) (*format.Checkpoint, error) {
-		c, err := readJoined(files)
-		if err != nil {
-			return nil, err
-		}
-		if _, _, err := megatron.ToHuggingFace(c, sampleModel(c)); err != nil {
-			return nil, err
-		}
-		_, err = megatron.FoldOptimizer(c)
-		return c, err
-	}, func(name string) bool { return name != megatron.LatestName })
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // TestRead reads samples of every mesh, and compares with what their ranks had in memory.
@@ -58,9 +59,26 @@ func TestIteration(t *testing.T) {
 // TestDamage demands that damage to any file of a checkpoint is found.
 func TestDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/virtual.zip")
-	formattest.CheckDamage(t, dir, megatron.Read, func(name string) bool {
+	formattest.CheckDamage(t, envtest.Places(t), dir, megatron.Read, func(name string) bool {
 		return name != megatron.LatestName
 	})
+}
+
+// TestLogicalDamage takes damaged checkpoints apart: nothing panics, and a bit that is flipped is
+// noticed as before.
+func TestLogicalDamage(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/frozen.zip")
+	places := envtest.Places(t)
+	formattest.CheckDamage(t, places, dir, func(files *format.Files) (*format.Checkpoint, error) {
+		c, err := readJoined(files)
+		if err == nil {
+			_, _, err = megatron.ToHuggingFace(c, sampleModel(c))
+		}
+		if err == nil {
+			_, err = megatron.FoldOptimizer(c)
+		}
+		return c, err
+	}, func(name string) bool { return name != megatron.LatestName })
 }
 
 // TestRefuses says of broken checkpoints what is wrong.

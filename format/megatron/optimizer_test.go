@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -275,7 +276,7 @@ func TestDamageOptimizer(t *testing.T) {
 		if !formattest.IsSound(dir, readJoined) {
 			t.Fatalf("%s is not sound", name)
 		}
-		formattest.CheckDamage(t, dir, readJoined, func(name string) bool {
+		formattest.CheckDamage(t, envtest.Places(t), dir, readJoined, func(name string) bool {
 			return name != megatron.LatestName
 		})
 	}

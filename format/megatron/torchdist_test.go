@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/format/dcp"
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -231,7 +232,7 @@ func TestDistDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := innerFolder(t, formattest.WriteOutput(t, out, c, files))
-	formattest.CheckDamage(t, dir, megatron.ReadDist, func(name string) bool {
+	formattest.CheckDamage(t, envtest.Places(t), dir, megatron.ReadDist, func(name string) bool {
 		return name == dcp.MetadataName || strings.HasSuffix(name, ".distcp")
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/ranks"
+	"github.com/shoal-ml/shoal/internal/envtest"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -46,7 +47,7 @@ func TestDamage(t *testing.T) {
 	if !formattest.IsSound(dir, ranks.Read) {
 		t.Fatal("what is whole is not sound")
 	}
-	formattest.CheckDamage(t, dir, ranks.Read, func(string) bool { return true })
+	formattest.CheckDamage(t, envtest.Places(t), dir, ranks.Read, func(string) bool { return true })
 	dir[first], dir[second] = dir[second], dir[first]
 	_, err := ranks.Read(format.NewFiles(dir))
 	if err == nil || !strings.Contains(err.Error(), "rank-00000.safetensors is the file of rank "+

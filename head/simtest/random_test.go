@@ -6,11 +6,11 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/head/simtest"
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // A simulation leaves much garbage and keeps little: to collect it four times less often takes a
@@ -20,31 +20,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// envNumber reads a number from the environment; otherwise is the one if the variable is not set. A
-// text that is no number fails the test.
-func envNumber(t *testing.T, name string, otherwise uint64) uint64 {
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
-}
-
 // scheduleCount returns how many random schedules this run tries: as many as the variable SCHEDULES
 // says, else 5000, or of these one of as many equal parts as SLICES says.
 func scheduleCount(t *testing.T) uint64 {
-	return envNumber(t, "SCHEDULES", 5000/max(envNumber(t, "SLICES", 1), 1))
+	return envtest.Number(t, "SCHEDULES", 5000/envtest.Slices(t))
 }
 
 // Random schedules: whatever is lost, late, cut, killed, drained and asked for, the invariants hold
 // and the job goes on when it can. A schedule that breaks one is printed, made smaller: put it
 // under testdata with the mending. SEED and SCHEDULES choose others.
 func TestRandomSchedules(t *testing.T) {
-	seed, count := envNumber(t, "SEED", 1), scheduleCount(t)
+	seed, count := envtest.Number(t, "SEED", 1), scheduleCount(t)
 	parts := uint64(runtime.GOMAXPROCS(0))
 	for part := range parts {
 		t.Run(fmt.Sprint("part", part), func(t *testing.T) {

@@ -7,12 +7,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/head/simtest"
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // Whatever becomes of the store, the job does the same things at the same events as without it
 // (C5).
 func TestTheStoreIsNotInTheWay(t *testing.T) {
-	seed, count := envNumber(t, "SEED", 1), min(scheduleCount(t)/50, 1000)
+	seed, count := envtest.Number(t, "SEED", 1), min(scheduleCount(t)/50, 1000)
 	compared := 0
 	for s := seed; s <= seed+count; s++ {
 		lines, err := simtest.Random(s, 300)

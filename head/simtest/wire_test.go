@@ -8,12 +8,13 @@ import (
 
 	"github.com/shoal-ml/shoal/head/simtest"
 	"github.com/shoal-ml/shoal/head/wire"
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // Whatever agents say in random schedules comes back from bytes as it was, and a job whose messages
 // are bytes on their way goes on the same.
 func TestMessagesAsBytes(t *testing.T) {
-	seed, count := envNumber(t, "SEED", 1), min(scheduleCount(t)/50, 1000)
+	seed, count := envtest.Number(t, "SEED", 1), min(scheduleCount(t)/50, 1000)
 	messages := 0
 	for s := seed; s <= seed+count; s++ {
 		lines, err := simtest.Random(s, 300)

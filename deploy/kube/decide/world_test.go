@@ -3,11 +3,11 @@ package decide
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/shoal-ml/shoal/internal/envtest"
 )
 
 // cluster is what the operator acts on, in a test: the newest state and pods, what it saw of them
@@ -307,15 +307,9 @@ func play(seed uint64) (log []string, broken string) {
 // change, and an operator that sees things late is killed between its writes. SCHEDULES and SEED
 // say how many, and from where on.
 func TestRandomSchedules(t *testing.T) {
-	number := func(name string, usual int) int {
-		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
-			return n
-		}
-		return usual
-	}
-	first := number("SEED", 1)
-	for seed := first; seed < first+number("SCHEDULES", 2000); seed++ {
-		if log, broken := play(uint64(seed)); broken != "" {
+	first, count := envtest.Number(t, "SEED", 1), envtest.Number(t, "SCHEDULES", 2000)
+	for seed := first; seed < first+count; seed++ {
+		if log, broken := play(seed); broken != "" {
 			t.Fatalf("SEED=%d SCHEDULES=1: %s; the schedule:\n%s", seed, broken,
 				strings.Join(log, "\n"))
 		}
