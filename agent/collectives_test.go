@@ -183,13 +183,16 @@ func TestGroupsAreFreed(t *testing.T) {
 			if err != nil {
 				return fmt.Errorf("group %d: %w", i, err)
 			}
-			if err := client.Barrier(ctx, g); err != nil {
-				return err
+			used := i < 10 || i >= collective.MaxGroups
+			if used {
+				if err := client.Barrier(ctx, g); err != nil {
+					return err
+				}
 			}
 			if err := errors.Join(g.Free(), g.Free()); err != nil {
 				return err
 			}
-			if err := client.Barrier(ctx, g); err == nil {
+			if used && client.Barrier(ctx, g) == nil {
 				return errors.New("a group that was freed has a barrier")
 			}
 		}

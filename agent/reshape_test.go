@@ -58,11 +58,11 @@ func TestReshapes(t *testing.T) {
 }
 
 // The host that leads has no workers, as where a job is started on other hosts than one's own: it
-// arranges meshes all the same, also where the layout is longer than what agents tell each other of
-// it.
+// arranges meshes all the same, also if the layout is longer than a message may be that carries it
+// to other hosts compressed.
 func TestAHeadWithoutWorkersReshapes(t *testing.T) {
 	s := newMeshJob(t, "dp=2,tp=2", []int{member.NoSlots, 2, 2}, false, func(s *meshJob) {
-		s.said.Layout += strings.Repeat(" ", 2<<20)
+		s.said.Layout += strings.Repeat(" ", 1<<20)
 	})
 	defer s.end()
 	s.awaitMesh("dp=2,tp=2")
