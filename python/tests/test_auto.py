@@ -79,11 +79,11 @@ def test_a_policy_of_ones_own_changes_the_batch(launch, binary, tmp_path):
     assert re.search(r"batch 64 -> 128", told)
 
 
-# The same, in epochs of twenty steps of 10 ms, and with noise that grows, again and again.
+# The same, in epochs of twenty steps of 30 ms, and with noise that grows, again and again.
 EPOCHS = (
     WORKER.replace("1 << 40, 64", "20 * 64, 64, epochs=1 << 30")
-    .replace("sleep(0.05)", "sleep(0.01)")
-    .replace("50 /", "(4 + step.number % 800 / 45) /")
+    .replace("sleep(0.05)", "sleep(0.03)")
+    .replace("50 /", "(4 + step.number % 400 / 22) /")
 )
 
 
