@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,19 +18,26 @@ import (
 // process inside a broken device driver never ends.
 const dying = 2 * time.Second
 
+// clearing is how long a sweep waits for processes that clear away to end by themselves. Python
+// needs some ten milliseconds for it, and longer on a busy machine; one for which a process outside
+// of the sweep is still there does not end.
+const clearing = 2 * time.Second
+
 // A sweep finds the processes of a run in /proc, and kills them. Nothing is kept between two
 // sweeps, so any goroutine, and the guard process, may call the functions in this file.
 
 // Sweep kills every process of the run with this id and the descendants of these, and blocks until
-// none is left, or for up to dying. It leaves the guard alone.
+// none is left, or for up to dying. It leaves the guard alone. Processes that clear away what the
+// others leave in shared memory come last: they end by themselves, for which it blocks for up to
+// clearing, and are killed if they do not.
 func Sweep(run string) error { return sweep(run, 0) }
 
 // SweepGroup kills the processes that a worker which has ended left in its process group, and their
-// descendants: processes that load data for the worker, say. It blocks until none is left, or for
-// up to dying.
+// descendants: processes that load data for the worker, say. It ends those that clear away, and
+// blocks, as Sweep does.
 func SweepGroup(run string, group int) error { return sweep(run, group) }
 
-// sweep is Sweep, or SweepGroup unless group is 0. It blocks for up to dying.
+// sweep is Sweep, or SweepGroup unless group is 0. It blocks as these do.
 func sweep(run string, group int) error {
 	deadline := time.Now().Add(dying)
 	for {
@@ -37,9 +45,14 @@ func sweep(run string, group int) error {
 		if err != nil {
 			return err
 		}
-		killed, err := killAll(victimsOf(found, run, group), deadline)
+		victims, clearers := victimsOf(found, run, group)
+		killed, err := killAll(victims, deadline)
 		if killed > 0 && (err == nil || time.Now().Before(deadline)) {
 			continue // what these have started meanwhile is not known yet
+		}
+		until := time.Now().Add(clearing)
+		for _, pid := range clearers {
+			err = errors.Join(err, letEnd(pid, until))
 		}
 		if err != nil {
 			return fmt.Errorf("proc: sweep of run %s: %w", run, err)
@@ -53,6 +66,7 @@ type process struct {
 	pid, parent, group int
 	runs               string // value of RunVariable; "" = unknown, or of no run
 	guard              bool   // the process is the guard of some run
+	clears             bool   // the process clears away, as clearsAway says
 }
 
 // isPartOf reports whether the process is marked as part of a run, or of a run inside that.
@@ -66,9 +80,10 @@ func (p process) isPartOf(run string) bool {
 }
 
 // victimsOf lists the processes, of all, that belong to a run, or to one process group in it, and
-// all descendants of these, so that a child with a cleared environment dies too. Parents come
-// before their children: a shell whose child is killed would end by itself, or start another one.
-func victimsOf(all []process, run string, group int) []int {
+// all descendants of these, so that a child with a cleared environment dies too; clearers are those
+// of them that clear away. Parents come before their children: a shell whose child is killed would
+// end by itself, or start another one.
+func victimsOf(all []process, run string, group int) (victims, clearers []int) {
 	doomed := map[int]bool{}
 	for more := true; more; {
 		more = false
@@ -79,18 +94,33 @@ func victimsOf(all []process, run string, group int) []int {
 			}
 		}
 	}
-	pids, listed := make([]int, 0, len(doomed)), map[int]bool{}
-	for anyhow := false; len(pids) < len(doomed); {
-		before := len(pids)
+	listed := map[int]bool{}
+	for anyhow := false; len(listed) < len(doomed); {
+		before := len(listed)
 		for _, p := range all {
 			if doomed[p.pid] && !listed[p.pid] &&
 				(anyhow || !doomed[p.parent] || listed[p.parent]) {
-				pids, listed[p.pid] = append(pids, p.pid), true
+				listed[p.pid] = true
+				if p.clears {
+					clearers = append(clearers, p.pid)
+				} else {
+					victims = append(victims, p.pid)
+				}
 			}
 		}
-		anyhow = len(pids) == before // parents in a circle: numbers were used again meanwhile
+		anyhow = len(listed) == before // parents in a circle: numbers were used again meanwhile
 	}
-	return pids
+	return victims, clearers
+}
+
+// clearsAway reports whether a command line, with NUL after each word, is that of a process that
+// removes what others have left in shared memory, once all of them are gone, and then ends: the
+// resource tracker of Python's multiprocessing, or that of joblib, or torch's manager of memory
+// that is shared by name. It is pure.
+func clearsAway(words []byte) bool {
+	program, _, _ := bytes.Cut(words, []byte{0})
+	return bytes.HasSuffix(program, []byte("/torch_shm_manager")) ||
+		bytes.Contains(words, []byte("resource_tracker import main"))
 }
 
 // livingProcesses reads /proc and lists the living processes but this one. It leaves out processes
@@ -120,7 +150,7 @@ func livingProcesses() ([]process, error) {
 			p.runs = findVariable(env, RunVariable)
 		}
 		if words, err := os.ReadFile(dir + "/cmdline"); err == nil {
-			p.guard = bytes.HasPrefix(words, []byte(guardName+"\x00"))
+			p.guard, p.clears = bytes.HasPrefix(words, []byte(guardName+"\x00")), clearsAway(words)
 		}
 		all = append(all, p)
 	}
@@ -162,6 +192,22 @@ func findVariable(block []byte, key string) string {
 	return ""
 }
 
+// killGroup sends SIGKILL to the processes of a group but those that clear away, which the sweep
+// after the end of the worker lets end. It does not wait for the ends.
+func killGroup(group int) {
+	found, err := livingProcesses()
+	if err != nil {
+		syscall.Kill(-group, syscall.SIGKILL)
+		return
+	}
+	syscall.Kill(group, syscall.SIGKILL) // the worker: it is to start no more
+	for _, p := range found {
+		if p.group == group && !p.clears {
+			syscall.Kill(p.pid, syscall.SIGKILL)
+		}
+	}
+}
+
 // killAll kills processes by SIGKILL, blocks until all of them are gone or the deadline has come,
 // and counts those that it killed. It kills the others of one that cannot be killed or does not
 // end; err has all of those.
@@ -179,14 +225,44 @@ func killAll(pids []int, deadline time.Time) (killed int, err error) {
 // kill kills a process by SIGKILL, if it is there, and blocks until it is gone; an error when it
 // cannot be killed, or is not gone at the deadline.
 func kill(pid int, deadline time.Time) (killed bool, err error) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("process %d: %w", pid, err)
+	fd, err := openProcess(pid)
+	if fd < 0 {
+		return false, err
 	}
 	defer unix.Close(fd)
+	return killOpen(fd, pid, deadline)
+}
+
+// letEnd blocks until a process has ended by itself, and kills it if it has not until then; an
+// error as that of kill.
+func letEnd(pid int, until time.Time) error {
+	fd, err := openProcess(pid)
+	if fd < 0 {
+		return err
+	}
+	defer unix.Close(fd)
+	if awaitGone(fd, until) == nil {
+		return nil
+	}
+	_, err = killOpen(fd, pid, time.Now().Add(dying))
+	return err
+}
+
+// openProcess opens a pidfd of a process, which the caller closes; -1 if it has none, because the
+// process is gone or because of err.
+func openProcess(pid int) (fd int, err error) {
+	fd, err = unix.PidfdOpen(pid, 0)
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return -1, nil
+	case err != nil:
+		return -1, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return fd, nil
+}
+
+// killOpen is kill for a process of which a pidfd is open.
+func killOpen(fd, pid int, deadline time.Time) (killed bool, err error) {
 	switch err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); {
 	case errors.Is(err, unix.ESRCH):
 		return false, nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-ml/shoal/internal/group"
@@ -49,16 +50,37 @@ func TestVictims(t *testing.T) {
 		{pid: 18, parent: 10, runs: "b/ca"},            //
 		{pid: 19, parent: 17},                          //
 		{pid: 20, parent: 1, runs: "x/a", guard: true}, //
+		// who clears away what the worker and its children leave
+		{pid: 8, parent: 12, runs: "a", group: 12, clears: true},
 	}
 	for group, want := range map[int][]int{0: {9, 12, 13, 14, 15}, 12: {9, 12, 13, 15}, 14: {14},
 		17: {}} {
-		got := victimsOf(all, "a", group)
+		got, clearers := victimsOf(all, "a", group)
 		if child, parent := slices.Index(got, 9), slices.Index(got, 13); child < parent {
 			t.Errorf("group %d: %v, and 13 is the parent of 9", group, got)
 		}
 		slices.Sort(got)
-		if d := cmp.Diff(want, got); d != "" {
+		if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
 			t.Errorf("group %d: %s", group, d)
+		}
+		if clears := group == 0 || group == 12; clears != slices.Equal(clearers, []int{8}) {
+			t.Errorf("group %d: %v clear away", group, clearers)
+		}
+	}
+}
+
+// Who clears away is known by the command line.
+func TestClearsAway(t *testing.T) {
+	for line, want := range map[string]bool{
+		"/usr/bin/python3 -c|from multiprocessing.resource_tracker import main;main(5)":    true,
+		"python3|-c|from joblib.externals.loky.backend.resource_tracker import main; main": true,
+		"/x/site-packages/torch/bin/torch_shm_manager":                                     true,
+		"python3|train.py|/x/torch_shm_manager":                                            false,
+		"python3|resource_tracker.py":                                                      false,
+		"":                                                                                 false,
+	} {
+		if got := clearsAway([]byte(strings.ReplaceAll(line, "|", "\x00"))); got != want {
+			t.Errorf("%s: %v", line, got)
 		}
 	}
 }
@@ -110,6 +132,42 @@ func TestSweep(t *testing.T) {
 	case e := <-bystander.ended:
 		t.Errorf("the bystander %v", e)
 	default:
+	}
+}
+
+// What a run leaves in shared memory is cleared away, also if its worker was killed before the
+// sweep: the process that does so is not killed, and waits until the others are gone.
+func TestSweepHasMemoryClearedAway(t *testing.T) {
+	const run = "clearing-test"
+	for name, kill := range map[string]bool{"swept": false, "killed": true} {
+		dir := t.TempDir()
+		// as Python's resource tracker, which reads until the last writer of its pipe is gone
+		s := startShell(t, `cd "$DIR"; mkfifo pipe; sh -c "$TRACKER" <pipe & exec 3>pipe; wait`,
+			RunVariable+"="+run, "DIR="+dir, "TRACKER=echo ready; while read -r _; do :; done; "+
+				": >cleared # resource_tracker import main")
+		s.text.awaitText("ready")
+		if kill {
+			s.Signal(syscall.SIGKILL)
+			<-s.ended
+		}
+		if err := Sweep(run); err != nil {
+			t.Fatal(err)
+		}
+		if names := listNames(t, dir); !slices.Contains(names, "cleared") {
+			t.Errorf("%s: nothing was cleared away", name)
+		}
+	}
+}
+
+// One that does not end by itself, because others still need it, is killed.
+func TestClearerThatStaysIsKilled(t *testing.T) {
+	s := startShell(t, `echo here; exec sleep 1000`)
+	s.text.awaitText("here")
+	if err := letEnd(s.PID(), time.Now()); err != nil {
+		t.Error(err)
+	}
+	if e := <-s.ended; e.Signal != syscall.SIGKILL {
+		t.Errorf("it %v", e)
 	}
 }
 

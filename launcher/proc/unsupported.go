@@ -58,6 +58,9 @@ func Sweep(string) error { return Supported() }
 // SweepGroup is for Linux only.
 func SweepGroup(string, int) error { return Supported() }
 
+// killGroup sends SIGKILL to a process group.
+func killGroup(group int) { syscall.Kill(-group, syscall.SIGKILL) }
+
 // ProcessState is for Linux only.
 func ProcessState(int) byte { return 0 }
 

@@ -254,7 +254,8 @@ func (w *Worker) PID() int { return w.pid }
 func (w *Worker) Bound() bool { return w.bound }
 
 // Signal sends sig to the whole process group, unless the worker has ended. One that was shielded
-// from SIGTERM, and ignores it still, gets SIGKILL in its place. Any goroutine may call it.
+// from SIGTERM, and ignores it still, gets SIGKILL in its place. SIGKILL does not go to processes
+// that clear away. Any goroutine may call it.
 func (w *Worker) Signal(sig syscall.Signal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -263,6 +264,10 @@ func (w *Worker) Signal(sig syscall.Signal) {
 	}
 	if w.shield && sig == syscall.SIGTERM && ignores(w.pid, sig) {
 		sig = syscall.SIGKILL
+	}
+	if sig == syscall.SIGKILL {
+		killGroup(w.pid)
+		return
 	}
 	syscall.Kill(-w.pid, sig)
 }

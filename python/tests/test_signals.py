@@ -403,3 +403,29 @@ def test_an_exception_in_one_rank_ends_the_job(launch):
         code=1,
     )
     assert "rank 1" in output
+
+
+LEFT_IN_MEMORY = """
+import multiprocessing, os, signal, sys, time
+from multiprocessing import shared_memory
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    lock, memory = context.Lock(), shared_memory.SharedMemory(create=True, size=100)
+    context.Process(target=time.sleep, args=(1000,)).start()
+    print("NAMES sem." + lock._semlock.name[1:], memory.name, "END", flush=True)
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(3)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "failed"])
+def test_no_memory_is_left_over(launch, how):
+    """Python removes the semaphores and the shared memory of a program that was killed, or fails,
+    while its processes still have them.
+    """
+    output = launch(1, LEFT_IN_MEMORY, how, code=1)
+    names = output.partition("NAMES ")[2].partition(" END")[0].split()
+    assert len(names) == 2
+    assert [name for name in names if os.path.exists(f"/dev/shm/{name}")] == []
