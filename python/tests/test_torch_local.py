@@ -448,7 +448,7 @@ def test_what_does_not_go_together_is_refused(job, monkeypatch):
     refuse(ValueError, "leave compress out", opt, model, compress="bf16")
     refuse(ValueError, "parameters that the model has not", opt, nn.Linear(1, 1))
     wrapped, sharded = make_model(), make_model()
-    averaged.by_ddp.update(wrapped.parameters())
+    averaged.of(job).by_ddp.update(wrapped.parameters())
     line = r'Leave out the line that wraps the model.*torch.optimizer\(opt, model, sync="diloco'
     refuse(RuntimeError, line, optim.SGD(wrapped.parameters(), lr=0.1), wrapped)
     zero = shoal.torch.zero(sharded, optim.SGD(sharded.parameters(), lr=0.1))

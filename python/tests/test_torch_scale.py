@@ -106,7 +106,7 @@ def test_an_optimizer_that_ddp_averages_for_follows_too(job):
             self.param_groups[0]["lr"] /= 2
 
     parameter = _parameter()
-    averaged.by_ddp.update([parameter])
+    averaged.of(job).by_ddp.update([parameter])
     opt = Setting([parameter], lr=2.0)
     assert shoal.torch.optimizer(opt) is opt and job._progress.rate_decided
     _place_at(job, 8, 1)
@@ -149,6 +149,25 @@ def test_without_a_range_the_optimizer_stays_as_it_is(job):
         shoal.torch.optimizer(opt, lr_scaling="double")
     with pytest.raises(ValueError, match=r"batch_range=\(8, 16\) does not contain global_batch=4"):
         shoal.torch.loader([0] * 64, global_batch=4, batch_range=(8, 16))
+
+
+@pytest.mark.parametrize("ranged", [False, True])
+def test_no_rate_follows_a_job_that_was_left(ranged):
+    """The rate of an optimizer follows the batch of the job that it trains in, whatever that of one
+    before has been.
+    """
+    parameter = _parameter()
+    opt = optim.SGD([parameter], lr=1.0)
+    with shoal.join() as job:
+        shoal.torch.loader([0] * 64, global_batch=4, batch_range=(2, 16))
+        shoal.torch.optimizer(opt)
+        _place_at(job, 8, 1)
+    with shoal.join() as job:
+        shoal.torch.loader([0] * 64, global_batch=4, batch_range=(2, 16) if ranged else None)
+        shoal.torch.optimizer(opt)
+        _place_at(job, 16, 1)
+        opt.step()
+    assert parameter.item() == (-4 if ranged else -1)
 
 
 def test_that_nobody_follows_is_said_once(job, capfd, monkeypatch):

@@ -138,5 +138,57 @@ def test_an_optimizer_that_averages_nothing_has_an_anchor():
     assert world(1, _evaluate_at_anchor) == [[True, True]]
 
 
+def _train_in_a_job(model, how):
+    """Train a plain model for an epoch in a job of one, averaged in this way, and leave the job;
+    return how many steps were committed.
+    """
+    import shoal
+    import shoal.torch
+
+    x = torch.randn(32, 3)
+    with shoal.join() as job:
+        loader = shoal.torch.loader(TensorDataset(x, x.sum(1, keepdim=True)), 8, seed=5)
+        wrapped = shoal.torch.ddp(model) if how == "ddp" else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if how == "zero":
+            optimizer = shoal.torch.zero(model, optimizer)
+        elif how != "ddp":
+            sync = "local:every=2" if how == "local" else None
+            optimizer = shoal.torch.optimizer(optimizer, model, sync=sync)
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.mse_loss(wrapped(x), y).backward()
+            optimizer.step()
+    return job.committed
+
+
+@pytest.mark.parametrize("before", ["ddp", "zero", "optimizer", "local"])
+@pytest.mark.parametrize("how", ["ddp", "zero", "optimizer", "local"])
+def test_a_model_is_trained_again_in_the_next_job(before, how):
+    """What a job has averaged that was left nobody averages in the next one, which takes the same
+    model in any way.
+    """
+    model = torch.nn.Linear(3, 1)
+    _train_in_a_job(model, before)
+    assert _train_in_a_job(model, how) == 4
+
+
+def test_a_model_without_a_loader_is_no_bar_to_the_next_job():
+    """A loader is made in a job after one in which shoal.torch.ddp was called without."""
+    import shoal
+    import shoal.torch
+
+    try:
+        for _ in range(2):
+            with shoal.join():
+                model = _wrapped(3, 1)
+                model(torch.zeros(2, 3)).sum().backward()
+                with pytest.raises(RuntimeError, match="ddp was called before"):
+                    shoal.torch.loader(TensorDataset(torch.zeros(32, 3)), 8)
+        assert _train_in_a_job(model.module, "zero") == 4
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 if __name__ == "__main__":
     main(globals())

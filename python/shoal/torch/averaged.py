@@ -1,12 +1,12 @@
-"""Which parameters are averaged already, and by what, and whether their gradients are averages. It
-is noted beside the parameters and not on them: a copy of a parameter, or one that was loaded from a
-file, is averaged by nobody.
+"""Which parameters a job averages already, and by what, and whether their gradients are averages.
+It is noted beside the parameters and not on them: a copy of a parameter, or one that was loaded
+from a file, is averaged by nobody, and neither is one of a job that was left.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Dict, Iterable, Optional
+from typing import Any, Dict, Iterable, Optional
 
 from torch import Tensor
 
@@ -59,6 +59,24 @@ class AverageMark:
         self._set = False
 
 
-by_ddp = TensorSet()  # averaged in the backward pass of a model that shoal.torch.ddp wrapped
-frozen_by_ddp = TensorSet()  # took no gradient when shoal.torch.ddp wrapped their model
-by_optimizer = TensorSet()  # averaged by shoal.torch.optimizer
+class Averaged:
+    """What is averaged in one job. For the thread of the training loop, and of forward passes."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        # averaged in the backward pass of a model that shoal.torch.ddp wrapped
+        self.by_ddp = TensorSet()
+        # took no gradient when shoal.torch.ddp wrapped their model
+        self.frozen_by_ddp = TensorSet()
+        self.by_optimizer = TensorSet()  # averaged by shoal.torch.optimizer or shoal.torch.zero
+        # Models that were wrapped before the job had a loader. Their gradients are averaged over
+        # the workers with which the job began, so none of these may be lost.
+        self.rigid: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+_of_job: "weakref.WeakKeyDictionary[Any, Averaged]" = weakref.WeakKeyDictionary()
+
+
+def of(job: Any) -> Averaged:
+    """What is averaged in a job."""
+    return _of_job.setdefault(job, Averaged())

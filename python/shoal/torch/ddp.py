@@ -36,8 +36,8 @@ def ddp(
     PowerSGD(rank=4); the package `compress` says what these are. Where they must not be rounded,
     leave it out.
 
-    The default process group is set up with the backend "shoal" if the script has not set one up;
-    one with another backend is used as it is.
+    The default process group is set up with the backend "shoal" if the script has not set one up,
+    or the job of that was left; one with another backend is used as it is.
 
     Without `shoal.torch.loader` it is as in torch: gradients are the same on all workers, and
     whether each of them also steps its optimizer is the script's business.
@@ -71,6 +71,8 @@ def ddp(
     if not isinstance(model, torch.nn.Module):
         raise wrong_type("model", model, "a torch.nn.Module; of several wrap each")
     job, make = shoal.join(), bucket_maker(compress)
+    if dist.is_initialized() and getattr(dist.group.WORLD, "_job", job) is not job:
+        dist.destroy_process_group()  # its job was left
     if not dist.is_initialized():
         own: Dict[str, Any] = {}
         if job.elastic and not _awaits_all_in_store():
@@ -109,13 +111,14 @@ def ddp(
                     find_unused=False,
                 ),
             )
-        elastic.rigid.add(wrapped)
-    averaged.by_ddp.update(p for p in model.parameters() if p.requires_grad)
+        averaged.of(job).rigid.add(wrapped)
+    known = averaged.of(job)
+    known.by_ddp.update(p for p in model.parameters() if p.requires_grad)
     frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
-    averaged.frozen_by_ddp.update(p for _, p in frozen)
+    known.frozen_by_ddp.update(p for _, p in frozen)
     if frozen:
-        wrapped.register_forward_pre_hook(functools.partial(_check_still_frozen, frozen))
-    wrapped.register_forward_pre_hook(_UnaveragedParameters(model))
+        wrapped.register_forward_pre_hook(functools.partial(_check_still_frozen, known, frozen))
+    wrapped.register_forward_pre_hook(_UnaveragedParameters(model, known))
     if job.elastic and any(isinstance(m, _BatchNorm) for m in model.modules()):
         wrapped.register_forward_pre_hook(_SingleSample(job))
     return wrapped
@@ -127,9 +130,9 @@ class _UnaveragedParameters:
     forward pass calls it.
     """
 
-    def __init__(self, model: torch.nn.Module):
-        """A hook for this model, which has not looked yet."""
-        self._model = model
+    def __init__(self, model: torch.nn.Module, known: averaged.Averaged):
+        """A hook for this model, which has not looked yet. `known` is what its job averages."""
+        self._model, self._known = model, known
         # The number of parameters of all optimizers when it last looked; -1 = it has not.
         self._seen = -1
 
@@ -139,17 +142,17 @@ class _UnaveragedParameters:
         count = sum(len(group["params"]) for opt in optimizers for group in opt.param_groups)
         if count == self._seen or not torch.is_grad_enabled():
             return
-        names = {p: name for name, p in self._model.named_parameters()}
+        names, known = {p: name for name, p in self._model.named_parameters()}, self._known
         new = []
         for opt in optimizers:
             trained = [p for group in opt.param_groups for p in group["params"] if p.requires_grad]
-            with_ours = any(p in averaged.by_ddp for p in trained if p in names)
+            with_ours = any(p in known.by_ddp for p in trained if p in names)
             new += [
                 p
                 for p in trained
-                if p not in averaged.by_ddp
-                and p not in averaged.frozen_by_ddp
-                and p not in averaged.by_optimizer
+                if p not in known.by_ddp
+                and p not in known.frozen_by_ddp
+                and p not in known.by_optimizer
                 and (with_ours or p in names)
             ]
         if new:
@@ -191,13 +194,15 @@ class _SingleSample:
         )
 
 
-def _check_still_frozen(frozen: List[Tuple[str, torch.Tensor]], *_: Any) -> None:
+def _check_still_frozen(
+    known: averaged.Averaged, frozen: List[Tuple[str, torch.Tensor]], *_: Any
+) -> None:
     """Raise RuntimeError, before a forward pass, where a parameter takes a gradient that was
     frozen: DistributedDataParallel never averages it, so each worker would train it on its own
     samples.
     """
     thawed = [
-        name for name, p in frozen if p.requires_grad and p not in averaged.by_optimizer
+        name for name, p in frozen if p.requires_grad and p not in known.by_optimizer
     ]
     if thawed and torch.is_grad_enabled():
         some = ", ".join(thawed[:3]) + (", …" if len(thawed) > 3 else "")

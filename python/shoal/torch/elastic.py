@@ -33,9 +33,6 @@ _UNSYNCED: Dict[str, Any] = (
     if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
     else {}
 )
-# Models that were wrapped before the job had a loader. Their gradients are averaged over the
-# workers with which the job began, so none of these may be lost.
-rigid: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
 # What averages the gradients of each wrapped model.
 _averages: "weakref.WeakKeyDictionary[DistributedDataParallel, Average]"
 _averages = weakref.WeakKeyDictionary()

@@ -27,18 +27,19 @@ def require_open_step(job: "shoal.Job") -> "shoal.Step":
     if step.committed:
         progress = job._progress
         assert progress is not None  # it has opened the step
-        advice = progress.one_average or _advice_on_second_average()
+        advice = progress.one_average or _advice_on_second_average(job)
         raise RuntimeError(
             f"shoal: step {step.number} was committed by an average, and this is one more. {advice}"
         )
     return step
 
 
-def _advice_on_second_average() -> str:
+def _advice_on_second_average(job: "shoal.Job") -> str:
     """What to do about a second average in a step, by the optimizers that there are."""
     optimizers = registry.live_optimizers()
     trained = [p for opt in optimizers for group in opt.param_groups for p in group["params"]]
-    if any(p in averaged.by_ddp and p in averaged.by_optimizer for p in trained):
+    known = averaged.of(job)
+    if any(p in known.by_ddp and p in known.by_optimizer for p in trained):
         return (
             "shoal.torch.optimizer was called before shoal.torch.ddp, and both average the same"
             " gradients: call it after that"

@@ -19,7 +19,7 @@ from shoal._runtime.solo import Solo
 from shoal.cursor import MAX_SAMPLES, Cursor, Order, Samples, random_word
 from shoal.steps import Progress
 
-from . import elastic
+from . import averaged
 from .device_memory import DeviceMemory
 from .state import keep_random_state
 
@@ -158,7 +158,7 @@ def loader(
     allowed = as_batch_range(batch_range, global_batch, "global_batch", MAX_SAMPLES)
     averages = as_integer("averages", averages, 1, "how many averages a step takes, an integer")
     job = shoal.join()
-    if elastic.rigid:
+    if averaged.of(job).rigid:
         raise RuntimeError(
             "shoal.torch.ddp was called before shoal.torch.loader: make the loader first, or the"
             " model cannot lose a worker"

@@ -106,14 +106,15 @@ def optimizer(
     if job.elastic:
         register_state(job, "optimizer", opt)
         for other in others:
-            register_state(job, type(other).__name__, other, of_first=_has_own_buffers(other))
+            register_state(job, type(other).__name__, other, of_first=_has_own_buffers(job, other))
     # A step with one average has that of ddp, after which frozen parameters need none.
     once = job._progress is not None and job._progress.averages == 1
+    known = averaged.of(job)
     own = [
         p
         for group in opt.param_groups
         for p in group["params"]
-        if p not in averaged.by_ddp and not (once and p in averaged.frozen_by_ddp)
+        if p not in known.by_ddp and not (once and p in known.frozen_by_ddp)
     ]
     if own:
         return Averaging(opt, own, bucket_maker(compress))
@@ -121,14 +122,14 @@ def optimizer(
     return opt
 
 
-def _has_own_buffers(thing: Any) -> bool:
+def _has_own_buffers(job: "shoal.Job", thing: Any) -> bool:
     """Whether it is a module whose buffers, running means say, differ between workers: nobody
     averages those of a module that shoal.torch.ddp does not have.
     """
     return (
         isinstance(thing, torch.nn.Module)
         and any(b.is_floating_point() for b in thing.buffers())
-        and not any(p in averaged.by_ddp for p in thing.parameters())
+        and not any(p in averaged.of(job).by_ddp for p in thing.parameters())
     )
 
 
@@ -210,13 +211,14 @@ class Averaging(Wrapper):
         """Add a group, on every rank; its parameters become those of rank 0."""
         self.inner.add_param_group(param_group)
         added = self.inner.param_groups[-1]["params"]
-        self._add_parameters([p for p in added if p not in averaged.by_ddp])
+        known = averaged.of(self._job)
+        self._add_parameters([p for p in added if p not in known.by_ddp])
 
     def _add_parameters(self, parameters: List[Tensor]) -> None:
         """Average these parameters from now on; they become those of rank 0. All ranks call it
         together, and wait for each other.
         """
-        averaged.by_optimizer.update(parameters)
+        averaged.of(self._job).by_optimizer.update(parameters)
         by_type: Dict[torch.dtype, List[Tensor]] = defaultdict(list)
         for parameter in parameters:
             by_type[parameter.dtype].append(parameter)

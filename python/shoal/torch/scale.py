@@ -30,7 +30,7 @@ def follow_batch(
     that step, and set them back after it, so that schedules and `state_dict` never see it. `kind`
     is the optimizer that updates the parameters, by whose class "auto" goes. Nothing where the
     batch of the job never changes. Called by the thread of the training loop, before it; a second
-    call for an optimizer changes nothing.
+    call for an optimizer in a job changes nothing, and after the job no rate follows its batch.
     """
     progress = job._progress
     if progress is None or progress.batch_range is None:
@@ -38,18 +38,20 @@ def follow_batch(
     progress.rate_decided = True
     before = opt.step
     # What a scheduler wraps keeps the marks of what is in it.
-    if rule == "none" or hasattr(before, "follows_batch"):
+    if rule == "none" or getattr(before, "follows_batch_of", None) is job:
         return
 
     @functools.wraps(before)
     def step(self: torch.optim.Optimizer, *arguments: Any, **options: Any) -> Any:
         """Take the step that the optimizer took before, at the rate that goes with the batch."""
+        if shoal.job._current is not job:  # which was left
+            return before(*arguments, **options)
         ratio = progress.cursor.batch / progress.stated_start.batch
         with _multiplied(self, rate_factor(rule, kind, ratio, progress.rate)):
             return before(*arguments, **options)
 
     del step.__wrapped__  # type: ignore[attr-defined]  # its arguments are of a bound method
-    step.follows_batch = True  # type: ignore[attr-defined]
+    step.follows_batch_of = job  # type: ignore[attr-defined]
     # A method, because schedulers of torch 1 ask the step of an optimizer whose it is.
     opt.step = types.MethodType(step, opt)  # type: ignore[method-assign]
 

@@ -58,7 +58,7 @@ def _check_supported(
             f" that optimizer's state. In place of shoal.torch.zero(model, opt) write {call}"
         )
     parameters = [p for group in opt.param_groups for p in group["params"]]
-    if any(p in averaged.by_ddp for p in parameters) or any(
+    if any(p in averaged.of(job).by_ddp for p in parameters) or any(
         isinstance(m, torch.nn.parallel.DistributedDataParallel) for m in models
     ):
         raise RuntimeError(
@@ -130,7 +130,7 @@ class LocalSteps(Wrapper):
         super().__init__(inner)
         self._job = job
         trained = [p for group in inner.param_groups for p in group["params"]]
-        averaged.by_optimizer.update(trained)
+        averaged.of(job).by_optimizer.update(trained)
         # The strategy as the setting of the job names it, and how a setting has named the one in
         # force: the two differ where a change was void.
         self._text = self._in_force = sync.strategy.text

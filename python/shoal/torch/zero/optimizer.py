@@ -111,14 +111,15 @@ def zero(
             f"the optimizer has a parameter of shape {list(strangers[0].shape)} that is not in the"
             " model, so no other worker would get it: give both the same model, with all of it"
         )
-    if any(p in averaged.by_ddp or p in averaged.by_optimizer for p in model.parameters()):
+    averages = averaged.of(job)
+    if any(p in averages.by_ddp or p in averages.by_optimizer for p in model.parameters()):
         raise ValueError(
             "the gradients of this model are averaged already, by shoal.torch.ddp or another"
             " optimizer of shoal: shoal.torch.zero averages them itself, so leave the other out"
         )
     copy_from_rank(job, (*model.parameters(), *model.buffers()))
     sharded = Zero(job, model, opt, stage)
-    averaged.by_optimizer.update(p for p in model.parameters() if p.requires_grad)
+    averages.by_optimizer.update(p for p in model.parameters() if p.requires_grad)
     follow_batch(job, sharded, opt, lr_scaling)
     mark_registered(job, opt)
     register_state(job, "model", model)
