@@ -195,12 +195,12 @@ func findVariable(block []byte, key string) string {
 // killGroup sends SIGKILL to the processes of a group but those that clear away, which the sweep
 // after the end of the worker lets end. It does not wait for the ends.
 func killGroup(group int) {
+	syscall.Kill(group, syscall.SIGKILL) // the worker, at once: it starts no more
 	found, err := livingProcesses()
 	if err != nil {
 		syscall.Kill(-group, syscall.SIGKILL)
 		return
 	}
-	syscall.Kill(group, syscall.SIGKILL) // the worker: it is to start no more
 	for _, p := range found {
 		if p.group == group && !p.clears {
 			syscall.Kill(p.pid, syscall.SIGKILL)
