@@ -262,7 +262,7 @@ func (r *reader) openItem(key string) (*torchzip.File, error) {
 		return nil, fmt.Errorf("%s does not say where it lies", MetadataName)
 	}
 	file, err := r.files.Open(s.file)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !r.files.IsLink(s.file) {
 		return nil, fmt.Errorf("%w; copy the file here too, or save the checkpoint anew", err)
 	}
 	if err != nil {
