@@ -139,19 +139,31 @@ func TestGuard(t *testing.T) {
 			}
 			m.Tick(int64(k) * 1000)
 			if k > 0 && k == c.event { // what is said of a job is an event
-				speed := sched.Curve{{Slots: 1, Rate: 1}, {Slots: 4, Rate: 4}}
-				if err := m.Progress("c", sched.Estimate{Mean: 100}, speed); err != nil {
-					t.Fatal(err)
-				}
+				sayProgress(t, m)
 			}
 			m.Ready()
 		}
-		if faults := m.Faults(); len(faults) > 0 {
-			t.Errorf("%s: %v", name, faults)
-		}
-		if got := slotsOf(m); got != c.result {
-			t.Errorf("what %s: %s, want %s", name, got, c.result)
-		}
+		wantSlots(t, m, name, c.result)
+	}
+}
+
+// sayProgress says of job c what is known of it, and stops the test where that is refused.
+func sayProgress(t *testing.T, m *sched.Machine) {
+	t.Helper()
+	speed := sched.Curve{{Slots: 1, Rate: 1}, {Slots: 4, Rate: 4}}
+	if err := m.Progress("c", sched.Estimate{Mean: 100}, speed); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantSlots fails a test's case if a policy was at fault, or jobs have other slots.
+func wantSlots(t *testing.T, m *sched.Machine, name, want string) {
+	t.Helper()
+	if faults := m.Faults(); len(faults) > 0 {
+		t.Errorf("%s: %v", name, faults)
+	}
+	if got := slotsOf(m); got != want {
+		t.Errorf("%s: %s, want %s", name, got, want)
 	}
 }
 
@@ -199,17 +211,9 @@ func TestGuardTakes(t *testing.T) {
 		decision = c.decision
 		decision.Want = c.second
 		m.Tick(1000)
-		speed := sched.Curve{{Slots: 1, Rate: 1}, {Slots: 4, Rate: 4}} // which is an event
-		if err := m.Progress("c", sched.Estimate{Mean: 100}, speed); err != nil {
-			t.Fatal(err)
-		}
+		sayProgress(t, m) // which is an event
 		m.Ready()
-		if faults := m.Faults(); len(faults) > 0 {
-			t.Errorf("%s: %v", name, faults)
-		}
-		if got := slotsOf(m); got != c.result {
-			t.Errorf("%s: %s, want %s", name, got, c.result)
-		}
+		wantSlots(t, m, name, c.result)
 	}
 }
 
@@ -248,9 +252,7 @@ func TestGuardAfterALoss(t *testing.T) {
 		wanted = []int{2, 1}
 		m.Tick(1000)
 		m.Ready()
-		if got := slotsOf(m); got != c.want {
-			t.Errorf("after %s: %s, want %s", c.name, got, c.want)
-		}
+		wantSlots(t, m, c.name, c.want)
 	}
 }
 
