@@ -25,6 +25,28 @@ func newPausedQueued(t *testing.T) *testCluster {
 	return c
 }
 
+// wantTakenAfterGrace demands that a job which stands was not asked to park, and that it loses its
+// pods and its quota when it has stood for as long as pods get to leave; events have these texts.
+func (c *testCluster) wantTakenAfterGrace(events ...string) {
+	c.t.Helper()
+	j := c.job()
+	if j.Status.PausedSince == 0 || c.asker.parked.Load() {
+		c.t.Fatalf("it stands since %d; it was asked to park: %v", j.Status.PausedSince,
+			c.asker.parked.Load())
+	}
+	j.Status.PausedSince -= grace
+	c.must(c.api.Status().Update(c.t.Context(), j))
+	c.runQueued(4)
+	c.want(v1alpha1.Parked, "")
+	c.wantClaims("1: 4-4")
+	said := strings.Join(c.events, "\n")
+	for _, want := range events {
+		if !strings.Contains(said, want) {
+			c.t.Errorf("no event says %q:\n%s", want, said)
+		}
+	}
+}
+
 // TestQueueTakesPausedMesh has a queue take the pods of a paused job that cannot be parked, since
 // its state lies on a mesh: they stay as long as pods get to leave, and then the queue has its
 // quota, and people read that steps are lost.
@@ -35,23 +57,8 @@ func TestQueueTakesPausedMesh(t *testing.T) {
 	c.evict(1)
 	c.runQueued(4)
 	c.want(v1alpha1.Parking, "big-1-0* big-1-1 big-1-2")
-	j := c.job()
-	if j.Status.PausedSince == 0 || c.asker.parked.Load() {
-		t.Fatalf("paused since %d; it was asked to park: %v", j.Status.PausedSince,
-			c.asker.parked.Load())
-	}
-	j.Status.PausedSince -= grace
-	c.must(c.api.Status().Update(t.Context(), j))
-	c.runQueued(4)
-	c.want(v1alpha1.Parked, "")
-	c.wantClaims("1: 4-4")
-	said := strings.Join(c.events, "\n")
-	for _, want := range []string{"Paused: ", "StepsLost: the job has been paused for 120 s",
-		"queue lab takes quota back: urgent goes first"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("no event says %q:\n%s", want, said)
-		}
-	}
+	c.wantTakenAfterGrace("Paused: ", "StepsLost: the job has been paused for 120 s",
+		"queue lab takes quota back: urgent goes first")
 	parked := meta.FindStatusCondition(c.job().Status.Conditions, v1alpha1.ConditionParked)
 	if parked == nil || !strings.Contains(parked.Message, "the steps since that are lost") {
 		t.Errorf("condition %+v", parked)
@@ -66,23 +73,8 @@ func TestQueueTakesStuck(t *testing.T) {
 	c.evict(1)
 	c.runQueued(4)
 	c.want(v1alpha1.Parking, "big-1-0* big-1-1 big-1-2 big-1-3")
-	j := c.job()
-	if j.Status.PausedSince == 0 || c.asker.parked.Load() {
-		t.Fatalf("it stands since %d; it was asked to park: %v", j.Status.PausedSince,
-			c.asker.parked.Load())
-	}
-	j.Status.PausedSince -= grace
-	c.must(c.api.Status().Update(t.Context(), j))
-	c.runQueued(4)
-	c.want(v1alpha1.Parked, "")
-	c.wantClaims("1: 4-4")
-	said := strings.Join(c.events, "\n")
-	for _, want := range []string{"Stuck: too few pods",
-		"StepsLost: the job has been stuck for 120 s"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("no event says %q:\n%s", want, said)
-		}
-	}
+	c.wantTakenAfterGrace("Stuck: too few pods", "StepsLost: the job has been stuck for 120 s",
+		"queue lab takes quota back: urgent goes first")
 }
 
 // TestPausedInQueueIsSuspended suspends a paused job in a queue: it is asked to park, and keeps the
