@@ -137,14 +137,16 @@ func Candidates(hosts, bytes int) (routes []Route) {
 // sends and gets each element once, and in all other routes some elements twice.
 func CandidatesAround(slow, hosts, bytes int) (routes []Route) {
 	next := (slow + 1) % hosts // then the slow host comes last, where trees have a leaf
-	root := next               // then it is the root of the second tree, and a leaf of the first
+	// In both trees of these it is either of the two: for an even number of hosts in two ways.
+	firsts := []int{slow, next}
 	if hosts%2 == 1 {
-		root = (slow + hosts - 1) % hosts
+		firsts = []int{(slow + hosts - 1) % hosts}
 	}
-	for _, r := range []Route{{Strategy: DoubleTree{}, First: slow},
-		{Strategy: DoubleTree{}, First: root}, {Strategy: Tree{}, First: next},
-		{Strategy: Star{}, First: next}} {
-		routes = appendPieces(routes, r, hosts, bytes)
+	for _, first := range firsts {
+		routes = appendPieces(routes, Route{Strategy: DoubleTree{}, First: first}, hosts, bytes)
+	}
+	for _, s := range []Strategy{Tree{}, Star{}} {
+		routes = appendPieces(routes, Route{Strategy: s, First: next}, hosts, bytes)
 	}
 	return routes
 }

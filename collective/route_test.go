@@ -17,6 +17,33 @@ func TestDefaultRoute(t *testing.T) {
 	}
 }
 
+// In routes around a slow host that one is a leaf of each tree, or the root above a single host.
+func TestCandidatesAround(t *testing.T) {
+	for hosts := 2; hosts <= 17; hosts++ {
+		for slow := range hosts {
+			strategies := map[string]bool{}
+			for _, r := range collective.CandidatesAround(slow, hosts, 1<<20) {
+				strategies[r.Strategy.String()] = true
+				for tree := range r.Strategy.Trees(hosts, -1) {
+					linked := 0 // hosts above and below the slow one
+					for i := range hosts {
+						if i == r.Parent(tree, hosts, slow) || r.Parent(tree, hosts, i) == slow {
+							linked++
+						}
+					}
+					if linked != 1 {
+						t.Errorf("%v over %d hosts has host %d send to %d others in tree %d", r,
+							hosts, slow, linked, tree)
+					}
+				}
+			}
+			if len(strategies) != 3 {
+				t.Errorf("around host %d of %d: %v", slow, hosts, strategies)
+			}
+		}
+	}
+}
+
 // Every route survives being written, and nothing else is read.
 func FuzzRoute(f *testing.F) {
 	for _, s := range collective.Strategies() {
