@@ -196,15 +196,15 @@ func (n numbers) MarshalJSON() ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-// appendNumber appends a number: a whole one as it is, times of this century with milliseconds, and
-// others with six digits.
+// appendNumber appends a number: a whole one as it is, others from 100,000 on, such as times of
+// this century in seconds, with three digits after the point, and others with six digits.
 func appendNumber(b []byte, x float64) []byte {
 	switch {
 	case math.IsNaN(x) || math.IsInf(x, 0):
 		return append(b, "null"...)
 	case x == math.Trunc(x) && math.Abs(x) < 1e15:
 		return strconv.AppendFloat(b, x, 'f', -1, 64)
-	case math.Abs(x) >= 1e8 && math.Abs(x) < 1e12:
+	case math.Abs(x) >= 1e5 && math.Abs(x) < 1e15:
 		return strconv.AppendFloat(b, math.Round(x*1e3)/1e3, 'f', -1, 64)
 	}
 	return strconv.AppendFloat(b, x, 'g', 6, 64)

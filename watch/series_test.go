@@ -65,8 +65,8 @@ func TestSeriesOfMeans(t *testing.T) {
 // Numbers are JSON with as many digits as are shown, and null for what is no number.
 func TestNumbers(t *testing.T) {
 	text, err := json.Marshal(numbers{1.23456789, math.NaN(), math.Inf(1), 1764198000.1234,
-		-0.5, 0, 1048576, 12345678.5, 1e15})
-	want := "[1.23457,null,null,1764198000.123,-0.5,0,1048576,1.23457e+07,1e+15]"
+		-0.5, 0, 1048576, 1234567.875, 1e15})
+	want := "[1.23457,null,null,1764198000.123,-0.5,0,1048576,1234567.875,1e+15]"
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v; want %s", text, err, want)
 	}

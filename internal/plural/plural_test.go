@@ -1,6 +1,7 @@
 package plural_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/shoal-ml/shoal/internal/plural"
@@ -23,6 +24,17 @@ func TestBytes(t *testing.T) {
 		1 << 50: "1 PiB"} {
 		if got := plural.Bytes(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+// TestNumber checks that no digit before the point is lost, and where there are exponents.
+func TestNumber(t *testing.T) {
+	for x, want := range map[float64]string{0: "0", 12.3456: "12.35", 9999.4: "9999",
+		9999.9: "10000", 12345.67: "12346", -1234567.8: "-1234568", 1234567: "1234567",
+		2e15: "2e+15", 0.123456: "0.1235", 1.23456e-5: "1.235e-05", math.Inf(1): "+Inf"} {
+		if got := plural.Number(x, 4); got != want {
+			t.Errorf("%v: %q, want %q", x, got, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/setting"
 )
@@ -155,8 +156,9 @@ func (e *Estimator) measure(est *Estimate, sums Sums, weights []float64) {
 		b = setting.Band{Low: limit, Mid: limit, High: limit}
 		est.Above = true
 	case b.Low <= 0 || b.High > maxSpread*b.Low:
-		est.Why = fmt.Sprintf("it is too uncertain after %.0f steps: about %.3g samples, "+
-			"from %.3g to %.3g", est.Steps, b.Mid, max(b.Low, 0), b.High)
+		est.Why = fmt.Sprintf("it is too uncertain after %.0f steps: about %s samples, "+
+			"from %s to %s", est.Steps, plural.Number(b.Mid, 3),
+			plural.Number(max(b.Low, 0), 3), plural.Number(b.High, 3))
 		return
 	case b.Mid > limit:
 		b = setting.Band{Low: b.Low, Mid: limit, High: limit}

@@ -175,17 +175,21 @@ def test_a_metric_that_is_reported_once(open_page, tmp_path):
 
 
 def test_whole_numbers(open_page, tmp_path):
-    """A whole number, such as a batch, is written with all its digits."""
+    """A whole number, such as a batch, is written with all its digits, and of others none before
+    the point is missing.
+    """
     row = {"time": "2026-11-24T16:00:09Z", "step": 2, "steps": 2, "size": 1, "batch": 16384}
     (tmp_path / "sense.jsonl").write_text(json.dumps(row) + "\n")
-    said = {"time": "2026-11-24T16:00:09Z", "rank": 0, "metrics": {"tokens": 1048576}}
+    numbers = {"tokens": 1048576, "rate": 1234567.8}
+    said = {"time": "2026-11-24T16:00:09Z", "rank": 0, "metrics": numbers}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(said) + "\n")
     report = tmp_path / "report.html"
     command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
     subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
     charts = open_page(report.as_uri()).locator("#charts")
     charts.get_by_text("batch").wait_for()
-    assert "16384" in charts.inner_text() and "1048576" in charts.inner_text()
+    for number in ("16384", "1048576", "1234568"):
+        assert number in charts.inner_text()
 
 
 def test_large_numbers_and_long_names(open_page, tmp_path):

@@ -211,13 +211,14 @@ export function newest(list: (number | null)[] | undefined): number | undefined 
   return undefined;
 }
 
-// digits writes a whole number as it is, others with four digits, and a dash where there is none.
+// digits writes a whole number as it is, others with four digits, or all before the point, and a
+// dash where there is none.
 export function digits(x: number | null | undefined): string {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   const size = Math.abs(x);
   if (Number.isInteger(x) && size < 1e15) return String(x);
-  if (size >= 1e15 || (size > 0 && size < 1e-4)) return x.toExponential(2);
-  return String(Number(x.toPrecision(4)));
+  if (size >= 1e15 || (size > 0 && size < 1e-4)) return Number(x.toPrecision(4)).toExponential();
+  return String(size >= 1e3 ? Math.round(x) : Number(x.toPrecision(4)));
 }
 
 // duration writes seconds with a unit that fits, and a dash where there are none.

@@ -188,7 +188,7 @@ func measuredText(c setting.Change) string {
 	}
 	text := fmt.Sprintf("%.3gx over %s", c.Measured, plural.Of(int(c.Steps), c.Unit()))
 	if c.Rate > 0 {
-		text += fmt.Sprintf(", as against %.4g samples/s before", c.Rate)
+		text += ", as against " + digits(c.Rate) + " samples/s before"
 	}
 	switch {
 	case !c.Predicted.IsKnown():

@@ -19,6 +19,7 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
 )
 
 // The functions of this file are those of shoal ps, and texts about a job that other commands print
@@ -111,8 +112,8 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 		}
 		rows = append(rows, row(j.Name, sizeText(j.Job), sparesText(j.Job),
 			numberOrDash(j.Generation), stepText(j.Job, m), batch, syncText(j.Job),
-			string(j.State), timeOrDate(j.Started, time.Now()), metricText(m, "loss", "%.4g"),
-			metricText(m, "accuracy", "%.4g"), metricText(m, "samples_per_s", "%.0f"), j.Dir))
+			string(j.State), timeOrDate(j.Started, time.Now()), metricText(m, "loss"),
+			metricText(m, "accuracy"), metricText(m, "samples_per_s"), j.Dir))
 	}
 	if asJSON {
 		return nil
@@ -196,7 +197,7 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		}
 		var last []string
 		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {
-			last = append(last, key+"="+numberText(w.Metrics[key], 6))
+			last = append(last, key+"="+plural.Number(w.Metrics[key], 6))
 		}
 		host := "-" // that is, this one
 		if slices.ContainsFunc(j.Workers, func(x api.Worker) bool { return x.Host != w.Host }) {
@@ -268,16 +269,16 @@ func stepText(j api.Job, m api.Metrics) string {
 	if j.Elastic {
 		return strconv.FormatUint(cmp.Or(j.OptimizerSteps, j.Steps), 10)
 	}
-	return metricText(m, "step", "%.0f")
+	return metricText(m, "step")
 }
 
-// metricText returns a metric in the given format of package fmt, or "-" if it is missing.
-func metricText(m api.Metrics, key, format string) string {
+// metricText returns a metric as digits does, or "-" if it is missing.
+func metricText(m api.Metrics, key string) string {
 	x, ok := m[key]
 	if !ok {
 		return "-"
 	}
-	return fmt.Sprintf(format, x)
+	return digits(x)
 }
 
 // numberOrDash returns n in decimal digits, or "-" for 0.

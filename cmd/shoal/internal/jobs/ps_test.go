@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -33,13 +34,20 @@ func TestSyncText(t *testing.T) {
 	}
 }
 
-// What a worker has reported of its steps has all its digits.
+// Of what a worker has reported no digit before the point is missing, in either table.
 func TestReportedSteps(t *testing.T) {
 	var out strings.Builder
 	j := api.Job{Workers: []api.Worker{{Running: true,
-		Metrics: map[string]float64{"step": 1234567, "loss": 0.123456789}}}}
+		Metrics: map[string]float64{"step": 1234567, "loss": 0.123456789,
+			"samples_per_s": 0.4, "tokens_per_s": 1234567.8}}}}
 	err := showWorkers(&out, j, false)
-	if err != nil || !strings.Contains(out.String(), "loss=0.123457 step=1234567") {
+	if err != nil || !strings.Contains(out.String(),
+		"loss=0.123457 samples_per_s=0.4 step=1234567 tokens_per_s=1234568") {
+		t.Errorf("%v:\n%s", err, out.String())
+	}
+	out.Reset()
+	err = showJobs(&out, []*control.Job{{Job: j}}, false)
+	if err != nil || !strings.Contains(out.String(), " 0.4 ") {
 		t.Errorf("%v:\n%s", err, out.String())
 	}
 }

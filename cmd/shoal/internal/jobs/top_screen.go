@@ -195,17 +195,8 @@ func newest(list []float64) (float64, bool) {
 	return 0, false
 }
 
-// digits writes a number as numberText does, with four digits.
-func digits(x float64) string { return numberText(x, 4) }
-
-// numberText writes a whole number as it is, such as one of steps, and any other with so many
-// digits.
-func numberText(x float64, digits int) string {
-	if x == math.Trunc(x) && math.Abs(x) < 1e15 {
-		return strconv.FormatFloat(x, 'f', -1, 64)
-	}
-	return strconv.FormatFloat(x, 'g', digits, 64)
-}
+// digits writes a number with four digits, or all before the point.
+func digits(x float64) string { return plural.Number(x, 4) }
 
 // sparkline draws numbers as a line of so many characters, the newest at the right end.
 func sparkline(list []float64, width int) string {

@@ -92,12 +92,13 @@ func TestScreenTextOfWaits(t *testing.T) {
 	}
 }
 
-// What workers have reported of their steps has all its digits.
+// Of what workers have reported no digit before the point is missing.
 func TestScreenTextOfWholeNumbers(t *testing.T) {
 	r := watch.New("/runs/x", "1.0", "e")
 	r.SetLive(&control.Job{Workers: []control.Worker{{Running: true,
-		Metrics: map[string]float64{"step": 123456, "loss": 0.123456}}}}, "", 9)
-	if text := screenText(r.View(9), 0, 0); !strings.Contains(text, "loss=0.1235 step=123456") {
+		Metrics: map[string]float64{"step": 123456, "loss": 0.123456, "rate": 12345.67}}}}, "", 9)
+	text := screenText(r.View(9), 0, 0)
+	if !strings.Contains(text, "loss=0.1235 rate=12346 step=123456") {
 		t.Errorf("the step is cut:\n%s", text)
 	}
 }

@@ -256,9 +256,10 @@ func printPlan(out io.Writer, r *planner.Result) error {
 		fmt.Fprintf(&b, "hosts       ranks fill them in this order: %s\n",
 			strings.Join(d.Hosts, ", "))
 	}
-	fmt.Fprintf(&b, "predicted   %s a step (%s to %s), %.4g samples/s; stages wait %.1f %%, "+
+	fmt.Fprintf(&b, "predicted   %s a step (%s to %s), %s samples/s; stages wait %.1f %%, "+
 		"all-reduce %s, update %s\n", seconds(p.Seconds), seconds(p.Low), seconds(p.High),
-		float64(d.Batch)/p.Seconds, 100*p.Bubble, seconds(p.AllReduce), seconds(p.Update))
+		plural.Number(float64(d.Batch)/p.Seconds, 4),
+		100*p.Bubble, seconds(p.AllReduce), seconds(p.Update))
 	if p.Formula != "" {
 		fmt.Fprintf(&b, "            by formula, not measured: %s\n", p.Formula)
 	}

@@ -113,12 +113,7 @@ func digitsOrDash(x float64) string {
 }
 
 // digits writes a number with three digits, or all before the point.
-func digits(x float64) string {
-	if math.Abs(x) >= 999.5 {
-		return strconv.FormatFloat(x, 'f', 0, 64)
-	}
-	return strconv.FormatFloat(x, 'g', 3, 64)
-}
+func digits(x float64) string { return plural.Number(x, 3) }
 
 // seconds writes a time in virtual seconds.
 func seconds(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) + " s" }
