@@ -207,12 +207,16 @@ func (p *parser) readNamed(name string) error {
 	return nil
 }
 
-// readMetadata reads the metadata, and keeps it unless it only counts.
+// readMetadata reads the metadata, and keeps it unless it only counts. null is metadata without
+// texts.
 func (p *parser) readMetadata() error {
 	if p.metadata != nil {
 		return p.errorf("the key %q stands twice", metadataKey)
 	}
 	p.metadata = map[string]string{}
+	if c, err := p.peek(); err != nil || c == 'n' {
+		return cmp.Or(err, p.skipValue(0))
+	}
 	return p.readObject(func() error {
 		key := string(p.text)
 		p.longest, p.textBytes = max(p.longest, p.size), p.textBytes+p.size

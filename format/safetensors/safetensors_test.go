@@ -54,6 +54,21 @@ func TestReadHeader(t *testing.T) {
 	}
 }
 
+// TestEmptyMetadata reads metadata without texts. The reference implementation reads null as if
+// there was no metadata at all.
+func TestEmptyMetadata(t *testing.T) {
+	tensors := `"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}`
+	for _, header := range []string{
+		`{"__metadata__":null,` + tensors + `}`, `{` + tensors + `,"__metadata__" : null }`,
+		`{"__metadata__":{},` + tensors + `}`,
+	} {
+		h, err := readHeader(makeFile(header, 2))
+		if err != nil || len(h.Metadata) > 0 || len(h.Tensors) != 1 {
+			t.Errorf("%s: %+v, %v", header, h, err)
+		}
+	}
+}
+
 // TestBadHeaders says of broken headers what is wrong, and where.
 func TestBadHeaders(t *testing.T) {
 	one := func(fields string) string { return `{"w":{` + fields + `}}` }
@@ -74,6 +89,10 @@ func TestBadHeaders(t *testing.T) {
 		{`{"w":3}`, 0, `tensor "w": byte 14: 3 where { is due`},
 		{`{"w":null}`, 0, `tensor "w"`},
 		{`{"__metadata__":{"a":1}}`, 0, `__metadata__.a is 1, which is no string`},
+		{`{"__metadata__":{"a":null}}`, 0, `which is no string`},
+		{`{"__metadata__":[]}`, 0, `[ where { is due`},
+		{`{"__metadata__":nil}`, 0, `broken JSON`},
+		{`{"__metadata__":null,"__metadata__":null}`, 0, `the key "__metadata__" stands twice`},
 		{`{"__metadata__":{"a":"1","a":"2"}}`, 0, `the key "a" stands twice`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4]`), 3, `the file is cut off`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4]`), 5,
@@ -289,7 +308,8 @@ func checkAgainstJSON(t *testing.T, text []byte, h *safetensors.Header) {
 	}
 	if m, ok := all["__metadata__"]; ok {
 		var want map[string]string
-		if err := json.Unmarshal(m, &want); err != nil || !cmp.Equal(want, h.Metadata) {
+		if err := json.Unmarshal(m, &want); err != nil ||
+			len(want)+len(h.Metadata) > 0 && !cmp.Equal(want, h.Metadata) {
 			t.Fatalf("metadata %q, and in JSON %q, %v", h.Metadata, want, err)
 		}
 		delete(all, "__metadata__")
@@ -315,6 +335,7 @@ func FuzzReadHeader(f *testing.F) {
 	f.Add([]byte(
 		`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"v":{"dtype":"F4","shape":[2],"data_offsets":[8,9]}} `), 9)
 	f.Add([]byte(`{"__metadata__":{"format":"pt"}}`), 0)
+	f.Add([]byte(`{"__metadata__":null}`), 0)
 	f.Add([]byte(
 		`{"__metadata__":{"\u00e9\ud83d\ude00\ud800x\udc00\ud800\u0041\ud800\ud800\n\/":"\"\\"} , "é" : { "shape":[ ] , "data_offsets":[0,1] , "dtype":"\u0055\u0038"}}`), 1)
 	f.Fuzz(func(t *testing.T, header []byte, data int) {
