@@ -202,15 +202,22 @@ func (l localStore) Quarantine(_ context.Context, a Attempt) error {
 	return err
 }
 
-// updateLatest points the link `latest` at the newest checkpoint. On file systems without links
-// there is none, and the numbers say which is the newest. A file or folder of that name stays.
+// updateLatest points the link `latest` at the newest checkpoint, or removes it if there is none.
+// On file systems without links the numbers say which is the newest. A file or folder of that name
+// stays, and without a checkpoint so does a link to something else.
 func (l localStore) updateLatest() {
 	steps, err := (Folder{Root: string(l)}).Sealed()
-	if err != nil || len(steps) == 0 {
+	if err != nil {
 		return
 	}
 	at := filepath.Join(string(l), latest)
 	if info, err := os.Lstat(at); err == nil && info.Mode()&fs.ModeSymlink == 0 {
+		return
+	}
+	if len(steps) == 0 {
+		if _, err := os.Stat(at); isGone(err) {
+			_ = os.Remove(at)
+		}
 		return
 	}
 	link := filepath.Join(string(l), fmt.Sprintf(".%s-%d", latest, os.Getpid()))

@@ -3,6 +3,7 @@ package snapshot_test
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -196,6 +197,34 @@ func TestFolderCalledLatest(t *testing.T) {
 		if text, _ := os.ReadFile(at); !folder && string(text) != "global_step100" {
 			t.Errorf("the file was replaced: %q", text)
 		}
+	}
+}
+
+// TestLatestOfNone quarantines the only checkpoint: the link to the newest one goes with it, and
+// comes back with the next one. A link that somebody has made to something else stays.
+func TestLatestOfNone(t *testing.T) {
+	var l snapshottest.Lines
+	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
+	at := filepath.Join(f.Root, "latest")
+	s, memory := snapshottest.SmallState(5, 1)
+	for range 2 {
+		writeParts(t, f, s, memory, 0)
+		if to, err := os.Readlink(at); err != nil || to != "step-000000000005" {
+			t.Errorf("sealed: %q, %v: %s", to, err, &l)
+		}
+		for range 2 {
+			f.Quarantine(snapshot.Attempt{Step: 5})
+			if to, err := os.Readlink(at); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("quarantined: latest leads to %q, %v", to, err)
+			}
+		}
+	}
+	if err := os.Symlink(t.TempDir(), at); err != nil {
+		t.Fatal(err)
+	}
+	f.Quarantine(snapshot.Attempt{Step: 5})
+	if _, err := os.Stat(at); err != nil {
+		t.Errorf("a link to something else: %v", err)
 	}
 }
 

@@ -177,3 +177,20 @@ def test_state_of_another_program(tmp_path):
         r" \['total', .*\], and this one has \['other', .*\]: name another folder",
     ):
         train("other")
+
+
+def test_latest_goes_with_the_last_checkpoint(tmp_path):
+    """Where no checkpoint is left, `latest` leads nowhere, and is removed; a link that somebody has
+    made to something else stays.
+    """
+    sealed, latest = tmp_path / "step-000000000005", tmp_path / "latest"
+    sealed.mkdir()
+    (sealed / commit.MANIFEST).write_text("{}")
+    commit.update_latest(str(tmp_path))
+    assert latest.is_dir()
+    Sealed(str(tmp_path), 5).quarantine()
+    commit.update_latest(str(tmp_path))
+    assert not latest.is_symlink()
+    latest.symlink_to(tmp_path)
+    commit.update_latest(str(tmp_path))
+    assert latest.is_symlink()

@@ -335,9 +335,14 @@ def try_write(root: str) -> None:
 
 
 def update_latest(root: str) -> None:
-    """Make the link `latest` lead to the newest checkpoint. A file or folder of that name stays."""
+    """Make the link `latest` lead to the newest checkpoint, or remove it where there is none. A
+    file or folder of that name stays, and without a checkpoint so does a link to something else.
+    """
     newest, at = sealed_checkpoints(root), os.path.join(root, LATEST)
-    if newest and (os.path.islink(at) or not os.path.lexists(at)):
+    if not newest and os.path.islink(at) and not os.path.exists(at):
+        with contextlib.suppress(OSError):
+            os.unlink(at)
+    elif newest and (os.path.islink(at) or not os.path.lexists(at)):
         # Where the file system has no links, the numbers in the names say which is the newest.
         link = os.path.join(root, f".{LATEST}-{os.getpid()}")
         with contextlib.suppress(OSError):
