@@ -2,6 +2,7 @@ package collective
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/shoal-ml/shoal/topo"
@@ -51,6 +52,7 @@ func (m *Matcher) addListedGroup(list []topo.WorkerID) *group {
 	g := m.addGroup(list)
 	g.key = fmt.Sprint(list)
 	m.byMembers[g.key] = append(m.byMembers[g.key], g.id)
+	m.changed[g.id] = true // all of its members may be lost already
 	return g
 }
 
@@ -59,32 +61,35 @@ func (m *Matcher) addListedGroup(list []topo.WorkerID) *group {
 func (m *Matcher) LeaveGroup(w topo.WorkerID, id topo.GroupID) {
 	if g := m.groups[id]; g != nil && id != topo.World {
 		if self := g.index(w); self >= 0 {
-			g.members[self].left, m.unused = true, true
+			g.members[self].left, m.changed[id] = true, true
 		}
 	}
 }
 
 // RemoveUnusedGroups removes the groups from m that no member needs any more, and returns their
-// numbers, in ascending order.
+// numbers, in ascending order. It looks only at those that were made, left, or have lost a member
+// since the last call.
 func (m *Matcher) RemoveUnusedGroups() (list []topo.GroupID) {
-	if !m.unused {
+	if len(m.changed) == 0 {
 		return nil
 	}
-	m.unused = false
-	for _, g := range m.sortedGroups() {
-		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *member) bool {
+	for _, id := range slices.Sorted(maps.Keys(m.changed)) {
+		g := m.groups[id]
+		if id == topo.World || slices.ContainsFunc(g.members, func(p *member) bool {
 			return !p.left && !m.IsLost(p.worker)
 		}) {
 			continue
 		}
-		if m.byMembers[g.key] = slices.DeleteFunc(m.byMembers[g.key], func(id topo.GroupID) bool {
-			return id == g.id
-		}); len(m.byMembers[g.key]) == 0 {
+		alike := m.byMembers[g.key]
+		if i := slices.Index(alike, id); len(alike) > 1 {
+			m.byMembers[g.key] = slices.Delete(alike, i, i+1)
+		} else {
 			delete(m.byMembers, g.key)
 		}
-		delete(m.groups, g.id)
-		list = append(list, g.id)
+		delete(m.groups, id)
+		list = append(list, id)
 	}
+	clear(m.changed)
 	return list
 }
 
@@ -101,8 +106,7 @@ func (m *Matcher) AdoptGroup(id topo.GroupID, list []topo.WorkerID, w topo.Worke
 	}
 	for _, p := range g.members {
 		if p.worker == w {
-			p.joined, p.left = true, left
-			m.unused = m.unused || left
+			p.joined, p.left, m.changed[id] = true, left, true
 		}
 	}
 }

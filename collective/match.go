@@ -36,7 +36,7 @@ type Matcher struct {
 	byMembers map[string][]topo.GroupID // by list of members: their groups, the oldest first
 	gone      map[topo.WorkerID]string  // by worker that will post no more: why; see Forget
 	next      topo.GroupID              // number of the next group
-	unused    bool                      // some group may be needed by no member
+	changed   map[topo.GroupID]bool     // groups that RemoveUnusedGroups is to look at
 	elastic   bool                      // the world goes on without members that are lost
 }
 
@@ -77,7 +77,7 @@ type position struct {
 // keeps no reference to the list.
 func NewMatcher(world []topo.WorkerID) *Matcher {
 	m := &Matcher{groups: map[topo.GroupID]*group{}, byMembers: map[string][]topo.GroupID{},
-		gone: map[topo.WorkerID]string{}}
+		gone: map[topo.WorkerID]string{}, changed: map[topo.GroupID]bool{}}
 	m.addGroup(world)
 	return m
 }
@@ -317,12 +317,13 @@ func (m *Matcher) LoseWorker(w topo.WorkerID, why string, out []Ready) []Ready {
 	if m.IsLost(w) {
 		return out
 	}
-	m.gone[w], m.unused = why, true
+	m.gone[w] = why
 	for _, g := range m.sortedGroups() {
 		self := g.index(w)
 		if self < 0 {
 			continue
 		}
+		m.changed[g.id] = true
 		switch {
 		case g.id != topo.World:
 			out = m.abortStep(g, w, out)

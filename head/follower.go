@@ -22,6 +22,9 @@ type follower struct {
 	workers map[topo.WorkerID]*localWorker // by number, those of this host
 	staged  map[BatchID]*staged            // by number, batches without a Commit
 	groups  map[topo.GroupID]*localGroup   // by number
+	// disbanded are the groups that nobody needs and that are still in groups, in the order in
+	// which they were disbanded.
+	disbanded []topo.GroupID
 	// next is above the numbers of all workers that this host was asked to start.
 	next topo.WorkerID
 	// ordered counts the workers that this host was asked to start and that have not begun.
@@ -339,10 +342,15 @@ func (f *follower) onGroups(g wire.Groups) {
 // nobody needs the group, until an entry that followed has come everywhere.
 func (f *follower) disband(id topo.GroupID) {
 	stable := f.index - uint64(len(f.recent))
-	maps.DeleteFunc(f.groups, func(_ topo.GroupID, k *localGroup) bool {
-		return k.until > 0 && (k.until <= stable || len(f.groups) > collective.MaxGroups)
-	})
+	for len(f.disbanded) > 0 && (f.groups[f.disbanded[0]].until <= stable ||
+		len(f.groups) > collective.MaxGroups) {
+		delete(f.groups, f.disbanded[0])
+		f.disbanded = f.disbanded[1:]
+	}
 	if k := f.groups[id]; k != nil {
+		if k.until == 0 {
+			f.disbanded = append(f.disbanded, id)
+		}
 		k.here, k.free, k.until = k.members, k.members, f.index+1
 	}
 }
