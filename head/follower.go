@@ -302,7 +302,8 @@ func (f *follower) isMember(v topo.View, w topo.WorkerID) bool {
 	return is && (v.Generation == 0 || v.Members[r].Host == f.agent.cfg.Self)
 }
 
-// forgetEnded removes the records of workers that have ended and that nobody asks about any more.
+// forgetEnded removes the records of workers that have ended and that nobody asks about any more. A
+// later head answers requests for groups too, since the shell waits for the answers.
 func (f *follower) forgetEnded() {
 	if f.ended == 0 {
 		return
@@ -311,7 +312,7 @@ func (f *follower) forgetEnded() {
 	for w, l := range f.workers {
 		_, member := f.state.View.Rank(w)
 		_, next := record.View.Rank(w)
-		if l.ended != nil && !member && !next && len(l.open) == 0 {
+		if l.ended != nil && !member && !next && len(l.open) == 0 && len(l.wants) == 0 {
 			delete(f.workers, w)
 			f.ended--
 		}

@@ -1,9 +1,12 @@
 package head_test
 
 import (
+	"slices"
 	"testing"
 
+	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/head/wire"
 	"github.com/shoal-ml/shoal/head/wire/wiretest"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/topo"
@@ -99,5 +102,52 @@ func TestFreedGroupsAreForgotten(t *testing.T) {
 		if n := a.KnownGroups(); n > 3 {
 			t.Errorf("%s knows %d groups of 50, and nobody needs one", host, n)
 		}
+	}
+}
+
+// A worker asks for a group and ends when the head has let it go, and the head is lost before it
+// hears of that: whoever leads then answers, since somebody on the host still waits for the answer.
+func TestRequestOfAnEndedWorkerIsAnswered(t *testing.T) {
+	p := newPair(t)
+	p.startTraining()
+	g := p.makeGroup(0, 1)
+	if err := p.agents["A"].Resize(3, "ada"); err != nil {
+		t.Fatal(err)
+	}
+	a, b := p.agents["A"], p.agents["B"]
+	p.spy = func(m wire.Message) {
+		f, is := m.(*wire.Frame)
+		if is && !f.Up && slices.ContainsFunc(f.Payloads, func(x wire.Payload) bool {
+			c, is := x.(*wire.Commit)
+			return is && c.View != nil
+		}) {
+			b.RequestGroup(3, []topo.WorkerID{2, 3})
+			delete(p.agents, "A") // from here on it hears nothing, and B still hears it
+		}
+	}
+	p.endStep(1, 0, 1, 2, 3)
+	if _, is := b.State().View.Rank(3); is || p.agents["A"] != nil {
+		t.Fatalf("w3 was not let go: %v", b.State().View)
+	}
+	b.WorkerFinished(3, "exited with code 0")
+	p.runAll()
+	for w := range topo.WorkerID(2) { // of which B hears only that it counts
+		a.PostCall(&collective.Posted{Worker: w, Ticket: 2, Call: wiretest.SumCall(g)})
+	}
+	before := b.AppliedIndex()
+	for _, x := range a.Ready() {
+		if s, is := x.(*head.Send); is {
+			b.Receive("A", s.Message)
+		}
+	}
+	p.runAll()
+	if b.AppliedIndex() == before {
+		t.Fatal("B has applied nothing more")
+	}
+	b.LinkDown("A", "was silent for too long")
+	b.ForceHead()
+	p.runAll()
+	if got := newestAction[head.Grouped](p, "B"); got.Worker != 3 || got.Err == nil {
+		t.Errorf("w3, which is no member any more, got %+v", got)
 	}
 }
