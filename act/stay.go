@@ -37,6 +37,10 @@ func (l *Loop) WorkersStayed(s Stay) {
 	}
 }
 
+// Staying returns what the workers have said, as long as the setting does not go by it; the zero
+// value = nothing. On an agent that does not lead, it is for the one that does.
+func (l *Loop) Staying() Stay { return l.stay.Stay }
+
 // forgetStay forgets what the workers have said once the setting has their way, or another change
 // of it was entered: of that they tell anew.
 func (l *Loop) forgetStay(e Entry) {

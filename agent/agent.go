@@ -147,6 +147,7 @@ func New(cfg Config) (*Agent, error) {
 		a.engine.lostPeer = func(w topo.WorkerID, why string) { cfg.OnLostPeer(int(w), why) }
 	}
 	a.loop = loop.New(loopJob{a}, a.group)
+	a.engine.stayed = a.loop.WorkersStayed
 	if err := a.makeDriver(); err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopGoroutines(), a.engine.close())

@@ -153,6 +153,9 @@ func (d *driver) carryOutAction(action head.Action) {
 	case head.News:
 		d.decisions = append(d.decisions, a.Decision)
 	case head.Note:
+		if d.engine.takeStay(a.Data) {
+			break
+		}
 		view := d.head.State().View
 		if d.engine.signals.AddNote(a, view.Generation) {
 			d.routes.cables = d.engine.signals.CableRates(hostsOf(view))

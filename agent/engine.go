@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/act"
 	"github.com/shoal-ml/shoal/agent/lanes"
 	"github.com/shoal-ml/shoal/agent/signals"
 	"github.com/shoal-ml/shoal/agent/transfers"
@@ -25,13 +26,16 @@ type engine struct {
 	lanes   *lanes.Lanes
 	members []*worker // workers of this host, in the order in which they came
 	byID    map[topo.WorkerID]*worker
-	driver  *driver     // set by New, as are name, lostPeer and background, before serve runs
-	name    fabric.Host // name of this host in the job
+	// driver is set by New, before serve runs, as are name, lostPeer, stayed and background.
+	driver *driver
+	name   fabric.Host // name of this host in the job
 	// broke is called with a worker that broke the protocol.
 	broke func(w topo.WorkerID, err error)
 	// lostPeer is called with a worker whose call fails because another one is gone; nil = nobody
 	// is told.
-	lostPeer  func(w topo.WorkerID, why string)
+	lostPeer func(w topo.WorkerID, why string)
+	// stayed is called with what other hosts tell of how their workers synchronise.
+	stayed    func(act.Stay)
 	transfers *transfers.Set
 	streams   []*stream
 	results   results

@@ -1,6 +1,9 @@
 package agent
 
-import "github.com/shoal-ml/shoal/head/meshes"
+import (
+	"github.com/shoal-ml/shoal/act"
+	"github.com/shoal-ml/shoal/head/meshes"
+)
 
 // KnownWorkers counts the workers that the agent knows by what its launcher and they themselves
 // have told it, for tests. Any goroutine may call it.
@@ -17,6 +20,15 @@ func (a *Agent) CountWaits() (all, told int) {
 		all, told = len(a.driver.head.Waits()), len(a.driver.headWaits())
 	})
 	return all, told
+}
+
+// TellStay has the agent of a host tell the head that workers have kept their way to synchronise.
+func (a *Agent) TellStay(s act.Stay) { loopJob{a}.TellHead(s) }
+
+// OnStay has f called, on the engine's thread, with what other hosts tell of their workers. It
+// waits for the engine's thread.
+func (a *Agent) OnStay(f func(act.Stay)) {
+	_ = a.engine.runAndWait(func() { a.engine.stayed = f })
 }
 
 // ForgetLayout has the agent plan no reshape any more, for tests, until restore is called. Both

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 
 	"github.com/shoal-ml/shoal/act"
@@ -88,9 +90,8 @@ func (s *session) serveSetting() error {
 		Sync: now.Sync, People: now.KeptPeople()})
 }
 
-// serveStay has the setting of the job go back to how workers synchronise, where this agent leads
-// or comes to lead; all workers tell the same. It runs on the session's goroutine, and does not
-// wait.
+// serveStay has the setting of the job go back to how workers synchronise; all workers tell the
+// same. It runs on the session's goroutine, and does not wait.
 func (s *session) serveStay(r *api.StayRequest) error {
 	if err := (setting.Setting{Sync: r.Sync}).Validate(); err != nil || r.Sync == "" {
 		return &collective.FieldError{Field: "sync",
@@ -98,6 +99,38 @@ func (s *session) serveStay(r *api.StayRequest) error {
 	}
 	s.agent.loop.WorkersStayed(act.Stay{Number: r.Number, Sync: r.Sync, Why: r.Why})
 	return nil
+}
+
+// stayMessage tells the head of workers that have kept their way to synchronise.
+type stayMessage struct {
+	Stay *act.Stay `json:"stay"` // nil = the message tells of something else
+}
+
+// TellHead implements loop.Job: the agent that leads gets a stayMessage. It does not wait.
+func (a loopJob) TellHead(s act.Stay) {
+	s.Why = setting.CutText(s.Why)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // so that it is never longer than wire.MaxNote
+	if err := e.Encode(stayMessage{&s}); err != nil {
+		return
+	}
+	_ = a.engine.runLater(func() { // a stopped engine tells nobody
+		a.driver.runStepInput(func() { a.driver.head.SendNote(b.Bytes()) })
+	})
+}
+
+// takeStay gives the loop what another host has told of its workers, if data is that, and
+// reports whether it is.
+func (e *engine) takeStay(data []byte) bool {
+	var m stayMessage
+	if err := json.Unmarshal(data, &m); err != nil || m.Stay == nil {
+		return false
+	}
+	if (setting.Setting{Sync: m.Stay.Sync}).Validate() == nil {
+		e.stayed(*m.Stay)
+	}
+	return true
 }
 
 // reportSettingChange gives the launcher of every host an event about a change of the setting. It

@@ -36,8 +36,8 @@ type Look struct {
 }
 
 // Job is the job as its agent lets a Loop see and change it. The Loop calls it from its own
-// goroutine and from those that call Predict or WorkerFailed. All methods but ReportLine may wait
-// for the engine's thread.
+// goroutine and from those that call Predict or WorkerFailed. All methods but ReportLine and
+// TellHead may wait for the engine's thread.
 type Job interface {
 	// Look returns what the agent knows; false = the agent has ended, or nothing of the job's
 	// setting is open, and only OnMesh is known. What it returns is the Loop's.
@@ -46,6 +46,8 @@ type Job interface {
 	Change(next setting.Setting, c setting.Change) error
 	// ReportLine tells people what a policy would change, or what is wrong with one.
 	ReportLine(line string)
+	// TellHead has the Loop of the agent that leads told what WorkersStayed says. It may be lost.
+	TellHead(s act.Stay)
 }
 
 // Loop decides about the job of an agent. Its methods may be called from any goroutine.
@@ -121,6 +123,10 @@ func (l *Loop) runTurnAfterFailure(lost string) bool {
 	}
 	if s := l.stay.Swap(nil); s != nil {
 		l.act.WorkersStayed(*s)
+	}
+	// The agent that leads may have no workers, and whatever it is told may be lost with it.
+	if s := l.act.Staying(); s.Sync != "" && !l.leads {
+		l.job.TellHead(s)
 	}
 	l.reportOpenLevers(look.Observation)
 	if lost != "" {
@@ -302,8 +308,9 @@ func (l *Loop) Decides() bool {
 // one step: it waits for the engine's thread, and for policies that decide.
 func (l *Loop) WorkerFailed(how string) { l.runTurnAfterFailure(how) }
 
-// WorkersStayed tells the loop that workers of this agent go on by another way to synchronise than
-// the setting has. It waits for nobody: the next look takes it in.
+// WorkersStayed tells the loop that workers go on by another way to synchronise than the setting
+// has: workers of this agent, or of one that has told this agent so. It waits for nobody: the next
+// look takes it in.
 func (l *Loop) WorkersStayed(s act.Stay) { l.stay.Store(&s) }
 
 // WhyNots returns, for each policy, why it left things as they are lately.

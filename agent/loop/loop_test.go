@@ -35,6 +35,7 @@ type fakeJob struct {
 	holds  bool             // a change waits, and is not entered
 	waits  bool             // one does
 	told   []string         // what people were told
+	stays  []act.Stay       // what the head was told
 	asked  []setting.Change // what Change was asked for
 	news   []act.Entry      // that the loop has not seen
 }
@@ -100,6 +101,9 @@ func (j *fakeJob) Change(next setting.Setting, c setting.Change) error {
 
 // ReportLine implements Job.
 func (j *fakeJob) ReportLine(line string) { j.told = append(j.told, line) }
+
+// TellHead implements Job.
+func (j *fakeJob) TellHead(s act.Stay) { j.stays = append(j.stays, s) }
 
 // runLooks has a loop look at a job while that makes steps, ten a look.
 func runLooks(l *Loop, j *fakeJob, looks int) {
@@ -443,5 +447,34 @@ func TestPredict(t *testing.T) {
 	}
 	if got := fmt.Sprint(len(j.asked)); got != "0" {
 		t.Errorf("a prediction has changed the job %s times", got)
+	}
+}
+
+// What workers say that keep their way to synchronise is told to the agent that leads, which may
+// have no workers, until the setting has their way. The agent that leads tells nobody.
+func TestWorkersThatStayAreToldToTheHead(t *testing.T) {
+	for _, leads := range []bool{false, true} {
+		j := newJob()
+		j.leads, j.auto = leads, true
+		j.now = setting.Setting{Batch: 64, Sync: "local", Round: 4, Number: 3}
+		l := newLoop(t, j, act.Off)
+		runLooks(l, j, 2)
+		want := act.Stay{Number: 3, Sync: setting.Ssgd, Why: "rank 2 has another anchor"}
+		l.WorkersStayed(want)
+		runLooks(l, j, 2)
+		if leads {
+			if len(j.stays) > 0 {
+				t.Errorf("the head has told itself %+v", j.stays)
+			}
+			continue
+		}
+		if len(j.stays) != 2 || j.stays[0] != want || j.stays[1] != want {
+			t.Fatalf("the head was told %+v", j.stays)
+		}
+		j.now = setting.Setting{Batch: 64, Sync: setting.Ssgd, Round: 1, Number: 4}
+		runLooks(l, j, 2)
+		if len(j.stays) != 2 {
+			t.Errorf("the setting has their way, and the head was told once more: %+v", j.stays)
+		}
 	}
 }
