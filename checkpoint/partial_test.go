@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoal-ml/shoal/state/layout"
 )
@@ -68,5 +70,47 @@ func TestPartialIsNoCheckpoint(t *testing.T) {
 			r.Moved != 0 || r.Reused == 0 {
 			t.Errorf("%+v: %+v, %v", f, r, err)
 		}
+	}
+}
+
+// TestPartialOfAnotherSource stops a move, and then moves another checkpoint to the same name, with
+// the same names, sizes and times: blocks of the first one are none of the second. The first one
+// goes on, also if its path is written otherwise.
+func TestPartialOfAnotherSource(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name, "model.safetensors") }
+	for i, name := range []string{"a", "b"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		writeModel(t, path(name), rand.New(rand.NewPCG(1, uint64(i))), 3, 16)
+		if err := os.Chtimes(path(name), time.Time{}, time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("a", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	to, stopped := filepath.Join(dir, "to"), errors.New("stopped")
+	ctx, stop := context.WithCancelCause(t.Context())
+	moveTo := func(ctx context.Context, from string) (*Report, error) {
+		c := openCheckpoint(t, from)
+		out, _, err := c.Output(TargetFormat{Format: "hf"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Move(ctx, c, out, to, Options{Workers: 1, blockBytes: 4096})
+	}
+	if _, err := moveTo(whileMoving(ctx, func(int64, int64) { stop(stopped) }),
+		path("a")); !errors.Is(err, stopped) {
+		t.Fatal(err)
+	}
+	if _, err := moveTo(t.Context(), path("b")); err == nil ||
+		!strings.Contains(err.Error(), "is what is left of another move") {
+		t.Errorf("another source: %v", err)
+	}
+	t.Chdir(dir)
+	if r, err := moveTo(t.Context(), "link/model.safetensors"); err != nil || r.Reused == 0 {
+		t.Errorf("the same source: %+v, %v", r, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"path"
+	"path/filepath"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/format"
@@ -59,9 +60,11 @@ func fileNames(o *format.Output) (names []string) {
 }
 
 // moveIdentity returns the identity of a move of c as o: a hash of what it reads and writes, by
-// sizes, times and places, without the elements.
+// paths, sizes, times and places, without the elements. Times alone do not tell two sources apart:
+// what a bucket, an archive or an image has stored can have the same times everywhere.
 func moveIdentity(c *Checkpoint, o *format.Output) move.Identity {
 	h := sha256.New()
+	fmt.Fprintf(h, "%q %q\n", c.realDir(), c.file)
 	for _, name := range c.tensorFiles() {
 		fmt.Fprintf(h, "%q %d %d\n", name, c.stamps[name].size, c.stamps[name].mtime.UnixNano())
 	}
@@ -79,4 +82,20 @@ func moveIdentity(c *Checkpoint, o *format.Output) move.Identity {
 		fmt.Fprintf(h, "%q %d %x\n", f.File, f.Offset, sha256.Sum256(f.Bytes))
 	}
 	return move.Identity(h.Sum(nil))
+}
+
+// realDir returns where the folder of the checkpoint is, however its path was written: absolute and
+// without links as far as that can be found out, or the URL. It asks the file system.
+func (c *Checkpoint) realDir() string {
+	if c.bucket != nil {
+		return c.dir
+	}
+	dir := c.dir
+	if absolute, err := filepath.Abs(dir); err == nil {
+		dir = absolute
+	}
+	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = resolved
+	}
+	return dir
 }
