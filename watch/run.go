@@ -127,6 +127,7 @@ type resultFile struct {
 	Error     string    `json:"error"`
 	StoppedBy string    `json:"stopped_by"`
 	GoesOn    string    `json:"goes_on"`
+	Parked    bool      `json:"parked"`
 	Started   time.Time `json:"started"`
 	Seconds   float64   `json:"seconds"`
 	Workers   []Ended   `json:"workers"`

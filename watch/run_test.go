@@ -218,6 +218,7 @@ func TestState(t *testing.T) {
 		}, ""},
 		{"paused", func(r *Run) { r.SetLive(&control.Job{State: control.Paused}, "", 5) }, ""},
 		{"ended", func(r *Run) { r.SetResult([]byte(`{"ok":true,"seconds":3}`)) }, ""},
+		{"parked", func(r *Run) { r.SetResult([]byte(`{"ok":true,"parked":true}`)) }, ""},
 		{"failed", func(r *Run) { r.SetResult([]byte(`{"error":"w0 failed","seconds":3}`)) }, ""},
 		{"left", func(r *Run) { r.SetResult([]byte(`{"ok":true,"goes_on":"b"}`)) }, ""},
 	} {

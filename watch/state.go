@@ -21,6 +21,9 @@ func (r *Run) state() State {
 	case f != nil && f.GoesOn != "":
 		return State{"left", "this host has left the job, which goes on on host " + f.GoesOn, true,
 			r.endSeconds()}
+	case f != nil && f.Parked:
+		return State{"parked", fmt.Sprintf("it is parked after %s, and goes on where it is "+
+			"started again", durationText(f.Seconds)), true, r.endSeconds()}
 	case f != nil && f.OK:
 		by := ""
 		if f.StoppedBy != "" {

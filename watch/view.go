@@ -35,8 +35,8 @@ type View struct {
 
 // State is how the run is.
 type State struct {
-	// Word is the state of a running job as its launcher has it, or "ended", "failed", "left" (the
-	// job goes on elsewhere), "elsewhere", "silent", "killed".
+	// Word is the state of a running job as its launcher has it, or "ended", "parked", "failed",
+	// "left" (the job goes on elsewhere), "elsewhere", "silent", "killed".
 	Word string  `json:"word"`
 	Text string  `json:"text"` // the same as a sentence
 	Over bool    `json:"over"` // nothing more will come
