@@ -28,6 +28,7 @@ const (
 	maxChanges = 2000 // the newest
 	maxMetrics = 24   // names of metrics
 	maxName    = 100  // bytes of the name of a metric
+	maxOutputs = 256  // workers of which only the output is known, the newest
 	maxRecent  = 4096 // points and entries that Since can go back
 )
 
@@ -49,6 +50,7 @@ type Run struct {
 	command     []string
 	started     float64
 	result      *resultFile
+	outputs     []int // workers whose output is in the directory
 	whyNot      []control.WhyNot
 	answer
 	measured
@@ -296,6 +298,13 @@ func (r *Run) SetWhyNot(text []byte) {
 		r.whyNot = list
 	}
 }
+
+// LacksWorkers reports whether neither a result nor the launcher says which workers there are.
+func (r *Run) LacksWorkers() bool { return r.result == nil && r.live == nil }
+
+// SetOutputs takes the numbers of the workers whose output is in the directory of the run, which
+// are shown where LacksWorkers.
+func (r *Run) SetOutputs(workers []int) { r.outputs = workers }
 
 // HasResult reports whether the run is known to be over.
 func (r *Run) HasResult() bool { return r.result != nil }

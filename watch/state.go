@@ -79,12 +79,19 @@ func durationText(s float64) string {
 	return d.Round(time.Second).String()
 }
 
-// endedWorkers returns how workers ended, as the result has it.
+// endedWorkers returns how workers ended, as the result has it. Where neither that nor the launcher
+// says anything, they are the newest of those whose output is there, and no end of them is known.
 func (r *Run) endedWorkers() []Ended {
-	if r.result == nil || r.result.Workers == nil {
-		return []Ended{}
+	list := []Ended{}
+	switch {
+	case r.result != nil:
+		list = append(list, r.result.Workers...)
+	case r.LacksWorkers():
+		for _, worker := range r.outputs[max(len(r.outputs)-maxOutputs, 0):] {
+			list = append(list, Ended{Rank: worker, How: "has no known end"})
+		}
 	}
-	return r.result.Workers
+	return list
 }
 
 // updateID names what of the run is known now: Since takes it, and returns what has come later.

@@ -30,7 +30,7 @@ type View struct {
 	// Live is the job as its launcher tells it; nil = it does not run, or does not answer.
 	Live   *control.Job     `json:"live,omitempty"`
 	WhyNot []control.WhyNot `json:"why_not"`
-	Ended  []Ended          `json:"ended"` // workers whose end is known from the result
+	Ended  []Ended          `json:"ended"` // workers that do not run, or of which it is not known
 }
 
 // State is how the run is.

@@ -13,6 +13,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -218,6 +219,11 @@ func (f *Follower) readFiles() {
 	if text, err := readSmall(filepath.Join(f.dir, "why_not.json")); err == nil {
 		r.SetWhyNot(text)
 	}
+	if r.LacksWorkers() {
+		if workers, err := Outputs(f.dir); err == nil { // else the files below say what is wrong
+			r.SetOutputs(workers)
+		}
+	}
 	f.readLines("events.jsonl", &f.events, r.AddEvent, r.ResetEvents)
 	f.readLines("sense.jsonl", &f.sense, r.AddSense, r.ResetSense)
 	f.readLines("metrics.jsonl", &f.metrics, r.AddMetrics, r.ResetMetrics)
@@ -258,7 +264,7 @@ func readSmall(path string) ([]byte, error) {
 // The error wraps fs.ErrNotExist where there is none. It reads nothing of the Follower but its
 // directory, which stays, so any goroutine may call it at any time.
 func (f *Follower) Log(worker int, limit int64) ([]byte, error) {
-	file, info, err := openRegular(filepath.Join(f.dir, fmt.Sprintf("rank-%d.log", worker)))
+	file, info, err := openRegular(filepath.Join(f.dir, OutputName(worker)))
 	if err != nil {
 		return nil, err
 	}
@@ -272,4 +278,27 @@ func (f *Follower) Log(worker int, limit int64) ([]byte, error) {
 		return []byte(rest), nil
 	}
 	return text, nil
+}
+
+// OutputName returns the name of the file with the output of a worker, in the directory of a run.
+// It is pure.
+func OutputName(worker int) string { return fmt.Sprintf("rank-%d.log", worker) }
+
+// Outputs lists in ascending order the workers that have output in the directory of a run. Not all
+// workers of the job need have some: the host that leads has the output of all from the time when
+// it leads, the other hosts that of their own workers. Any goroutine may call it.
+func Outputs(dir string) (list []int, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		var worker int
+		if _, err := fmt.Sscanf(e.Name(), "rank-%d.log", &worker); err == nil &&
+			e.Name() == OutputName(worker) {
+			list = append(list, worker)
+		}
+	}
+	slices.Sort(list)
+	return list, nil
 }

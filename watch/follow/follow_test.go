@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -219,5 +220,24 @@ func TestALauncherOutOfReach(t *testing.T) {
 			t.Errorf("when it lives no more: %+v", s)
 		}
 		mustHaveNotes(t, f.Run.View(1), "the last line of metrics.jsonl is torn")
+	}
+}
+
+// A run that was killed has the workers whose output is there, though no end of them is known, and
+// one with a result those of the result alone.
+func TestWorkersOfTheKilled(t *testing.T) {
+	dir := t.TempDir()
+	writeRunFile(t, dir, "job.json", "{}")
+	for _, name := range []string{"rank-10.log", "rank-2.log", "rank-02.log", "rank-3.log.gz"} {
+		writeRunFile(t, dir, name, "")
+	}
+	f := openRun(t, dir)
+	want := []watch.Ended{{Rank: 2, How: "has no known end"}, {Rank: 10, How: "has no known end"}}
+	if got := pollView(t, f).Ended; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	writeRunFile(t, dir, "result.json", `{"ok":true,"workers":[{"rank":2,"how":"was parked"}]}`)
+	if got := pollView(t, f).Ended; len(got) != 1 || got[0].How != "was parked" {
+		t.Errorf("with a result: %+v", got)
 	}
 }

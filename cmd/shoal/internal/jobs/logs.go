@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -201,7 +200,7 @@ func (l *logs) printNew() error {
 	for _, worker := range workers {
 		r := l.readers[worker]
 		if r == nil {
-			r = &logReader{tail: tail{path: filepath.Join(l.dir, logName(worker))},
+			r = &logReader{tail: tail{path: filepath.Join(l.dir, follow.OutputName(worker))},
 				lines: proc.Lines{Emit: func(line []byte) {
 					l.printLine(worker, line)
 				}}}
@@ -222,26 +221,13 @@ func (l *logs) printNew() error {
 }
 
 // workersIn lists in ascending order the workers that have a log in the directory of a run and that
-// --rank selects. Not all workers of the job need have one: the host that leads has the output of
-// all from the time when it leads, the other hosts that of their own workers.
-func (f *logsFlags) workersIn(dir string) (list []int, err error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
-		var worker int
-		if _, err := fmt.Sscanf(e.Name(), "rank-%d.log", &worker); err == nil &&
-			e.Name() == logName(worker) && (f.rank < 0 || worker == f.rank) {
-			list = append(list, worker)
-		}
-	}
-	slices.Sort(list)
-	return list, nil
+// --rank selects.
+func (f *logsFlags) workersIn(dir string) ([]int, error) {
+	list, err := follow.Outputs(dir)
+	return slices.DeleteFunc(list, func(worker int) bool {
+		return f.rank >= 0 && worker != f.rank
+	}), err
 }
-
-// logName returns the name of the file with the output of a worker.
-func logName(worker int) string { return fmt.Sprintf("rank-%d.log", worker) }
 
 // printLine prints a line of a worker's output to out. The first error stays in l.err. It does not
 // keep line.
