@@ -66,3 +66,45 @@ func TestMembersGuess(t *testing.T) {
 		t.Errorf("twice as many, where nearly all of a step is communication: %+v", p)
 	}
 }
+
+// After another size was kept that brought less than it was sure to, the job may be slower by
+// itself, so what steps of the size before would take now is a guess, until some are made.
+func TestSizeThatMayHaveDrifted(t *testing.T) {
+	w := newWorld(0.01, 1e-3, 0)
+	w.workers = 2
+	w.train(256, 20)
+	w.workers = 4
+	w.train(256, 20)
+	kept := setting.Change{Phase: setting.Kept, From: "size=2", To: "size=4", Measured: 1.1,
+		Predicted: setting.Band{Low: 1.5, Mid: 1.7, High: 1.9}}
+	surely, more, reverted, others := kept, kept, kept, kept
+	more.Measured = 1.2
+	surely.Predicted.Low, reverted.Phase, others.From = 1.05, setting.Reverted, "size=3"
+	for want, list := range map[bool][]setting.Change{true: {kept},
+		false: {surely, more, reverted, others}} {
+		for _, change := range list {
+			var twin twin.Twin
+			twin.Observe(w.observe(256, 0))
+			predict := func() decide.Prediction {
+				return twin.Predict(decide.Target{Setting: setting.Setting{Batch: 256, Size: 2}})
+			}
+			before := predict()
+			twin.Learn(change)
+			after := predict()
+			if before.Untried || after.Untried != want || after.Guess == "" == want {
+				t.Errorf("%+v: two members are predicted as %+v, and then as %+v", change, before,
+					after)
+			}
+		}
+	}
+	var twin twin.Twin
+	twin.Learn(kept)
+	for _, w.workers = range []int{4, 2, 4} {
+		w.train(256, 20)
+		twin.Observe(w.observe(256, 0))
+		twin.SamplesPerSecond()
+	}
+	if p := twin.Predict(decide.Target{Setting: setting.Setting{Batch: 256, Size: 2}}); p.Untried {
+		t.Errorf("two members, of which new steps were made: %+v", p)
+	}
+}
