@@ -20,6 +20,7 @@ import (
 
 // runDueEvents lets all happen that is due before the next step.
 func (w *World) runDueEvents() {
+	w.resize() // to what was asked for before
 	for len(w.steps) > 0 && w.steps[0].Step <= w.cursor.Step {
 		w.applyEvent(w.steps[0])
 		w.steps = w.steps[1:]

@@ -58,6 +58,34 @@ func TestTheLostThatStartAreNotReplaced(t *testing.T) {
 	}
 }
 
+// A host that is lost in the first step of fewer members makes the job smaller if it has some, and
+// not if these are to leave, as in a running job.
+func TestLostAfterOthersLeave(t *testing.T) {
+	for lost, want := range []int{1, 1, 2, 2} {
+		c := config(t, 4, 100_000, 120)
+		c.Levers.Size = setting.Range{From: 1, To: 4}
+		w := newWorld(t, c)
+		run(t, w, 2)
+		if err := w.Change(setting.Setting{Number: 1, Size: 2}); err != nil {
+			t.Fatal(err)
+		}
+		w.Schedule(job.Event{What: job.Lose, Host: lost})
+		if got := run(t, w, 3)[2].Size; got != want || int(w.Setting().Size) != want {
+			t.Errorf("without host %d there are %d members of %d, want %d", lost, got,
+				w.Setting().Size, want)
+		}
+		m := newMembership(4, 4, 1)
+		if err := m.Resize(2, "you"); err != nil {
+			t.Fatal(err)
+		}
+		m.HostLost(fmt.Sprint("h", lost+1), "is gone")
+		if m.run(); m.View().Size() != want || m.Want() != want {
+			t.Errorf("in a running job without host %d there are %d members of %d, want %d", lost,
+				m.View().Size(), m.Want(), want)
+		}
+	}
+}
+
 // With fewer members than the minimum a job stands still until a host joins, though another one has
 // room, and ends if none does.
 func TestTooFewMembersWait(t *testing.T) {
