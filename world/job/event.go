@@ -102,6 +102,7 @@ func (w *World) drainHost(h *host, end float64) {
 		h.there, h.end = true, end
 		return
 	}
+	h.starting = nil
 	w.shrinkAfterDrain(leaving)
 	if staying < w.leastSize() && min(w.joining.expected, room) > staying {
 		h.end = end
@@ -126,7 +127,7 @@ func (w *World) releaseDrained() {
 }
 
 // leave has the workers of a host leave, and the host with them: nobody of it takes part any more.
-func (h *host) leave() { h.in, h.there, h.workers, h.end = false, false, 0, 0 }
+func (h *host) leave() { h.in, h.there, h.workers, h.starting, h.end = false, false, 0, nil, 0 }
 
 // loseHost has a host be lost in the next step. The last host is lost at once: nobody is left to go
 // on.
@@ -136,6 +137,7 @@ func (w *World) loseHost(h *host) {
 		return
 	}
 	w.shrinkAfterLoss(w.hostLoad(h))
+	h.starting = nil
 	if !h.in {
 		h.there = false
 		return

@@ -1,6 +1,7 @@
 package job_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -88,6 +89,70 @@ func TestStartingWorkersAreAwaited(t *testing.T) {
 		before := run(t, w, 2)[1].At
 		if s, on := w.Step(); !on || s.Size != 1 || s.At < before+20 || s.At > before+21 {
 			t.Errorf("with %d events to come: %v, %+v behind %v s", len(events), on, s, before)
+		}
+	}
+}
+
+// Each worker takes part when it has started itself, and not with those that began before it.
+func TestWorkersJoinWhenTheyHaveStarted(t *testing.T) {
+	c := config(t, 4, 100_000, 120)
+	c.Levers.Size = setting.Range{From: 1, To: 4}
+	c.Hosts[1].Spare, c.Hosts[2].Spare, c.Hosts[3].Out = true, true, true
+	c.Costs.Start = 20
+	c.Events = []job.Event{{At: 10, Timed: true, What: job.Join, Host: 3}}
+	w := newWorld(t, c)
+	if err := w.Change(setting.Setting{Number: 1, Size: 4}); err != nil {
+		t.Fatal(err)
+	}
+	first := map[int]float64{} // by size, when the step before its first one ended
+	for before := 0.0; w.Now() < 45; before = w.Now() {
+		n := run(t, w, 1)[0].Size
+		if _, is := first[n]; !is {
+			first[n] = before
+		}
+	}
+	if len(first) != 3 || math.Abs(first[3]-20) > 0.5 || math.Abs(first[4]-30) > 0.5 {
+		t.Errorf("it has 3 members from 20 s on and 4 from 30 s on: %v", first)
+	}
+}
+
+// A new run begins as that of a running job does, when all workers that it is to have are there.
+// Who is lost before that is wanted no more. A job that makes no checkpoints has the same run.
+func TestNewRunWaitsForAllWorkers(t *testing.T) {
+	lose := func(at float64, hosts ...int) (list []job.Event) {
+		for _, h := range hosts {
+			list = append(list, job.Event{At: at, Timed: true, What: job.Lose, Host: h})
+		}
+		return list
+	}
+	join := func(at float64, host int) job.Event {
+		return job.Event{At: at, Timed: true, What: job.Join, Host: host}
+	}
+	for name, x := range map[string]struct {
+		saves  bool
+		events []job.Event // after all three hosts are lost after 50 s
+		at     float64     // when the new run begins; 0 = it does not
+		size   int         // with how many members
+	}{
+		"one after the other": {true, []job.Event{join(100, 0), join(130, 2), join(200, 1)}, 220,
+			3},
+		"one does not come": {true, []job.Event{join(100, 0), join(130, 2)}, 0, 0},
+		"one is lost again": {true, append(lose(140, 0), join(100, 0), join(130, 2), join(200, 1)),
+			220, 2},
+		"no checkpoints": {false, []job.Event{join(100, 0), join(130, 2), join(200, 1)}, 120, 1},
+	} {
+		c := config(t, 3, 100_000, 120)
+		c.Levers.Size, c.Levers.Save = setting.Range{From: 1, To: 3}, x.saves
+		c.Costs.Start = 20
+		c.Events = append(lose(50, 0, 1, 2), x.events...)
+		w := newWorld(t, c)
+		for w.Now() < 50 {
+			run(t, w, 1)
+		}
+		s, on := w.Step()
+		if begin := s.At - s.Seconds; on != (x.at > 0) || on && (math.Abs(begin-x.at) > 1e-9 ||
+			s.Size != x.size || s.Pause != 0 || s.GoneBack != x.saves) {
+			t.Errorf("%s: it goes on: %v, at %v s, with %+v", name, on, begin, s)
 		}
 	}
 }

@@ -86,12 +86,16 @@ func (w *World) loseState() {
 	}
 }
 
+// isNewRun reports whether the next step is the first one of a new run, which begins when it has as
+// many members as it is to have. A job that makes no checkpoints has one run: somebody always has
+// its state.
+func (w *World) isNewRun() bool { return w.saving.lost && w.config.Levers.Save }
+
 // restartFromSave has the hosts that are there now begin a new run, which goes on from the newest
-// checkpoint that was written. Steps that are made again count as further ones. It returns whether
-// they did: else some host has the state, or the job makes no checkpoints, and the state is never
-// lost.
+// checkpoint that was written, if it is one. Steps that are made again count as further ones. It
+// returns whether they did.
 func (w *World) restartFromSave() bool {
-	back := w.saving.lost && w.config.Levers.Save
+	back := w.isNewRun()
 	w.saving.lost = false
 	if !back {
 		return false

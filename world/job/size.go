@@ -1,6 +1,7 @@
 package job
 
 import (
+	"math"
 	"slices"
 
 	"github.com/shoal-ml/shoal/member"
@@ -11,15 +12,13 @@ import (
 // Levers and MeanSecondsOf are for who decides or asks what would be. All are for the goroutine
 // that uses the World.
 
-// joining is who is to take part, and that workers start which will join.
+// joining is who is to take part.
 type joining struct {
 	// expected counts the members and the workers that are wanted besides, as the membership of a
 	// job does. They are as many as the setting says, or fewer after a loss that leaves fewer than
 	// the minimum: then nobody is wanted besides until a host joins.
 	expected int
-	start    uint32  // the size of the setting at the start of the job; 0 = it has none
-	starts   bool    // there are some that start
-	ready    float64 // when they join, in seconds
+	start    uint32 // the size of the setting at the start of the job; 0 = it has none
 }
 
 // memberCount returns how many workers take part, without those that are lost in the next step or
@@ -66,17 +65,10 @@ func (w *World) leastSize() int {
 
 // hostLoad returns how many workers a host has, or will have when those have started who start.
 func (w *World) hostLoad(h *host) int {
-	switch {
-	case !h.there: // others take the place of its workers, or it has none
+	if !h.there { // others take the place of its workers, or it has none
 		return 0
-	case w.setting.Size == 0 || !w.joining.starts:
-		return h.workers
 	}
-	i := slices.IndexFunc(w.hosts, func(o host) bool { return o.lead == h.lead })
-	c := *w
-	c.hosts = slices.Clone(w.hosts)
-	c.setMemberCount(min(w.joining.expected, w.workerRoom()))
-	return c.hosts[i].workers
+	return h.workers + len(h.starting)
 }
 
 // shrinkAfterLoss has the workers of a host be wanted no more, of which so many are lost: as the
@@ -109,30 +101,92 @@ func (w *World) resize() {
 	if w.setting.Size == 0 || w.hasLostHost() {
 		return // who is lost leaves with the next step, and others come and go after it
 	}
-	n := w.memberCount()
-	want := min(w.joining.expected, w.workerRoom())
+	n, want := w.memberCount(), min(w.joining.expected, w.workerRoom())
+	w.setStartingCount(max(want-n, 0))
+	came := w.admitReady()
 	switch {
-	case n == want:
-		w.joining.starts = false
-		w.releaseDrained()
-		return
 	case n > want:
-		w.joining.starts = false
 		w.pause += w.config.Costs.Release
-	case !w.joining.starts:
-		w.joining.starts, w.joining.ready = true, w.now+w.config.Costs.Start
-		fallthrough
-	default:
-		if w.now < w.joining.ready {
-			return
-		}
-		w.joining.starts = false
+		w.setMemberCount(want)
+	case came:
 		w.pause += w.config.Costs.Join
 	}
-	w.setMemberCount(want)
-	w.generation++
-	w.stale = true
-	w.releaseDrained()
+	if n > want || came {
+		w.generation++
+		w.stale = true
+	}
+	if w.memberCount() >= w.leastSize() || w.startingCount() == 0 {
+		w.releaseDrained()
+	}
+}
+
+// startingCount returns how many workers start.
+func (w *World) startingCount() (n int) {
+	for i := range w.hosts {
+		n += len(w.hosts[i].starting)
+	}
+	return n
+}
+
+// setStartingCount has so many workers start, for which there is room: those who do go on, more
+// begin first on hosts where others take part and then on others, and of too many the last do not
+// join.
+func (w *World) setStartingCount(want int) {
+	more := want - w.startingCount()
+	for _, isIn := range []bool{true, false} {
+		for i := range w.hosts {
+			h := &w.hosts[i]
+			if h.there && !h.lost && h.in == isIn && more > 0 {
+				begin := min(more, h.Workers-w.hostLoad(h))
+				more -= begin
+				h.starting = append(h.starting[:len(h.starting):len(h.starting)],
+					slices.Repeat([]float64{w.now + w.config.Costs.Start}, begin)...)
+			}
+		}
+	}
+	for i := range slices.Backward(w.hosts) {
+		h := &w.hosts[i]
+		fewer := min(max(-more, 0), len(h.starting))
+		h.starting, more = h.starting[:len(h.starting)-fewer], more+fewer
+	}
+}
+
+// admitReady has those take part who have started, and reports whether there are any. The first
+// members of a new run wait for all of them.
+func (w *World) admitReady() (came bool) {
+	ready := func(h *host) (n int) {
+		for n < len(h.starting) && h.starting[n] <= w.now {
+			n++
+		}
+		return n
+	}
+	all := 0
+	for i := range w.hosts {
+		all += ready(&w.hosts[i])
+	}
+	if all == 0 || w.isNewRun() && w.memberCount()+all < w.joining.expected {
+		return false
+	}
+	for i := range w.hosts {
+		h := &w.hosts[i]
+		n := ready(h)
+		h.workers, h.starting = h.workers+n, h.starting[n:]
+		h.in = h.workers > 0
+	}
+	return true
+}
+
+// nextReady returns when the next of those have started who start; +Inf = nobody does.
+func (w *World) nextReady() float64 {
+	next := math.Inf(1)
+	for i := range w.hosts {
+		for _, at := range w.hosts[i].starting {
+			if at > w.now { // others wait
+				next = min(next, at)
+			}
+		}
+	}
+	return next
 }
 
 // setMemberCount has so many workers take part: those who do stay, more join first on their hosts

@@ -63,8 +63,11 @@ type host struct {
 	there   bool // its workers can take part
 	in      bool // some of them do
 	workers int  // that take part; 0 unless in
-	lost    bool // it is lost in the next step
-	back    bool // it is lost in the next step, and joins after that
+	// starting is when each of the workers that start here has started, in seconds, ascending.
+	// They join then.
+	starting []float64
+	lost     bool // it is lost in the next step
+	back     bool // it is lost in the next step, and joins after that
 	// end is when the host is lost, in seconds, if it has not left before; 0 = nobody has noticed.
 	// It leaves when others have come; then it is not there, though its workers take part.
 	end float64
@@ -207,10 +210,7 @@ func (w *World) awaitMembers() (waited float64, on bool) {
 			w.runDueEvents()
 			continue
 		}
-		next := math.Inf(1)
-		if w.joining.starts {
-			next = w.joining.ready
-		}
+		next := w.nextReady()
 		if len(w.timed) > 0 {
 			next = min(next, w.timed[0].At)
 		}
