@@ -174,6 +174,22 @@ def test_what_is_not_finite_reaches_all_and_is_not_remembered(name):
         assert all(m.isfinite().all() for m in means)
 
 
+@pytest.mark.parametrize("factor", [1e36, 1e37])
+def test_power_goes_on_after_products_that_overflow(factor):
+    """Gradients so large that the factors of their matrices overflow spoil the mean of that step,
+    and of no later one, on workers that have the same means.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    team = _make_buckets("power", 2)
+    for number in range(4):
+        gradients = _gradients(generator, 2)
+        if number == 1:
+            gradients = [[factor * g.abs() for g in of_worker] for of_worker in gradients]
+        means, _ = _step(team, number, gradients, [0.5, 0.5])
+        finite = all(m.isfinite().all() for m in means)
+        assert finite == (number != 1), f"step {number}"
+
+
 @pytest.mark.parametrize("name", LOSSY)
 @pytest.mark.parametrize("factor", [1e20, 1e30])
 def test_gradients_that_are_huge_in_a_step_spoil_no_mean(name, factor):

@@ -87,11 +87,12 @@ class _LowRank(Feedback):
         """The sum of the left factors, each of this worker's memory times the right factor of the
         step before.
         """
-        if self.info.fresh:
-            generator = torch.Generator().manual_seed(0)
-            for m in self._matrices:
-                m.right.normal_(generator=generator)
+        generator = torch.Generator().manual_seed(0)
         for m in self._matrices:
+            # All workers have the same factor, so all of them begin anew where it is not finite,
+            # which products of huge gradients have made it.
+            if self.info.fresh or not m.right.isfinite().all():
+                m.right.normal_(generator=generator)
             # Its size does not matter to what is orthonormal then. A product that overflows would
             # make all later factors NaN.
             m.right.div_(m.right.abs().amax().clamp_(min=torch.finfo(m.right.dtype).tiny))
