@@ -155,5 +155,39 @@ def test_samples_that_are_weighed(wrap):
         torch.testing.assert_close(torch.tensor(a), torch.tensor(b))
 
 
+def _leave_within_a_step():
+    """Leave the job in the middle of a step on devices that are doubles, as a program does that
+    fails there; return what has failed on other threads.
+    """
+    import threading
+
+    import device_double
+
+    import shoal
+    import shoal.torch
+
+    failed = []
+    threading.excepthook = lambda given: failed.append(str(given.exc_value))
+    job = shoal.join()
+    device_double.install(device=f"GPU-{job.rank}")
+    x = torch.zeros(8, 3)
+    for (x,) in shoal.torch.loader(torch.utils.data.TensorDataset(x), 4):
+        optimizer = shoal.torch.optimizer(torch.optim.SGD([torch.nn.Parameter(x[0])], lr=0.1))
+        path = optimizer._paths.choose()
+        path.exchange.begin_step()
+        break
+    job.leave()
+    done = threading.Event()
+    path.exchange._devices._executor.run(done.set)
+    return [done.wait(60), failed]
+
+
+def test_a_job_that_is_left_within_a_step():
+    """A worker that leaves the job before the end of a step aborts what waits for other devices,
+    and prints no error of its own.
+    """
+    assert world(2, _leave_within_a_step) == [[True, []]] * 2
+
+
 if __name__ == "__main__":
     main(globals())

@@ -93,7 +93,7 @@ class DeviceGroup:
         """Wait for the end of a step, on the executor's thread, and abort where it is void."""
         try:
             begun.wait()
-        except (LostError, MismatchError):
+        except shoal.ShoalError:  # also where the job is left in the middle of the step
             self.abort()
 
     def _connect(self) -> None:
