@@ -207,3 +207,23 @@ def test_the_state_of_another_kind_of_optimizer_is_refused():
         change(saved["param_groups"][0])
         load_state(adam, saved)
         assert adam.param_groups[0]["lr"] == 0.5
+
+
+def test_the_state_of_other_groups_of_parameters_is_refused():
+    """A worker that joins after a group was added to an optimizer, and a program that goes on from
+    a checkpoint of then, are told what to do.
+    """
+    one, two = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
+    trained = torch.optim.SGD([one], lr=0.1)
+    trained.add_param_group({"params": [two]})
+    new = torch.optim.SGD([one], lr=0.1)
+    with pytest.raises(ValueError, match="the SGD here, .*: make all groups .*different number"):
+        load_state(new, trained.state_dict())
+
+
+def test_the_state_of_a_module_with_other_tensors_is_refused():
+    """Where a buffer came later, or has grown, the error has what to do beside torch's words."""
+    trained, new = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
+    trained.running_mean = torch.zeros(3)
+    with pytest.raises(ValueError, match="the BatchNorm1d here, .*in __init__.*size mismatch"):
+        load_state(new, trained.state_dict())

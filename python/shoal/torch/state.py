@@ -141,7 +141,8 @@ def without_functions(value: Any) -> Any:
 def load_state(holder: Any, value: Optional[Dict[str, Any]]) -> None:
     """Load the state of a module, an optimizer, a scheduler or a GradScaler, which may lie in its
     own memory already, and may keep the value. None = the state could not be sent, and nothing is
-    loaded. Raises ValueError for the state of an optimizer of another kind.
+    loaded. Raises ValueError for the state of an optimizer of another kind, or with other groups of
+    parameters, and for that of a module with other tensors.
     """
     if value is None:
         return
@@ -153,7 +154,25 @@ def load_state(holder: Any, value: Optional[Dict[str, Any]]) -> None:
                 # torch copies no tensor onto itself, but does so with its memory
                 value[key] = tensor
     groups = vars(holder).get("param_groups") if isinstance(holder, torch.optim.Optimizer) else None
-    holder.load_state_dict(OwnedState(value))
+    try:
+        holder.load_state_dict(OwnedState(value))
+    except (RuntimeError, ValueError) as err:
+        if isinstance(holder, torch.optim.Optimizer):
+            advice = (
+                "make all groups of parameters before the loop, and give those that train later"
+                " lr=0 until then"
+            )
+        elif isinstance(holder, torch.nn.Module):
+            advice = (
+                "make all parameters and buffers in __init__, in the shape that they keep, or give"
+                " register_buffer persistent=False"
+            )
+        else:
+            raise
+        raise ValueError(
+            f"the state to go on from is not for the {type(holder).__name__} here, as if it had"
+            f" changed while it trained: {advice}. torch says: {' '.join(str(err).split())}"
+        ) from None
     _restore_counters(holder)
     # others may have the same groups: an optimizer around this one, or inside
     if groups is not None:
