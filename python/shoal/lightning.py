@@ -177,7 +177,7 @@ class Strategy(SingleDeviceStrategy):
         assert job is not None and train is not None
         self._update = Update(job)
         self._update.register()
-        self._saved = Saved(trainer)
+        self._saved = Saved(trainer, job.outside)
         job.register("lightning", self._state_for_joiners, self._keep_received, alike=False)
         if not train.loader.enter(self._place):
             raise SystemExit(0)

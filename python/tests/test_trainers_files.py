@@ -1,6 +1,7 @@
 """Trainers of other people where the workers of a job see other files."""
 
 import dataclasses
+from unittest import mock
 
 import pytest
 
@@ -45,6 +46,31 @@ def test_a_checkpoint_of_a_job_with_shares_is_one_of_the_same_data(tmp_path, cap
     assert not capfd.readouterr().err
     counted = place_after_updates(str(tmp_path), 14, dataclasses.replace(start, batch=4), 12)
     assert counted.next == 8 and "with other data or batches" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("joins, version", [(True, 4), (False, 5)])
+def test_the_folder_of_tensorboard(joins, version):
+    """A worker that joins, and may become rank 0, goes on in the folder of TensorBoard's files that
+    the others have, where it would find that folder and take the next. A job that goes on from its
+    checkpoint takes the next one. A logger for CSV, which removes files, keeps its own.
+    """
+    pytest.importorskip("lightning")
+    from lightning.pytorch import loggers
+    from shoal._trainers.saved import Saved
+
+    def saved(version):
+        """What a Trainer has whose loggers have this version, without TensorBoard."""
+        tensorboard = loggers.TensorBoardLogger.__new__(loggers.TensorBoardLogger)
+        tensorboard._version = version
+        trainer = mock.MagicMock(callbacks=[], datamodule=None, optimizers=[])
+        trainer.loggers = [tensorboard, loggers.CSVLogger("", version=version)]
+        trainer.lightning_module.on_save_checkpoint = None
+        return Saved(trainer, joins), trainer.loggers
+
+    with mock.patch("shoal._trainers.saved.is_overridden", return_value=False):
+        there, here = saved(4)[0], saved(5)
+        here[0].take(there.state(), {}, {})
+    assert [logger.version for logger in here[1]] == [version, 5]
 
 
 if __name__ == "__main__":

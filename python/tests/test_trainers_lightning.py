@@ -154,7 +154,7 @@ def test_what_a_checkpoint_adds_and_cannot_be_sent(capfd):
         trainer.datamodule = data = Rows()
         module._trainer = trainer
         module.epochs, module.seen, data.rows = epochs, seen, rows
-        return Saved(trainer), module, data
+        return Saved(trainer, joins=True), module, data
 
     there, here = saved(0, {1}, 5), saved(7, {2}, 6)
     state = [there[0].state() for _ in range(2)][-1]

@@ -1,5 +1,5 @@
 """What the user's code puts into a checkpoint of Lightning, by on_save_checkpoint and by the state
-of a datamodule: a worker that joins gets it without a file.
+of a datamodule, and where TensorBoard's files lie: a worker that joins gets it without a file.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Set, Tuple
 
 import lightning
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -36,9 +37,11 @@ class Saved:
     between two steps.
     """
 
-    def __init__(self, trainer: Any):
-        """What is added to the checkpoints of this Trainer, whose fit has begun."""
-        self._trainer = trainer
+    def __init__(self, trainer: Any, joins: bool):
+        """What is added to the checkpoints of this Trainer, whose fit has begun. It `joins`
+        workers that train already, or else begins with them.
+        """
+        self._trainer, self._joins = trainer, joins
         self._told: Set[str] = set()  # the keys that cannot be sent, of which the user knows
 
     def state(self) -> Dict[str, Any]:
@@ -53,7 +56,9 @@ class Saved:
         same = {k: names[id(v)] for k, v in changed.items() if id(v) in names}
         found = {k: self._packed(k, v) for k, v in changed.items() if k not in same}
         data_state = self._packed("the state of the datamodule", own) if own else None
-        return {"found": found, "same": same, "data": data_state}
+        # Which folder each logger has, None = it has not looked.
+        versions = [vars(logger).get("_version") for logger in trainer.loggers]
+        return {"found": found, "same": same, "data": data_state, "versions": versions}
 
     def _checkpoints(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         """A plain checkpoint, and what the user's code makes of it, both without a copy."""
@@ -84,6 +89,10 @@ class Saved:
         optimizers have their state already.
         """
         trainer, connector = self._trainer, self._trainer._checkpoint_connector
+        # A job that goes on from its checkpoint begins a folder. Other loggers would remove files.
+        for logger, version in zip(trainer.loggers, state["versions"] if self._joins else ()):
+            if isinstance(logger, TensorBoardLogger) and version is not None:
+                logger._version = version
         # What could not be sent is that of this worker.
         plain, checkpoint = self._checkpoints()
         checkpoint.update({key: plain[name] for key, name in state["same"].items()})
