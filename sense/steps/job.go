@@ -54,7 +54,7 @@ func (j *Job) Add(host string, n Note) {
 		j.generation = n.Generation
 		clear(j.hosts)
 	}
-	weight := WeightBeside(n.Steps)
+	weight := weightBeside(n.Steps)
 	old := j.hosts[host]
 	if old.Deal != n.Deal {
 		old = Note{}
@@ -68,8 +68,8 @@ func (j *Job) Add(host string, n Note) {
 	j.hosts[host] = sum
 }
 
-// WeightBeside returns how much the times before count beside a note of so many steps.
-func WeightBeside(steps float64) float64 {
+// weightBeside returns how much the times before count beside a note of so many steps.
+func weightBeside(steps float64) float64 {
 	return max(minWeight, portable.Exp2(-steps/halfLife))
 }
 

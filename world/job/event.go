@@ -8,7 +8,6 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
-	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
 	"github.com/shoal-ml/shoal/sense/steps"
 	"github.com/shoal-ml/shoal/setting"
@@ -230,29 +229,27 @@ func (w *World) moveShares(before []rank) {
 
 // forgetSplit has the job forget where the time of a step went, since that has changed.
 func (w *World) forgetSplit() {
-	w.split = split{sums: sense.Split{Slack: make([]float64, len(w.ranks))}, of: w.generation}
+	w.split = split{of: w.generation}
+	w.split.begin(len(w.ranks))
 }
 
-// takeNotes has the head know of all steps, as in a running job by notes of their hosts.
+// begin begins a note of a job of so many members.
+func (s *split) begin(size int) {
+	s.note = steps.Note{Generation: s.of, Size: size, Waits: make([]float64, size)}
+	for rank := range size {
+		s.note.Ranks = append(s.note.Ranks, rank)
+	}
+}
+
+// takeNotes has the head know of all steps, as in a running job by notes of their hosts; here one
+// is of all.
 func (s *split) takeNotes() {
-	if s.steps == 0 {
+	if s.note.Steps == 0 {
 		return
 	}
-	before := float64(s.weight * steps.WeightBeside(s.steps))
-	s.weight = before + s.steps
-	// add adds a sum over the steps to a mean of those before.
-	add := func(mean, sum *float64) {
-		*mean, *sum = (float64(before**mean)+*sum)/s.weight, 0
-	}
-	add(&s.known.Data, &s.sums.Data)
-	add(&s.known.Compute, &s.sums.Compute)
-	add(&s.known.Exposed, &s.sums.Exposed)
-	add(&s.known.Seconds, &s.sums.Seconds)
-	s.known.Slack = slices.Grow(s.known.Slack[:0], len(s.sums.Slack))[:len(s.sums.Slack)]
-	for i := range s.sums.Slack {
-		add(&s.known.Slack[i], &s.sums.Slack[i])
-	}
-	s.steps = 0
+	s.head.Add("", s.note)
+	s.known = s.head.Split(s.of, 0)
+	s.begin(s.note.Size)
 }
 
 // communicationSeconds returns the seconds that the gradients take over the cables of the hosts: by
@@ -284,22 +281,21 @@ func (w *World) recordObservations(s Step, slowest float64) {
 	each, sample := float64(max(s.Round, 1)), s.StepSample
 	sample.Seconds, sample.Samples = s.Seconds/each, s.Samples/uint64(each)
 	w.series.Add(sample)
-	sums := &w.split.sums
-	w.split.steps++
-	data, sum, most := 0.0, 0.0, 0.0
+	note, most := &w.split.note, 0.0
 	for _, r := range w.ranks {
 		most = max(most, r.took-r.met)
 	}
 	for i := range w.ranks {
 		r := &w.ranks[i]
-		sums.Slack[i] += (most - (r.took - r.met)) / each
-		data += w.hosts[r.host].Wait + r.load
-		sum += (r.took - r.met) / each
+		waits := w.hosts[r.host].Wait + r.load
+		note.Data += waits
+		note.Compute += (r.took-r.met)/each - waits
+		note.Waits[i] += (slowest + s.Exposed - (r.took - r.met)) / each
 	}
-	sums.Data += data / float64(len(w.ranks))
-	sums.Compute += (sum - data) / float64(len(w.ranks))
-	sums.Exposed += (s.Exposed + slowest - most) / each
-	sums.Seconds += (slowest + s.Exposed) / each
+	note.Steps, note.Timed, note.Told = note.Steps+1, note.Timed+1,
+		note.Told+float64(len(w.ranks))
+	note.Exposed += (s.Exposed + slowest - most) / each
+	note.Seconds += (slowest + s.Exposed) / each
 	if s.Noise > 0 && s.Samples > 0 {
 		w.noise.Add(w.drawNorms(s))
 	}

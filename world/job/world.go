@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/sense/noise"
+	"github.com/shoal-ml/shoal/sense/steps"
 	"github.com/shoal-ml/shoal/setting"
 )
 
@@ -89,11 +90,10 @@ type rank struct {
 
 // split is where the time of a step goes.
 type split struct {
-	known  sense.Split // what the head knows of it
-	weight float64     // for how many steps that counts
-	sums   sense.Split // over steps of which the head has no note yet
-	steps  float64     // how many these are
-	of     uint64      // the generation of the members
+	known sense.Split // what the head knows of it
+	head  steps.Job   // from what it knows that
+	note  steps.Note  // of steps of which the head has none yet
+	of    uint64      // the generation of the members
 }
 
 // dealt is what the samples of the ranks follow from.
