@@ -107,7 +107,8 @@ func (r *Run) View(now float64) View {
 		Version: r.ranBy, Started: r.started, State: state, Notes: r.allNotes(),
 		Series: []SeriesView{}, Marks: append([]Mark{}, r.marks...), LeftOut: r.leftOut,
 		Changes: append([]ChangeView{}, r.changes...), Coverage: r.coverage(), Newest: r.newest,
-		Hosts: r.allHosts(), Live: r.live, WhyNot: r.allWhyNot(), Ended: r.endedWorkers()}
+		Hosts: r.allHosts(), Need: r.need(), Live: r.live, WhyNot: r.allWhyNot(),
+		Ended: r.endedWorkers()}
 	for i := range v.Changes {
 		v.Changes[i].endWithRun(state)
 	}
@@ -164,7 +165,7 @@ func (r *Run) Since(id string, now float64) (u Update, ok bool) {
 	}
 	u = Update{ID: r.updateID(), Made: now, State: r.state(), Notes: r.allNotes(),
 		Series: []SeriesView{}, Marks: []Mark{}, Changes: []ChangeView{},
-		Coverage: r.coverage(), Newest: r.newest, Hosts: r.allHosts(), Live: r.live,
+		Coverage: r.coverage(), Newest: r.newest, Hosts: r.allHosts(), Need: r.need(), Live: r.live,
 		WhyNot: r.allWhyNot(), Ended: r.endedWorkers()}
 	for _, i := range r.recent[from-r.seq:] {
 		switch {

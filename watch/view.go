@@ -27,6 +27,9 @@ type View struct {
 	Coverage []CoverageView `json:"coverage"`
 	Newest   *history.Row   `json:"newest,omitempty"` // the last row of sense.jsonl
 	Hosts    []history.Host `json:"hosts"`
+	// Need is what somebody must do before the job goes on, or has the workers that it wants; "" =
+	// nothing.
+	Need string `json:"need,omitempty"`
 	// Live is the job as its launcher tells it; nil = it does not run, or does not answer.
 	Live   *control.Job     `json:"live,omitempty"`
 	WhyNot []control.WhyNot `json:"why_not"`
@@ -99,6 +102,7 @@ type Update struct {
 	Coverage []CoverageView   `json:"coverage"`
 	Newest   *history.Row     `json:"newest,omitempty"`
 	Hosts    []history.Host   `json:"hosts"`
+	Need     string           `json:"need,omitempty"`
 	Live     *control.Job     `json:"live,omitempty"`
 	WhyNot   []control.WhyNot `json:"why_not"`
 	Ended    []Ended          `json:"ended"`

@@ -252,6 +252,26 @@ def test_the_only_worker_waits_for_nobody(open_page, tmp_path):
     assert "rank 0" in hosts and "waits" not in hosts
 
 
+def test_what_a_job_needs(open_page, tmp_path):
+    """The notes of a page begin with what somebody must do before the job goes on, and say for
+    which worker the others wait.
+    """
+    (tmp_path / "metrics.jsonl").write_text("")
+    report = tmp_path / "report.html"
+    command = [SHOAL, "report", str(tmp_path), "-o", str(report)]
+    subprocess.run(command, check=True, timeout=HANG, stdout=subprocess.DEVNULL)
+    awaited = {"call": "barrier()", "unusual": True}
+    worker = {"worker": 3, "host": "a", "rank": 0, "running": True, "awaited": awaited}
+    live = {"state": "paused", "head": "a", "generation": 1, "size": 1, "want": 2, "steps": 1}
+    parts = {"need": "waits, because 1 member is fewer", "live": {**live, "workers": [worker]}}
+    text = report.read_text()
+    assert text.count('"notes":[') == 1
+    report.write_text(text.replace('"notes":[', json.dumps(parts)[1:-1] + ',"notes":[', 1))
+    notes = open_page(report.as_uri()).locator(".notes li").all_text_contents()
+    assert notes[0] == parts["need"]
+    assert notes[1].startswith("worker 3: others wait for it in barrier()")
+
+
 def test_hosts_with_long_names(open_page, tmp_path):
     """Hosts whose names differ at the end only are told apart on the map too."""
     names = [f"ip-172-31-123-{i}.ec2.internal" for i in (45, 46)] + ["192.168.100.200"]

@@ -88,7 +88,7 @@ export interface Worker {
   rank: number; // -1 = it is no member
   running: boolean;
   waiting?: boolean;
-  awaited?: { call: string };
+  awaited?: { call: string; unusual?: boolean }; // unusual: for longer than earlier steps explain
   ended?: string;
   metrics?: Record<string, number | string>;
 }
@@ -128,6 +128,7 @@ export interface Common {
   coverage: Coverage[];
   newest?: Row;
   hosts: Host[];
+  need?: string; // what somebody must do before the job goes on, or has its workers
   live?: Live; // absent = the job does not run, or its launcher does not answer
   why_not: WhyNot[];
   ended: { rank: number; how: string }[]; // rank: the number of a worker
@@ -176,6 +177,7 @@ export function apply(view: View, u: Common): View {
     ...u,
     series,
     changes,
+    need: u.need,
     live: u.live,
     newest: u.newest ?? view.newest,
     marks: u.marks.length ? view.marks.concat(u.marks) : view.marks,

@@ -77,9 +77,19 @@ function Steps({ at }: { at: Moment }) {
   );
 }
 
-// Notes say what is missing, and who is waited for.
+// Notes say what the job needs, who is waited for, who is slow, and what is missing.
 export function Notes({ view }: { view: View }) {
-  const list = [...(view.live?.slow ?? []), ...view.notes];
+  const stalls = (view.live?.workers ?? [])
+    .filter((w) => w.awaited?.unusual)
+    .slice(0, 1) // one says enough
+    .map(
+      (w) =>
+        `worker ${w.worker}: others wait for it in ${w.awaited!.call}; ` +
+        `shoal explain ${view.job} says what can be done`,
+    );
+  const list = [view.need ?? "", ...stalls, ...(view.live?.slow ?? []), ...view.notes].filter(
+    Boolean,
+  );
   if (!list.length) return null;
   return (
     <section class="card notes" aria-label="notes">

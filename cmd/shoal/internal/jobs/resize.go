@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/watch"
 )
 
 // shoal resize with a number of workers. The functions without a receiver are pure.
@@ -104,7 +105,7 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 	tell := func() {
 		if j.Unplaced > told {
 			told = j.Unplaced
-			fmt.Fprintf(notes, "shoal: %s\n", unplacedText(j.Job))
+			fmt.Fprintf(notes, "shoal: %s\n", watch.UnplacedText(j.Job))
 		}
 	}
 	g.ask = func() error {

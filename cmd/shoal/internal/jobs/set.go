@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/setting"
+	"github.com/shoal-ml/shoal/watch"
 )
 
 // shoal set. The functions without a receiver are pure.
@@ -199,7 +200,7 @@ func (f *setFlags) printIfUnchanged(out io.Writer, j *control.Job, text string) 
 	case !hasSetting(j, text) || j.NextChange != nil:
 	case sized && j.State == api.Paused:
 		return false, fmt.Errorf("job %s is to have %s already, and waits for workers%s", j.Name,
-			what, moreWorkersText(j.Job))
+			what, watch.MoreWorkersText(j.Job))
 	case !f.json && (!sized || j.Size == int(j.Setting.Size)):
 		_, err := fmt.Fprintf(out, "job %s has %s already\n", j.Name, what)
 		return true, err

@@ -100,6 +100,12 @@ func headLines(v watch.View) (lines []string) {
 	case v.Live == nil:
 		lines = append(lines, v.State.Text)
 	default:
+		stall := stallText(*v.Live, time.UnixMilli(int64(v.Made*1e3)))
+		for _, text := range []string{v.Need, stall} {
+			if text != "" {
+				lines = append(lines, text)
+			}
+		}
 		lines = append(lines, v.Live.Slow...)
 	}
 	for _, n := range v.Notes {

@@ -92,6 +92,25 @@ func TestScreenTextOfWaits(t *testing.T) {
 	}
 }
 
+// What somebody must do before a job goes on is said at the top, and for whom the others wait.
+func TestScreenTextOfNeeds(t *testing.T) {
+	r := watch.New("/runs/x", "1.0", "e")
+	r.SetLive(&control.Job{Name: "x", State: control.Paused, Size: 1, Min: 2,
+		Workers: []control.Worker{{Worker: 3, Running: true,
+			Awaited: &control.Wait{Call: "barrier()", Waiters: 1, Unusual: true}}}}, "", 9)
+	text := screenText(r.View(9), 0, 0)
+	for _, want := range []string{"shoal resize x 2 gives it more\n",
+		"worker 3: 1 other waits for it in barrier()"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+	u, ok := r.Since(r.View(9).ID, 10)
+	if !ok || !strings.HasPrefix(u.Need, "waits, because 1 member is fewer than --min 2") {
+		t.Errorf("an update: %q", u.Need)
+	}
+}
+
 // Of what workers have reported no digit before the point is missing.
 func TestScreenTextOfWholeNumbers(t *testing.T) {
 	r := watch.New("/runs/x", "1.0", "e")

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	api "github.com/shoal-ml/shoal/api/control"
-	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/launcher/runs"
+	"github.com/shoal-ml/shoal/watch"
 )
 
 // What commands say of workers that others wait for, and of what a person has to do. One goroutine
@@ -26,64 +26,33 @@ func awaitedWorkers(j api.Job) (list []api.Worker) {
 	return list
 }
 
-// printStall prints to out the first worker of a job that others wait for longer than is usual;
-// nothing if there is none.
-func printStall(out io.Writer, j api.Job, now time.Time) error {
+// printStall prints to out what stallText says of a job; nothing if that is nothing.
+func printStall(out io.Writer, j api.Job, now time.Time) (err error) {
+	if text := stallText(j, now); text != "" {
+		_, err = fmt.Fprintf(out, "%s: %s\n", j.Name, text)
+	}
+	return err
+}
+
+// stallText says who is the first worker of a job that others wait for longer than is usual; "" =
+// there is none.
+func stallText(j api.Job, now time.Time) string {
 	for _, w := range awaitedWorkers(j) {
-		if w.Awaited.Unusual {
-			_, err := fmt.Fprintf(out, "%s: %s; shoal explain %s says what can be done\n", j.Name,
-				waitText(w, now), j.Name)
-			return err // one says enough
+		if w.Awaited.Unusual { // one says enough
+			return fmt.Sprintf("%s; shoal explain %s says what can be done", waitText(w, now),
+				j.Name)
 		}
 	}
-	return nil
+	return ""
 }
 
 // printNeed prints to out what somebody must do before a job goes on, or has the workers that it
 // wants; nothing if nobody must do anything.
-func printNeed(out io.Writer, j api.Job) error {
-	var what string
-	switch {
-	case j.State == api.Stuck:
-		what = fmt.Sprintf("the host that led it is lost, and too few are left to go on by "+
-			"themselves; if the others are gone for good, shoal recover %s --force", j.Name)
-	case j.State == api.Paused:
-		what = fmt.Sprintf("waits, because %s fewer than --min %d%s",
-			plural.Of(j.Size, "member")+plural.Verb(j.Size, " is", " are"), j.Min,
-			moreWorkersText(j))
-	case j.Unplaced > 0 && j.State != api.Stopping:
-		what = unplacedText(j)
-	default:
-		return nil
+func printNeed(out io.Writer, j api.Job) (err error) {
+	if text := watch.NeedText(j); text != "" {
+		_, err = fmt.Fprintf(out, "%s: %s\n", j.Name, text)
 	}
-	_, err := fmt.Fprintf(out, "%s: %s\n", j.Name, what)
 	return err
-}
-
-// unplacedText says that a job wants more workers than its hosts have slots, and how another host
-// joins.
-func unplacedText(j api.Job) string {
-	text := fmt.Sprintf("no host has a free slot for %s, since the hosts have %s in all; the job "+
-		"goes on, and starts them when a host joins: ", plural.Of(j.Unplaced, "worker"),
-		plural.Of(j.Slots, "slot"))
-	if j.Join == "" {
-		return text + "this job takes no other hosts, since it was not started with --listen"
-	}
-	return text + "shoal agent --join " + j.Join + " --token-file FILE, with a token of shoal " +
-		"token " + j.Name
-}
-
-// moreWorkersText says which command gives a paused job the workers that it lacks.
-func moreWorkersText(j api.Job) string {
-	switch {
-	case j.Mesh != "":
-		return fmt.Sprintf("; shoal reshape %s gives it more", j.Name)
-	case j.Unplaced > 0:
-		return fmt.Sprintf(
-			", and no host has a free slot; shoal resize %s %d says how another one joins", j.Name,
-			j.Min)
-	}
-	return fmt.Sprintf("; shoal resize %s %d gives it more", j.Name, j.Min)
 }
 
 // printWaits prints to out which workers others wait for, and with advice what can be done about
