@@ -40,7 +40,7 @@ type Checkpoint struct {
 	bucket *s3.Bucket       // bucket that holds dir; nil = a local folder
 	stamps map[string]stamp // size and time of each of tensorFiles when the checkpoint was opened
 
-	sealed *manifest.Manifest // manifest; nil = not sealed
+	sealed *manifest.Manifest // what readSeal has returned; nil = not sealed
 	// renamed maps the new name of each renamed tensor to its name in the manifest.
 	renamed map[string]string
 	// derived says that some tensors were only joined or split here, and are in no manifest.
@@ -80,7 +80,7 @@ func Open(path string) (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.sealed, err = c.readManifest(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if c.sealed, err = c.readSeal(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	if c.sealed != nil {

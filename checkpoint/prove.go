@@ -73,21 +73,26 @@ func (c *Checkpoint) checkContent(ctx context.Context, workers int) (unread map[
 	if unread, err = c.checkRecords(ctx, workers); err != nil {
 		return nil, err
 	}
-	// The fingerprints are those of other tensors, so the files are compared instead.
-	if c.sealed != nil && (c.derived || c.hasUnlisted()) {
-		damage, err := c.compareFiles(ctx, c.sealed, workers)
-		if err != nil {
-			return nil, err
-		}
-		if len(damage) > 0 {
-			return nil, fmt.Errorf("%s: %v; shoal state verify shows where the damage is", c.path,
-				damage[0])
-		}
+	if err := c.checkSealedFiles(ctx, workers); err != nil {
+		return nil, err
 	}
 	if err := c.checkReplicas(ctx, workers); err != nil {
 		return nil, err
 	}
 	return unread, c.checkProofs(ctx, workers)
+}
+
+// checkSealedFiles compares the files with their sealed hashes if the sealed fingerprints are of
+// other tensors, and fails for damage.
+func (c *Checkpoint) checkSealedFiles(ctx context.Context, workers int) error {
+	if c.sealed == nil || !c.derived && !c.hasUnlisted() {
+		return nil
+	}
+	damage, err := c.compareFiles(ctx, c.sealed, workers)
+	if err == nil && len(damage) > 0 {
+		err = fmt.Errorf("%s: %v; shoal state verify shows where the damage is", c.path, damage[0])
+	}
+	return err
 }
 
 // checkProofs fails when a proof of Prove fails.

@@ -36,30 +36,65 @@ func manifestName(file string) string {
 }
 
 // manifestPath returns where the manifest of the checkpoint is, or would be.
-func (c *Checkpoint) manifestPath() string {
+func (c *Checkpoint) manifestPath() string { return c.pathOf(c.manifestName()) }
+
+// pathOf returns the path or URL of a file in the folder of the checkpoint.
+func (c *Checkpoint) pathOf(name string) string {
 	if c.bucket != nil {
-		return c.dir + "/" + c.manifestName()
+		return c.dir + "/" + name
 	}
-	return filepath.Join(c.dir, c.manifestName())
+	return filepath.Join(c.dir, name)
 }
 
-// readManifest reads the manifest of a checkpoint, from its folder or bucket. The error is
-// fs.ErrNotExist when there is none.
-func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
+// readManifest reads the manifest of a file in the folder or bucket of the checkpoint, or of the
+// folder where file is "". The error is fs.ErrNotExist when there is none.
+func (c *Checkpoint) readManifest(file string) (*manifest.Manifest, error) {
 	files := format.NewFiles(c.fsys)
-	text, err := files.ReadAll(c.manifestName(), manifest.MaxBytes)
+	text, err := files.ReadAll(manifestName(file), manifest.MaxBytes)
 	if err = errors.Join(err, files.Close()); err != nil {
 		return nil, err
 	}
 	m, err := manifest.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; restore it from another copy, or remove it, and seal "+
-			"anew what shoal state check --read finds whole", c.manifestPath(), err)
+			"anew what shoal state check --read finds whole", c.pathOf(manifestName(file)), err)
 	}
-	if c.file != "" && len(m.Files) == 1 {
-		m.Files[0].Name = c.file // both were renamed, or copied, since it was sealed
+	if file != "" && len(m.Files) == 1 {
+		m.Files[0].Name = file // both were renamed, or copied, since it was sealed
 	}
 	return m, nil
+}
+
+// readSeal returns what the checkpoint is compared with: its manifest, or, for a file without one,
+// what the manifest of its folder says of the files that it is read from. That has no fingerprints,
+// because the folder can have the tensors of its files in another form. nil means that the
+// checkpoint is not sealed. The headers have been read by then.
+func (c *Checkpoint) readSeal() (*manifest.Manifest, error) {
+	m, err := c.readManifest(c.file)
+	if c.file != "" && errors.Is(err, fs.ErrNotExist) {
+		if m, err = c.readManifest(""); err == nil {
+			own := c.ownFiles()
+			m.Tensors = nil
+			m.Files = slices.DeleteFunc(m.Files, func(f manifest.File) bool {
+				return !slices.Contains(own, f.Name)
+			})
+			if len(m.Files) == 0 {
+				return nil, nil
+			}
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// ownFiles returns the names of the files that a checkpoint which was opened by a file is read
+// from: that file, and those that have the tensors and values.
+func (c *Checkpoint) ownFiles() []string {
+	names := slices.Concat([]string{c.file}, c.tensorFiles(), c.archiveFiles())
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // writeManifest writes a manifest to a path of the file system durably, and whole or not at all.
@@ -97,6 +132,9 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 		return nil, fmt.Errorf("%s: %v; what is damaged is not sealed: restore the file from "+
 			"another copy; shoal state check --read lists all that is damaged", c.path, r.Faults[0])
 	}
+	if err := c.checkSealedFiles(ctx, workers); err != nil {
+		return nil, err
+	}
 	if err := c.checkProofs(ctx, workers); err != nil {
 		return nil, err
 	}
@@ -132,9 +170,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 // lead anywhere.
 func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	if c.file != "" {
-		names = slices.Concat([]string{c.file}, c.tensorFiles(), c.archiveFiles())
-		slices.Sort(names)
-		names = slices.Compact(names)
+		names = c.ownFiles()
 		return names, checkSealNames(names...)
 	}
 	var visit fs.WalkDirFunc

@@ -135,3 +135,53 @@ func TestSealByIndex(t *testing.T) {
 		t.Errorf("rounded though it is not as it was sealed: %v", err)
 	}
 }
+
+// TestFileOfASealedFolder moves, compares and seals single files of a sealed folder: they are
+// compared with what its seal says of them, and of nothing else.
+func TestFileOfASealedFolder(t *testing.T) {
+	dir := t.TempDir()
+	index := &safetensors.Index{Files: map[string]string{}}
+	bad, good := safetensors.ShardName(0, 2), safetensors.ShardName(1, 2)
+	other := "other.safetensors"
+	for i, file := range []string{bad, good} {
+		name := string(rune('a' + i))
+		writeRandom(t, filepath.Join(dir, file), uint64(i),
+			[]safetensors.Tensor{{Name: name, DType: tensor.F32, Shape: tensor.Shape{3}}})
+		index.Files[name] = file
+	}
+	if err := os.WriteFile(filepath.Join(dir, safetensors.IndexName), index.AppendJSON(nil, 24),
+		0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Seal(t.Context(), openCheckpoint(t, dir), 1); err != nil {
+		t.Fatal(err)
+	}
+	changeFile(t, filepath.Join(dir, bad), func(b []byte) []byte {
+		b[len(b)-1] ^= 1
+		return b
+	})
+	writeRandom(t, filepath.Join(dir, other), 0,
+		[]safetensors.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{3}}})
+	for name, damaged := range map[string]bool{
+		bad: true, good: false, other: false, safetensors.IndexName: true,
+	} {
+		path := filepath.Join(dir, name)
+		check := func(what string, err error) {
+			if damaged != (err != nil && strings.Contains(err.Error(), "not what was sealed")) ||
+				!damaged && err != nil {
+				t.Errorf("%s, %s: %v", name, what, err)
+			}
+		}
+		if _, _, err := Verify(t.Context(), path, 1); err == nil ||
+			strings.Contains(err.Error(), "shoal state verify "+dir) != (name != other) {
+			t.Errorf("%s, verified: %v", name, err)
+		}
+		_, err := tryConvert(path, filepath.Join(t.TempDir(), "to"), TargetFormat{Format: "dcp"},
+			Options{Workers: 1})
+		check("moved", err)
+		_, _, err = Compare(t.Context(), openCheckpoint(t, path), openCheckpoint(t, path), 1)
+		check("compared", err)
+		_, err = Seal(t.Context(), openCheckpoint(t, path), 1)
+		check("sealed", err)
+	}
+}

@@ -28,15 +28,9 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := at.readManifest()
+	m, err := at.readManifest(at.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		c, err := Open(path)
-		if err != nil {
-			return nil, nil, err
-		}
-		defer c.Close()
-		return nil, nil, fmt.Errorf("%s was not sealed: there is no %s; shoal state seal makes one",
-			path, at.manifestPath())
+		return nil, nil, at.notSealedError()
 	}
 	if err != nil {
 		return nil, nil, err
@@ -54,6 +48,22 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 	c.locateDamage(damage)
 	tensors, err := c.compareTensors(ctx, m, damage, workers)
 	return append(damage, tensors...), m, err
+}
+
+// notSealedError says that a checkpoint which is not open has no manifest of its own, and what to
+// do; or why it cannot be opened.
+func (c *Checkpoint) notSealedError() error {
+	open, err := Open(c.path)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	if open.sealed != nil {
+		return fmt.Errorf("%s is sealed with its folder: shoal state verify %s compares all of it",
+			c.path, c.dir)
+	}
+	return fmt.Errorf("%s was not sealed: there is no %s; shoal state seal makes one", c.path,
+		c.manifestPath())
 }
 
 // compareFiles compares sizes and blocks of files with what m lists. It reads all bytes, and
