@@ -18,7 +18,9 @@ const (
 // Budget has the job train as fast as it can for a budget of money (Siren, INFOCOM 2019, without
 // its learner): at the end of each epoch it chooses the size with which the next one takes least
 // time of those whose cost is within what there is for it, by the twin. What an epoch has left over
-// of its budget, the next ones may spend, and what it has spent too much they save.
+// of its budget, the next ones may spend, and what it has spent too much they save. Of an epoch in
+// which it begins to count, as a job does that goes on from a checkpoint, it knows a part, and as
+// much of the budget counts for that.
 type Budget struct {
 	Epoch float64 // money that an epoch may cost
 	Price float64 // money that a worker costs an hour
@@ -35,6 +37,7 @@ type spent struct {
 	Now    sense.Duration `json:"now"`    // of the newest look; 0 = there was none
 	Epoch  uint64         `json:"epoch"`  // the one that is under way
 	Begun  uint64         `json:"begun"`  // the one in which it was begun to count
+	Part   float64        `json:"part"`   // of that one, which was counted; 0 = it is under way
 	Step   uint64         `json:"step"`   // committed steps at the begin of the epoch
 	Money  float64        `json:"money"`  // spent since it was begun to count
 	Chosen bool           `json:"chosen"` // the size of this epoch is
@@ -50,6 +53,9 @@ func (b Budget) Decide(o sense.Observation, twin decide.Twin,
 	s.Money += float64(o.Size) * b.Price * (o.Now - s.Now).Seconds() / 3600
 	s.Now = o.Now
 	if o.Epoch != s.Epoch {
+		if commits := commitsOfEpoch(o); s.Epoch == s.Begun && commits > 0 {
+			s.Part = min(float64(o.Step-s.Step)/float64(commits), 1)
+		}
 		s.Epoch, s.Step, s.Chosen = o.Epoch, o.Step, false
 	}
 	d := b.decide(o, twin, &s)
@@ -60,25 +66,34 @@ func (b Budget) Decide(o sense.Observation, twin decide.Twin,
 	return d, state
 }
 
+// commitsOfEpoch returns in how many commits an epoch is over, if the batch and rounds stay as they
+// are; 0 = nobody knows.
+func commitsOfEpoch(o sense.Observation) uint64 {
+	if o.Setting.Batch == 0 {
+		return 0
+	}
+	steps := (o.Samples + o.Setting.Batch - 1) / o.Setting.Batch
+	round := uint64(max(o.Setting.Round, 1))
+	return (steps + round - 1) / round
+}
+
 // decide is Decide by what is remembered in s, which it updates.
 func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.Decision {
 	if why := sizeWaits(o); why != "" {
 		return decide.NoChange(why)
 	}
-	if o.Samples == 0 || o.Setting.Batch == 0 {
+	commits := commitsOfEpoch(o)
+	if commits == 0 {
 		return decide.NoChange("the program states no data, so nobody knows when an epoch ends")
 	}
-	steps := (o.Samples + o.Setting.Batch - 1) / o.Setting.Batch
-	round := uint64(max(o.Setting.Round, 1))
-	commits := (steps + round - 1) / round // of an epoch
 	if s.Chosen {
 		d := decide.NoChange(fmt.Sprintf("%.3g was spent, and the size stays until the end of "+
 			"epoch %d", s.Money, o.Epoch+1))
 		d.Again = max(s.Step+commits, o.Step+1) - o.Step
 		return d
 	}
-	left := b.Epoch
-	if saved := float64(b.Epoch*float64(o.Epoch-s.Begun)) - s.Money; saved > 0 {
+	left, over := b.Epoch, s.Part+float64(o.Epoch-s.Begun-1)
+	if saved := float64(b.Epoch*over) - s.Money; saved > 0 {
 		left += float64(saved * spendSaved)
 	} else {
 		left += float64(saved * saveSpent)

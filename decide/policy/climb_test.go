@@ -119,17 +119,20 @@ func TestBudget(t *testing.T) {
 	took := func(n int) float64 { return 0.8/float64(n) + 0.2 }
 	for _, c := range []struct {
 		budget, spent float64 // of an epoch; 0 = what two members take
+		from          uint64  // steps of the first epoch that were made before
 		want          uint32
-	}{{2001, 2001, 6}, {1601, 1601, 4}, {1400, 1400, 3}, {1e6, 1e6, 8}, {5, 0, 1},
-		{1601, 2001, 3},   // half of the 400 that were too much is saved
-		{1401, 1101, 4}} { // of the 300 that are left 210 are spent
+	}{{2001, 2001, 0, 6}, {1601, 1601, 0, 4}, {1400, 1400, 0, 3}, {1e6, 1e6, 0, 8}, {5, 0, 0, 1},
+		{1601, 2001, 0, 3}, // half of the 400 that were too much is saved
+		{1401, 1101, 0, 4}, // of the 300 that are left 210 are spent
+		{1601, 1601, 900, 4}, {1401, 1101, 400, 3}} {
 		budget, want := c.budget, c.want
 		o := members(2, 8)
 		o.Setting.Batch, o.Samples, o.Steps = 1000, 1_000_000, &sense.StepSeries{}
 		b := policy.Budget{Epoch: 2 * budget / 3600, Price: 2}
 		var state []byte
+		o.Step = c.from
 		for epoch := range uint64(2) {
-			for range 1000 {
+			for range 1000 - (1-epoch)*c.from {
 				o.Step++
 				o.Epoch = epoch
 				step := took(2)
