@@ -40,7 +40,7 @@ from shoal._trainers.checkpoints import tell_that_it_is_over, write_once
 from shoal._trainers.logged import Logged
 from shoal._trainers.metrics import metrics_alone
 from shoal._trainers.refused import check_trainer
-from shoal._trainers.saved import Saved
+from shoal._trainers.saved import Saved, leave_out_schedulers
 from shoal._live.object_collectives import pack, allgather_objects, unpack
 from shoal._trainers.update import Update
 from shoal._trainers.validation import NUMBERS, Validation, can_be_dealt, timed_together
@@ -178,6 +178,7 @@ class Strategy(SingleDeviceStrategy):
         self._update = Update(job)
         self._update.register()
         self._saved = Saved(trainer, job.outside)
+        leave_out_schedulers(job, trainer)
         job.register("lightning", self._state_for_joiners, self._keep_received, alike=False)
         if not train.loader.enter(self._place):
             raise SystemExit(0)

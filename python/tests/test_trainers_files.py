@@ -73,5 +73,32 @@ def test_the_folder_of_tensorboard(joins, version):
     assert [logger.version for logger in here[1]] == [version, 5]
 
 
+def test_a_scheduler_that_a_callback_of_lightning_makes():
+    """A worker that joins after StochasticWeightAveraging has begun need not have its scheduler
+    before: the state of the callback has it. A scheduler that the script makes so late it lacks.
+    """
+    pytest.importorskip("lightning")
+    from lightning.pytorch.callbacks import StochasticWeightAveraging
+    from shoal._trainers.saved import leave_out_schedulers
+
+    import shoal.torch
+
+    with shoal.join() as job:
+        shoal.torch.loader(torch.utils.data.TensorDataset(torch.zeros(4, 2)), 2)
+        model = shoal.torch.ddp(torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        callback = StochasticWeightAveraging(swa_lrs=0.1)
+        leave_out_schedulers(job, mock.Mock(callbacks=[callback]))
+        job._state.discover()
+        before = set(job._state._entries)
+        callback._swa_scheduler = torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.1)
+        job._state.discover()
+        assert set(job._state._entries) == before
+        late = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        job._state.discover()
+        assert set(job._state._entries) - before == {"StepLR"}
+        del late
+
+
 if __name__ == "__main__":
     main(globals())

@@ -7,12 +7,15 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Set, Tuple
 
 import lightning
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+import shoal
 from shoal._live.object_collectives import pack, unpack
 from shoal._runtime.log import log_line
+from shoal.torch.state import mark_registered
 
 
 def plain_checkpoint(trainer: Any) -> Dict[str, Any]:
@@ -30,6 +33,24 @@ def plain_checkpoint(trainer: Any) -> Dict[str, Any]:
         "optimizer_states": [trainer.strategy.optimizer_state(x) for x in trainer.optimizers],
         "lr_schedulers": [x.scheduler.state_dict() for x in trainer.lr_scheduler_configs],
     }
+
+
+def leave_out_schedulers(job: "shoal.Job", trainer: Any) -> None:
+    """Have a job whose model is registered not look for the schedulers that callbacks of this
+    Trainer make while it trains. Their own state has these, and a worker that joins makes its own
+    from it.
+    """
+    state, discover = job._state, job._state.discover
+
+    def without_theirs() -> None:
+        """As before, but for these schedulers."""
+        for callback in trainer.callbacks:
+            scheduler = getattr(callback, "_swa_scheduler", None)
+            if isinstance(callback, StochasticWeightAveraging) and scheduler is not None:
+                mark_registered(job, scheduler)
+        discover()
+
+    state.discover = without_theirs
 
 
 class Saved:
