@@ -65,11 +65,9 @@ def test_what_belongs_to_the_model_is_handed_over(joined, kind):
     results, output = joined(TORCH, kind, prefork="torch")
     assert len(results) == 3 and "Traceback" not in output, output
     assert len({r[2:4] for r in map(tuple, results)}) == 1, f"the workers differ: {results}"
-    registered = [
-        set(r[4]) - {"random state", "size of buckets", "devices", "loops over epochs"}
-        for r in results
-    ]
-    assert registered == [set(REGISTERED[kind])] * 3
+    always = {"random state", "size of buckets", "devices", "loops over epochs"}
+    registered = [set(r[4]) - always for r in results]
+    assert registered == [{"trained parameters", *REGISTERED[kind]}] * 3
     ((number, *drawn),) = [json.loads(line) for line in re.findall(r"JOINED (.*)", output)]
     assert [number, *drawn] in [json.loads(line) for line in re.findall(r"DRAWN (.*)", output)], (
         "random numbers are not as rank 0's"

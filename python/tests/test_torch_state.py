@@ -227,3 +227,32 @@ def test_the_state_of_a_module_with_other_tensors_is_refused():
     trained.running_mean = torch.zeros(3)
     with pytest.raises(ValueError, match="the BatchNorm1d here, .*in __init__.*size mismatch"):
         load_state(new, trained.state_dict())
+
+
+@pytest.mark.parametrize("wrap", ["ddp", "optimizer"])
+def test_what_is_trained_comes_with_the_state(wrap):
+    """A layer that was frozen while the others trained, and one that takes gradients again, are so
+    in a worker that joins after that; a checkpoint leaves it to the program.
+    """
+    import shoal.torch
+
+    with shoal.join() as job:
+        shoal.torch.loader(torch.utils.data.TensorDataset(torch.zeros(4, 2)), 2)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+        if wrap == "ddp":
+            shoal.torch.ddp(model, find_unused_parameters=True)
+        else:
+            shoal.torch.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        model[0].requires_grad_(False)
+        items = []
+        notes = {
+            name: job._state._plan_entry(name, entry, items)
+            for name, entry in job._state._entries.items()
+        }
+        model.requires_grad_(True)
+        model[1].requires_grad_(False)  # as in a worker that begins
+        job._state.restore(notes, [item.memory() for item in items])
+        assert [p.requires_grad for p in model.parameters()] == [False, False, True, True]
+        model.requires_grad_(True)
+        written = [name for part in job._state.plan_checkpoint([]) for name in part]
+        assert written and not any("trained" in name for name in written)

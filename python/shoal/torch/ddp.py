@@ -54,7 +54,9 @@ def ddp(
     the forward pass then raises RuntimeError, unless shoal.torch.optimizer has it. A parameter
     that takes no gradient now must not take one later, because it would not be averaged: the
     forward pass then raises RuntimeError. To train some layers later, wrap the model while all of
-    its parameters take gradients, with find_unused_parameters=True, and freeze those after it.
+    its parameters take gradients, with find_unused_parameters=True, and freeze those after it. A
+    worker that joins trains the same parameters as the others; a program that goes on from a
+    checkpoint freezes them itself.
 
     torch.compile may come before this call or after it, on the model or on the result.
 

@@ -22,7 +22,7 @@ from .optimizer_wrapper import Wrapper, submit_whole
 from .path import Path, Paths
 from .replicas import Comparison
 from .scale import check_rule, follow_batch
-from .state import check_arguments, register_state
+from .state import check_arguments, register_state, register_trained
 
 
 def optimizer(
@@ -244,6 +244,7 @@ class Averaging(Wrapper):
         self._job.register(
             self._job.unused("parameters"), lambda: [p.detach() for p in parameters], set
         )
+        register_trained(self._job, parameters)
 
     def _average_loss(self, closure: Callable[[], Tensor]) -> Tensor:
         """Call the closure, average the gradients that it has made, and return the average of its

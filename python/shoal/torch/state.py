@@ -71,7 +71,31 @@ def register_state(
         in_place=in_place,
         of_first=of_first,
     )
+    if isinstance(holder, torch.nn.Module):
+        register_trained(job, list(holder.parameters()))
     mark_registered(job, holder)
+
+
+def register_trained(job: "shoal.Job", parameters: Sequence[torch.Tensor]) -> None:
+    """Have workers that join train the same ones of these parameters as the others. A script may
+    freeze some while it trains, or have some take gradients again, and a worker that joins later
+    does not come by that place. A program that goes on from a checkpoint says itself what it
+    trains.
+    """
+
+    def set(trained: List[bool]) -> None:
+        """Take over which of them take gradients."""
+        for parameter, takes in zip(parameters, trained):
+            if parameter.requires_grad != takes:
+                parameter.requires_grad_(takes)
+
+    job._state.register(
+        job.unused("trained parameters"),
+        lambda: [p.requires_grad for p in parameters],
+        set,
+        alike=False,
+        checkpointed=False,
+    )
 
 
 def mark_registered(job: "shoal.Job", holder: Any) -> None:

@@ -18,7 +18,13 @@ from ..exchange import require_open_step
 from ..moments import broadcast_state
 from ..optimizer_wrapper import Wrapper
 from ..replicas import Comparison
-from ..state import initialize_some, initialize_state, load_state, mark_registered
+from ..state import (
+    initialize_some,
+    initialize_state,
+    load_state,
+    mark_registered,
+    register_trained,
+)
 from ..wire import copy_from_rank
 from ..zero.optimizer import Zero
 from .anchor import Anchor
@@ -383,6 +389,7 @@ class LocalSteps(Wrapper):
                 lambda value, model=model: set_state(model, value),
                 in_place=True,
             )
+            register_trained(job, list(model.parameters()))
             mark_registered(job, model)
         job._state.register(
             job.unused("beside the anchor"),
