@@ -74,3 +74,20 @@ func LinkOf(r Request, a, b string) (*cluster.Link, error) {
 	}
 	return p.linkOf(number(a), number(b)), nil
 }
+
+// LinksOf returns between what the links are that a worker on a kind of device, by its name, may
+// have to one on any kind, or on that one if alike is set.
+func LinksOf(r Request, kind string, alike bool) (between [][]string, err error) {
+	p, err := newProblem(r)
+	if err != nil {
+		return nil, err
+	}
+	for k := range p.kinds {
+		if p.kinds[k].Name == kind {
+			for _, l := range p.linksOf(k, alike) {
+				between = append(between, l.Between)
+			}
+		}
+	}
+	return between, nil
+}

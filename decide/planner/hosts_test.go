@@ -241,3 +241,38 @@ func TestLinkOfEstimates(t *testing.T) {
 		t.Error("with two hosts of a kind: another link than that between them")
 	}
 }
+
+// TestLinksOfKinds has what is proved take all links that workers on a kind of device may have, and
+// for averages between such alone none that is between this kind and another one.
+func TestLinksOfKinds(t *testing.T) {
+	x := drawMixed(rand.New(rand.NewPCG(1, 2)))
+	x.places = [2]int{1, 2}
+	r := x.request(t)
+	all, host := *r.Cluster, r.Cluster.Hosts[1].Name // of kind b
+	list := [][]string{nil, {"a", "a"}, {"a", "b"}, {"b", "b"}, {"a", host}, {host, host}}
+	all.Links = nil
+	for _, between := range list {
+		link := r.Cluster.Links[2]
+		link.Between = between
+		all.Links = append(all.Links, link)
+	}
+	r.Cluster = &all
+	for _, c := range []struct {
+		kind  string
+		alike bool
+		want  []int // numbers in the list
+	}{{"a", false, []int{0, 1, 2, 4, 5}}, {"a", true, []int{0, 1, 4, 5}},
+		{"b", false, []int{0, 2, 3, 4, 5}}, {"b", true, []int{0, 3, 5}}} {
+		got, err := planner.LinksOf(r, c.kind, c.alike)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want [][]string
+		for _, i := range c.want {
+			want = append(want, list[i])
+		}
+		if !slices.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("kind %s, alike %v: links between %v, want %v", c.kind, c.alike, got, want)
+		}
+	}
+}
