@@ -151,7 +151,7 @@ func newFromPath(path string) (*Checkpoint, error) {
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, explainLink(path, err)
 	}
 	c := &Checkpoint{path: path, dir: path}
 	if !info.IsDir() {
@@ -160,6 +160,21 @@ func newFromPath(path string) (*Checkpoint, error) {
 	}
 	c.fsys = durable.Folder(c.dir)
 	return c, nil
+}
+
+// explainLink returns err, which says that there is nothing at a path, or a better error if a link
+// is there. It asks the file system.
+func explainLink(path string, err error) error {
+	dir, name := filepath.Split(path)
+	dir = filepath.Clean(dir)
+	files := format.NewFiles(durable.Folder(dir))
+	if !errors.Is(err, fs.ErrNotExist) || !files.IsLink(name) {
+		return err
+	}
+	if _, what := files.Open(name); what != nil {
+		err = fmt.Errorf("%s: %w", dir, what)
+	}
+	return errors.Join(err, files.Close())
 }
 
 // newFromURL is newFromPath for a URL. It asks the store, and fails when the checkpoint there is
@@ -241,8 +256,14 @@ func (c *Checkpoint) checkUnchanged() error {
 // formats need a name.
 func (c *Checkpoint) CheckNames() error {
 	for i := range c.Tensors {
-		if c.Tensors[i].Name == "" {
-			return fmt.Errorf("%s holds a tensor without a name, because torch.save was given "+
+		switch {
+		case c.Tensors[i].Name != "":
+		case len(c.Tensors) > 1:
+			return fmt.Errorf("%s: one of its %d tensors has the name \"\", which other formats "+
+				"do not take; save it under another one, or leave it out with --only", c.path,
+				len(c.Tensors))
+		default:
+			return fmt.Errorf("%s holds a tensor without a name, as when torch.save is given "+
 				"the tensor alone; name it: --rename =weight", c.path)
 		}
 	}

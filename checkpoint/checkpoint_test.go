@@ -432,7 +432,7 @@ func TestDiff(t *testing.T) {
 }
 
 // TestLinkToNothing opens folders as those of Hugging Face's cache, in which a link leads to a file
-// that was not copied. The error says that it is a link.
+// that was not copied, and such a link by its own name. The error says that it is a link.
 func TestLinkToNothing(t *testing.T) {
 	dir := t.TempDir()
 	const file = "model.safetensors"
@@ -448,8 +448,10 @@ func TestLinkToNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("with an index %v: %v; want %q", indexed, err, want)
+		for _, path := range []string{dir, filepath.Join(dir, file)} {
+			if _, err := Open(path); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, with an index %v: %v; want %q", path, indexed, err, want)
+			}
 		}
 	}
 }

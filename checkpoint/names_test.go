@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/hf"
+	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -189,6 +190,29 @@ func TestLogicalOfSealed(t *testing.T) {
 			Options{Workers: 2}); (err == nil) != (name == "") ||
 			err != nil && !strings.Contains(err.Error(), "not what was sealed") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestTensorWithoutAName has a tensor of the name "" alone, and among others: the advice renames it
+// only where that renames no other.
+func TestTensorWithoutAName(t *testing.T) {
+	for _, c := range []struct {
+		names []string
+		want  string
+	}{
+		{[]string{"", "w"}, "leave it out with --only"},
+		{[]string{""}, "--rename =weight"},
+	} {
+		path := filepath.Join(t.TempDir(), "model.safetensors")
+		var list []safetensors.Tensor
+		for _, name := range c.names {
+			list = append(list, safetensors.Tensor{Name: name, DType: tensor.U8})
+		}
+		writeRandom(t, path, 1, list)
+		if err := openCheckpoint(t, path).CheckNames(); err == nil ||
+			!strings.HasSuffix(err.Error(), c.want) {
+			t.Errorf("%q: %v; want %q", c.names, err, c.want)
 		}
 	}
 }
