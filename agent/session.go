@@ -31,7 +31,13 @@ type session struct {
 	serial  uint64              // number of the request that is served
 	lastSeg uint32              // newest number of a segment or shared result; 0 = none yet
 	reads   *checkpoints.Source // checkpoint that was fetched for the worker; nil = none
+	// groups are the newest answers to requests for groups that have a serial, the newest last; at
+	// most mostGroupsKept.
+	groups []*api.GroupReply
 }
+
+// mostGroupsKept is how many answers are kept for requests that a worker makes again.
+const mostGroupsKept = 16
 
 // serve answers requests, one after another, until the worker leaves or its socket closes.
 func (s *session) serve() {
@@ -266,13 +272,23 @@ func (s *session) serveFree(id uint32) error {
 }
 
 // serveGroup asks the head for a group of the ranks that the worker lists, waits for it, and
-// answers.
+// answers. A request that is made again, with the same serial, has the same answer: the worker may
+// not have got it, and another group would not be that of the other members.
 func (s *session) serveGroup(r *api.GroupRequest) error {
+	for _, before := range s.groups {
+		if before.Serial == s.serial {
+			return s.reply(before)
+		}
+	}
 	g, err := s.agent.requestGroup(s.worker, r.Ranks, r.View)
 	if err != nil {
 		return err
 	}
-	return s.reply(&api.GroupReply{ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
+	reply := &api.GroupReply{ID: uint32(g.ID), Rank: g.Self, Size: g.Size}
+	if s.serial != 0 {
+		s.groups = append(s.groups[max(0, len(s.groups)-mostGroupsKept+1):], reply)
+	}
+	return s.reply(reply) // which sets its serial
 }
 
 // serveData states for the worker what data the job trains on, and answers. Where the request has a

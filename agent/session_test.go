@@ -94,6 +94,39 @@ func TestAnswersRepeatTheSerial(t *testing.T) {
 	}
 }
 
+// A request for a group that is made again, since the worker may not have got the answer, counts
+// once. Else it would be for another group than that of the other members.
+func TestARequestForAGroupCountsOnce(t *testing.T) {
+	a := startAgent(t, 2)
+	w, other := joinRaw(t, a, 0), joinRaw(t, a, 1)
+	ask := func(w *rawWorker, serial int) uint32 {
+		t.Helper()
+		r, _ := w.request(map[string]any{"type": "group", "serial": serial, "ranks": []int{0, 1}})
+		if r.Error != "" || r.Serial != uint64(serial) {
+			t.Fatalf("request %d: %+v", serial, r)
+		}
+		return r.ID
+	}
+	first, second := ask(w, 5), ask(w, 6)
+	if again := ask(w, 5); again != first || second == first {
+		t.Errorf("groups %d and %d; the request for the first one that is made again gets %d",
+			first, second, again)
+	}
+	for i, want := range []uint32{first, second} { // without a serial each counts
+		if got := ask(other, 0); got != want {
+			t.Errorf("request %d of the other member gets group %d, want %d", i, got, want)
+		}
+	}
+	newest := uint32(0)
+	for serial := range 20 {
+		newest = ask(w, 100+serial)
+	}
+	if again := ask(w, 119); again != newest {
+		t.Errorf("the newest of many requests gets group %d, and %d when it is made again", newest,
+			again)
+	}
+}
+
 // Who goes on from a checkpoint with another batch learns which data that is of, and what to do.
 func TestAPlaceInOtherDataIsDescribed(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)

@@ -275,6 +275,33 @@ def test_ctrl_c_at_any_place_of_a_request_does_not_mix_up_the_answers(agent, kin
     assert job.allreduce(job.zeros(3)).sum() == 0
 
 
+@pytest.mark.parametrize(
+    "kind, done", [("send", False), ("send", True), ("recvmsg", False), ("recvmsg", True)]
+)
+def test_a_group_that_ctrl_c_has_ended_is_asked_for_again(agent, kind, done):
+    """A request for a group that was interrupted is made again with its number, by which the agent
+    knows it; the next one for the same ranks has another.
+    """
+    job = agent.join()
+    true = agent._reply
+    agent._reply = lambda rank, r: (
+        ({"type": "group", "id": r["serial"], "rank": 0, "size": 1}, [])
+        if r["type"] == "group"
+        else true(rank, r)
+    )
+    link = job._backend.link
+    link.socket = Interrupted(link.socket, kind, done)
+    with pytest.raises(KeyboardInterrupt):
+        job.group([0])
+    first = link._serial
+    assert job.allreduce(job.zeros(3)).sum() == 0
+    again, next_one = job.group([0]), job.group([0])
+    assert again.id == first < next_one.id
+    asked = [r["serial"] for r in agent.requests if r["type"] == "group"]
+    assert asked[-2:] == [again.id, next_one.id]
+    assert job.allreduce(job.zeros(3)).sum() == 0
+
+
 class InterruptedLock:
     """A lock that raises KeyboardInterrupt where it is taken for the n-th time, as one that a
     thread waits for does, or, with `done`, after that.

@@ -52,7 +52,11 @@ class Link:
         self.job = job
         # Held from a request to its answer. The last lock in the order: who has it takes no other.
         self._turn = threading.Lock()
-        self._serial = 0  # number of the last request; 0 = none yet; guarded by the turn
+        self._serial = 0  # number of the newest request; 0 = none yet; guarded by the turn
+        # Requests for groups whose answers were not taken, as JSON, with their numbers; guarded by
+        # the turn. The agent counts a request by its number: one that a Ctrl-C has ended is made
+        # again with the same, so that the group is that of the other members.
+        self._untaken: Dict[str, int] = {}
         self._closing = threading.Event()  # set when this side begins to close the link
         # The thread that ends this process after the agent is gone; None = not started.
         self._watcher: Optional[threading.Thread] = None
@@ -133,19 +137,24 @@ class Link:
         TooManyFiles where the descriptors could not be taken.
         """
         self.check()  # before the lock, which a forked child may have inherited taken
+        counted = json.dumps(message) if answer == "group" else ""
         with self._turn:
-            self._serial += 1
-            self.send({**message, "serial": self._serial})
+            serial = self._untaken.get(counted, self._serial + 1)
+            self._serial = max(self._serial, serial)
+            if counted:
+                self._untaken[counted] = serial
+            self.send({**message, "serial": serial})
             while True:
                 packet, fds, complete = self._receive()
                 reply = _parse_reply(packet, fds)
                 # A signal can interrupt a request at any place: its answer comes
                 # later, if it was asked at all.
-                if reply.get("serial", self._serial) == self._serial:
+                if reply.get("serial", serial) == serial:
                     break
                 _close_all(fds)
                 if reply.get("type") == "segment":  # nobody knows of it, so it goes back at once
                     self.send({"type": "free", "id": reply["id"], "serial": reply["serial"]})
+            self._untaken.pop(counted, None)
         if reply.get("type") == answer and complete:
             return reply, fds
         _close_all(fds)
