@@ -118,6 +118,8 @@ func (s *session) serveMemberRequest(m api.Message) error {
 	case *api.UngroupRequest:
 		s.agent.ungroup(s.worker, topo.GroupID(r.ID))
 		return nil
+	case *api.WithdrawRequest:
+		return s.serveWithdraw(r)
 	case *api.DataRequest:
 		return s.serveData(r)
 	case *api.SaveRequest:
@@ -289,6 +291,21 @@ func (s *session) serveGroup(r *api.GroupRequest) error {
 		s.groups = append(s.groups[max(0, len(s.groups)-mostGroupsKept+1):], reply)
 	}
 	return s.reply(reply) // which sets its serial
+}
+
+// serveWithdraw has the head take a call of the worker back, if it still waits for others, and
+// answers. What the worker posts after the answer comes to the head later.
+func (s *session) serveWithdraw(r *api.WithdrawRequest) error {
+	e := s.agent.engine
+	if err := e.runAndWait(func() {
+		e.driver.runInput(func() {
+			e.takeCalls(e.byID[s.worker]) // the call may not have been seen yet
+			e.driver.head.WithdrawCall(s.worker, r.Ticket)
+		})
+	}); err != nil {
+		return err
+	}
+	return s.reply(&api.WithdrawReply{})
 }
 
 // serveData states for the worker what data the job trains on, and answers. Where the request has a

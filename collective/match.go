@@ -354,6 +354,60 @@ func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []
 	return append(out, Ready{pos.takeCalls(), pos.err})
 }
 
+// errWithdrawn is the error of a call that its worker has taken back, which nobody waits for.
+var errWithdrawn = errors.New("the worker has taken this call back")
+
+// Withdraw takes a call back that a worker has posted and that still waits for others, as if it had
+// not been posted: the next call of the worker takes its place. It appends the call to out, as
+// failed, and returns it. A call that is ready or complete, is part of a step or ends one, or is
+// followed by another collective of its worker in the group stays.
+func (m *Matcher) Withdraw(w topo.WorkerID, ticket uint64, out []Ready) []Ready {
+	for _, g := range m.sortedGroups() {
+		self := g.index(w)
+		if self < 0 {
+			continue
+		}
+		if p := g.takeNewest(g.members[self], self, ticket); p != nil {
+			return append(out, Ready{[]*Posted{p}, errWithdrawn})
+		}
+		mine := func(p *Posted) bool { return p.Worker == w && p.Ticket == ticket }
+		for at, box := range g.mailboxes {
+			for _, list := range []*[]*Posted{&box.sends, &box.recvs} {
+				if i := slices.IndexFunc(*list, mine); i >= 0 {
+					p := (*list)[i]
+					*list = slices.Delete(*list, i, i+1)
+					g.dropIfEmpty(at)
+					return append(out, Ready{[]*Posted{p}, errWithdrawn})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// takeNewest removes the newest collective of a member from the group, and returns it, if it has
+// this ticket, still waits, and neither is part of a step nor follows parts of one, which it ends;
+// nil = it stays.
+func (g *group) takeNewest(me *member, self int, ticket uint64) *Posted {
+	number := me.posted - 1
+	if number < g.firstOpen {
+		return nil
+	}
+	pos := g.openPosition(number)
+	p := pos.calls[self]
+	if p == nil || p.Ticket != ticket || p.Call.More || p.Call.Step || p.Call.Aside {
+		return nil
+	}
+	for _, before := range slices.Concat(g.held, g.open) {
+		if q := before.calls[self]; q != nil && q.Call.More {
+			return nil
+		}
+	}
+	pos.calls[self] = nil
+	me.posted--
+	return p
+}
+
 // IsLost reports whether a worker was declared lost.
 func (m *Matcher) IsLost(w topo.WorkerID) bool {
 	_, gone := m.gone[w]

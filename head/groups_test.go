@@ -151,3 +151,36 @@ func TestRequestOfAnEndedWorkerIsAnswered(t *testing.T) {
 		t.Errorf("w3, which is no member any more, got %+v", got)
 	}
 }
+
+// TestWithdrawnCall: a call that a worker takes back has not been made, whichever host leads: it is
+// complete as failed, and its worker's next call meets those of the others.
+func TestWithdrawnCall(t *testing.T) {
+	for _, w := range []topo.WorkerID{0, 3} {
+		p := newPair(t)
+		a := p.agentOf(w)
+		p.postAndRun(w, 1, wiretest.SumCall(topo.World))
+		a.WithdrawCall(w, 7) // which it has not made
+		p.runAll()
+		host := map[topo.WorkerID]string{0: "A", 3: "B"}[w]
+		if x := newestAction[*head.Apply](p, host); x != nil && len(x.Parts) > 0 {
+			t.Fatalf("w%d: applied is %+v", w, x)
+		}
+		a.WithdrawCall(w, 1)
+		p.postAndRun(w, 2, wiretest.SumCall(topo.World))
+		x := newestAction[*head.Apply](p, host)
+		if x == nil || len(x.Parts) != 1 || x.Parts[0].Err == nil ||
+			x.Parts[0].Calls[0].Ticket != 1 {
+			t.Fatalf("w%d: applied is %+v", w, x)
+		}
+		for other := range topo.WorkerID(4) {
+			if other != w {
+				p.postAndRun(other, 1, wiretest.SumCall(topo.World))
+			}
+		}
+		x = newestAction[*head.Apply](p, host)
+		if len(x.Parts) != 1 || x.Parts[0].Err != nil || len(x.Parts[0].Calls) != 4 ||
+			x.Parts[0].Calls[w].Ticket != 2 {
+			t.Errorf("w%d: applied is %+v", w, x)
+		}
+	}
+}

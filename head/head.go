@@ -288,6 +288,16 @@ func (a *Agent) Ungroup(w topo.WorkerID, id topo.GroupID) {
 	a.finishInput()
 }
 
+// WithdrawCall takes a call back that a worker has posted, if it still waits for others, as
+// collective.Matcher.Withdraw says: an Apply then names it as failed. Where the head is lost
+// meanwhile, the call stays.
+func (a *Agent) WithdrawCall(w topo.WorkerID, ticket uint64) {
+	if l := a.follower.workers[w]; l != nil && l.openIndex(ticket) >= 0 {
+		a.sendToHead(wire.Withdraws{Worker: w, Ticket: ticket})
+	}
+	a.finishInput()
+}
+
 // What may be asked at any time.
 
 // Head is the host that leads, as far as this agent knows; "" before it was welcomed.

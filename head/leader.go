@@ -142,6 +142,8 @@ func (r *leader) receive(host string, b wire.Payload) {
 		r.onWantsGroup(b, host)
 	case wire.Ungroups:
 		r.matcher.LeaveGroup(b.Worker, b.ID)
+	case wire.Withdraws:
+		r.addBatches(r.matcher.Withdraw(b.Worker, b.Ticket, nil))
 	case wire.LinkLost:
 		r.onLinkLost(host, b)
 	case wire.Noted:
@@ -183,6 +185,8 @@ func workerOfPayload(b wire.Payload) (w topo.WorkerID, is bool) {
 	case wire.WantsGroup:
 		return b.Worker, true
 	case wire.Ungroups:
+		return b.Worker, true
+	case wire.Withdraws:
 		return b.Worker, true
 	}
 	return 0, false

@@ -219,6 +219,8 @@ func messagesOfPair(f testing.TB) (said []wire.Message) {
 		}
 	}
 	p.postAndRun(2, 9, wiretest.SumCall(topo.World))
+	p.agents["B"].WithdrawCall(2, 9)
+	p.postAndRun(2, 10, wiretest.SumCall(topo.World))
 	_ = p.agents["A"].Resize(6, "ada")
 	p.runAll()
 	p.agents["B"].WorkerStarted(5)
@@ -226,7 +228,7 @@ func messagesOfPair(f testing.TB) (said []wire.Message) {
 	p.agents["B"].WorkerLost(3, "was killed by SIGKILL")
 	p.runAll()
 	for w := range topo.WorkerID(3) { // a step that is not executed when B reports to a new head
-		p.agentOf(w).PostCall(&collective.Posted{Worker: w, Ticket: 10,
+		p.agentOf(w).PostCall(&collective.Posted{Worker: w, Ticket: 11,
 			Call: wiretest.SumCall(topo.World)})
 	}
 	for _, host := range []string{"B", "A"} {

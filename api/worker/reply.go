@@ -84,6 +84,13 @@ type GroupReply struct {
 // TypeName implements Message.
 func (*GroupReply) TypeName() string { return "group" }
 
+// WithdrawReply answers a WithdrawRequest. The call is complete soon, as one that has failed, if it
+// was taken back.
+type WithdrawReply struct{ Header }
+
+// TypeName implements Message.
+func (*WithdrawReply) TypeName() string { return "withdraw" }
+
 // DataReply accepts a DataRequest.
 type DataReply struct{ Header }
 

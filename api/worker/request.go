@@ -14,6 +14,7 @@ var requests = byTypeName(
 	func() Message { return new(FreeRequest) },
 	func() Message { return new(GroupRequest) },
 	func() Message { return new(UngroupRequest) },
+	func() Message { return new(WithdrawRequest) },
 	func() Message { return new(DataRequest) },
 	func() Message { return new(SaveRequest) },
 	func() Message { return new(SavedRequest) },
@@ -122,6 +123,18 @@ type UngroupRequest struct {
 
 // TypeName implements Message.
 func (*UngroupRequest) TypeName() string { return "ungroup" }
+
+// WithdrawRequest takes a call back that still waits for other ranks, as where a Ctrl-C has ended
+// the wait for it: the next call takes its place. The reply is a WithdrawReply. One that is
+// complete, is part of a step, or is followed by another collective of its group stays.
+type WithdrawRequest struct {
+	Header
+	// Ticket is the number of the call.
+	Ticket uint64 `json:"ticket,omitempty"`
+}
+
+// TypeName implements Message.
+func (*WithdrawRequest) TypeName() string { return "withdraw" }
 
 // DataRequest states what the job trains on, which makes the job elastic. All workers state the
 // same.

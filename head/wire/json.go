@@ -17,7 +17,7 @@ var (
 	messages = []any{member.Prepare{}, member.Accept{}, member.Promise{}, member.Accepted{},
 		member.Refused{}, member.Decision{}, Frame{}}
 	upward = []any{Report{}, Posted{}, Began{}, Asked{}, Ended{}, Executed{}, Stated{}, Shaped{},
-		WantsGroup{}, Ungroups{}, LinkLost{}, Noted{}}
+		WantsGroup{}, Ungroups{}, Withdraws{}, LinkLost{}, Noted{}}
 	downward = []any{Snapshot{}, Begin{}, Exec{}, Drops{}, Commit{}, Starts{}, Stops{}, Groups{},
 		Disbands{}, Refuses{}, Leaves{}, Ends{}, Decides{}}
 )

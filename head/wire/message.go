@@ -179,6 +179,11 @@ type (
 		Worker topo.WorkerID
 		ID     topo.GroupID
 	}
+	// Withdraws tells that a worker takes a call back, if that still waits for others.
+	Withdraws struct {
+		Worker topo.WorkerID
+		Ticket uint64
+	}
 	// LinkLost tells of a host of the job to which the link is lost.
 	LinkLost struct{ Host, How string }
 	// Noted tells what the host's shell has to say to that of the head.
@@ -331,6 +336,7 @@ func (Stated) payload()     {}
 func (Shaped) payload()     {}
 func (WantsGroup) payload() {}
 func (Ungroups) payload()   {}
+func (Withdraws) payload()  {}
 func (LinkLost) payload()   {}
 func (Noted) payload()      {}
 func (Snapshot) payload()   {}

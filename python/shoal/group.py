@@ -25,9 +25,11 @@ class Group(AsyncCollectives):
     MismatchError when the ranks called different things; LostError when a rank that the call needs,
     or the agent, is gone; ForkError in a forked child.
 
-    A method returns when this rank has its result; those that end in `_async` return at once, as
-    AsyncCollectives says. Any thread may call them, where the calls come in the same order on all
-    ranks.
+    A method returns when this rank has its result; one that is interrupted before, as by Ctrl-C,
+    while other ranks have not made their calls, has not been made, and can be called again. In the
+    middle of an array of megabytes the call fails for all ranks. Those that end in `_async` return
+    at once, as AsyncCollectives says. Any thread may call them, where the calls come in the same
+    order on all ranks.
     """
 
     def __init__(self, backend: Backend, number: int, rank: int, ranks: Sequence[int]) -> None:
@@ -62,7 +64,7 @@ class Group(AsyncCollectives):
         number of samples) and divides by the sum of the weights. x has the same shape on every
         rank.
         """
-        return self.allreduce_async(x, op, weight, out, at_once=True).wait()
+        return self.allreduce_async(x, op, weight, out, at_once=True).wait_or_withdraw()
 
     def reduce_scatter(self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None) -> Any:
         """Reduce all ranks' x, of shape [size*n, ...], and return the rank-th block, of shape [n,
@@ -71,7 +73,7 @@ class Group(AsyncCollectives):
         With `out`, the block is as long as `out`, which may differ between ranks: together they are
         as long as x.
         """
-        return self.reduce_scatter_async(x, op, weight, out).wait()
+        return self.reduce_scatter_async(x, op, weight, out).wait_or_withdraw()
 
     def allgather(self, x: Any, out: Any = None) -> Any:
         """Return all ranks' x, of shape [n, ...], one after the other in rank order: shape [size*n,
@@ -80,17 +82,17 @@ class Group(AsyncCollectives):
         With `out`, the ranks' lengths may differ; `out` holds their sum. For unknown lengths see
         allgatherv.
         """
-        return self.allgather_async(x, out).wait()
+        return self.allgather_async(x, out).wait_or_withdraw()
 
     def allgatherv(self, x: Any) -> Any:
         """Return all ranks' x, of shape [n_rank, ...] with an n of their own, one after the other
         in rank order.
         """
-        return self.allgatherv_async(x).wait()
+        return self.allgatherv_async(x).wait_or_withdraw()
 
     def broadcast(self, x: T, root: int = 0) -> T:
         """Replace x on every rank by the root's, of the same shape, and return it."""
-        return self.broadcast_async(x, root).wait()
+        return self.broadcast_async(x, root).wait_or_withdraw()
 
     def reduce(
         self, x: Any, op: str = "sum", root: int = 0, out: Any = None, weight: float = 1.0
@@ -98,13 +100,13 @@ class Group(AsyncCollectives):
         """Like allreduce, but only the root gets (and returns) the result; the others keep x and
         return None.
         """
-        return self.reduce_async(x, op, root, out, weight).wait()
+        return self.reduce_async(x, op, root, out, weight).wait_or_withdraw()
 
     def gather(self, x: Any, root: int = 0, out: Any = None) -> Any:
         """Return on the root all ranks' x, of shape [n, ...], as allgather does; None on the
         others.
         """
-        return self.gather_async(x, root, out).wait()
+        return self.gather_async(x, root, out).wait_or_withdraw()
 
     def scatter(self, x: Any = None, root: int = 0, out: Any = None) -> Any:
         """Give each rank its block of the root's x, of shape [size*n, ...], and return it, of shape
@@ -113,7 +115,7 @@ class Group(AsyncCollectives):
         The others give `out` instead of x. The blocks are as long as the ranks' `out`, which may
         differ.
         """
-        return self.scatter_async(x, root, out).wait()
+        return self.scatter_async(x, root, out).wait_or_withdraw()
 
     def alltoall(self, x: Any, out: Any = None, splits: Optional[Sequence[int]] = None) -> Any:
         """Send the j-th block of x, of shape [size*n, ...], to rank j, and return what the ranks
@@ -122,19 +124,19 @@ class Group(AsyncCollectives):
         `splits` gives the rows for each rank where they are not the same number. Give `out` on all
         ranks or on none.
         """
-        return self.alltoall_async(x, out, splits).wait()
+        return self.alltoall_async(x, out, splits).wait_or_withdraw()
 
     def send(self, x: Any, to: int, tag: int = 0) -> None:
         """Send x to a rank, which receives as many elements of the same type with the same tag.
         Returns when it has them.
         """
-        self.send_async(x, to, tag).wait()
+        self.send_async(x, to, tag).wait_or_withdraw()
 
     def recv(self, x: T, source: int, tag: int = 0) -> T:
         """Fill x with what `source` sends with the same tag, and return it. Blocks until it is
         here.
         """
-        return self.recv_async(x, source, tag).wait()
+        return self.recv_async(x, source, tag).wait_or_withdraw()
 
     def shared(self, name: str, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
         """A NumPy array that all ranks of the group on this host see, and only the agent writes:
@@ -160,4 +162,4 @@ class Group(AsyncCollectives):
 
     def barrier(self) -> None:
         """Return when every rank of the group has called it."""
-        self.barrier_async().wait()
+        self.barrier_async().wait_or_withdraw()

@@ -226,6 +226,8 @@ class AgentDouble:
             session.freed.append(request["id"])
             del session.segments[request["id"]]
             return {"type": "freed", "id": request["id"]}, []
+        if kind == "withdraw":
+            return {"type": "withdraw"}, []
         return None, []
 
     def _run(self):

@@ -344,6 +344,22 @@ def test_ctrl_c_where_a_group_begins_or_ends(agent, number, done):
     assert calls._published == handle.ticket
 
 
+def test_a_blocking_call_that_ctrl_c_has_ended_is_taken_back(agent):
+    """The agent is asked to take back a blocking call that a Ctrl-C has ended, which nobody can
+    wait for again, and not one whose handle the program has.
+    """
+    job = agent.join()
+    agent.going.clear()
+    for wait, asked in ((job.barrier, 1), (job.barrier_async().wait, 1)):
+        interrupter = interrupt_when(lambda: parked(agent))
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        interrupter.join()
+        assert [r["ticket"] for r in agent.requests if r["type"] == "withdraw"] == [2] * asked
+    agent.going.set()
+    job.barrier()
+
+
 COMPUTE = "x = 0\nwhile True: x += 1"
 WAIT = "job.recv(job.zeros(1), source=1)"
 CATCH = f"""

@@ -261,6 +261,16 @@ class Calls:
                     break
         self.poll(handle)
 
+    def withdraw(self, handle: Handle[Any]) -> None:
+        """Ask the agent to take a call back if it still waits for other ranks, and wait for the
+        answer: what is submitted then takes the place of the call. Nothing where the link is
+        broken.
+        """
+        try:
+            self._link.request({"type": "withdraw", "ticket": handle.ticket}, "withdraw")
+        except ShoalError:
+            pass
+
     def publish_pieces(self, handle: Handle[Any], pieces: int = GIVEN_UP) -> None:
         """Tell the agent how many pieces of a call are in its window, or that no more will come
         (GIVEN_UP). Only the thread that moves the pieces calls it, without a lock.

@@ -132,7 +132,7 @@ class AsyncCollectives:
         exchange of the counts; only the data travels asynchronously.
         """
         inp = self._backend.describe(x)
-        counts = self.allgather_async(array("q", [_row_count(inp)])).wait()
+        counts = self.allgather_async(array("q", [_row_count(inp)])).wait_or_withdraw()
         return self.allgather_async(
             x, self._backend.new_like(x, inp.dtype, _shape_with_rows(inp, sum(counts)))
         )
@@ -246,7 +246,7 @@ class AsyncCollectives:
             rows = self._checked_splits(inp, splits)
             counts = [n * element_count(inp.shape[1:]) for n in rows]
             if out is None:
-                received = self.alltoall_async(array("q", rows)).wait()
+                received = self.alltoall_async(array("q", rows)).wait_or_withdraw()
                 out = self._backend.new_like(x, inp.dtype, _shape_with_rows(inp, sum(received)))
         target = self._describe_output(out, inp)
         return self._backend.submit(

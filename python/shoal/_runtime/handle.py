@@ -24,6 +24,9 @@ class Waiter(Protocol):
     def wait(self, handle: "Handle[Any]", timeout: Optional[float] = None) -> None:
         """Block until the call is complete, for at most `timeout` seconds."""
 
+    def withdraw(self, handle: "Handle[Any]") -> None:
+        """Take a call back that still waits for other ranks."""
+
     def source_rank(self, handle: "Handle[Any]") -> int:
         """The rank inside the group from which a complete receive got its message."""
 
@@ -90,6 +93,17 @@ class Handle(Generic[T]):
         if self.status != DONE:
             raise (LostError if self.status == LOST else MismatchError)(self.error)
         return self._result
+
+    def wait_or_withdraw(self) -> T:
+        """As `wait` without a timeout, for a caller that leaves the handle to nobody. If that is
+        interrupted, as by Ctrl-C, while other ranks have not made their calls, this call is taken
+        back: it has not been made, and the same line can be run again.
+        """
+        try:
+            return self.wait()
+        finally:
+            if not self.status:
+                self._waiter.withdraw(self)
 
     def settle(self, status: int, error: str = "") -> None:
         """Record how the call has ended, and let go of its arrays, which the agent does not use any
