@@ -95,6 +95,7 @@ for step in job.steps(samples, batch, seed=3, epochs=epochs):
 if not job.released:
     assert (seen == epochs).all(), f"samples seen how often: {np.unique(seen, return_counts=True)}"
     assert large[0] == job.committed and large[-1] == more - 1 + job.committed
+    print("WEIGHTS", float(weights.sum()), flush=True)
     print(
         "RESULT",
         json.dumps([job.rank, job.size, job.committed, job.digest(), float(noise.normal())]),
