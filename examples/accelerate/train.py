@@ -3,10 +3,10 @@ come and go. One line is not Accelerate's own: the import of Accelerator.
 
     $ TEXT=$(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
     $ shoal run -n 2 -- python3 examples/accelerate/train.py $TEXT
-    [0] step    1  loss 5.4771
-    [0] step   21  loss 3.1234
+    [0] step    1  loss 5.5556
+    [0] step   21  loss 3.1446
     ...
-    [0] loss 2.9123 on 156 windows that it has not seen
+    [0] loss 3.1575 on 156 windows that it has not seen
 """
 
 import sys

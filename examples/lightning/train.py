@@ -4,8 +4,8 @@ that may come and go. One argument is not Lightning's own: the strategy.
     $ TEXT=$(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
     $ shoal run -n 2 -- python3 examples/lightning/train.py $TEXT
     ...
-    [0] epoch 0  loss 3.6562  validation 3.1123
-    [0] epoch 1  loss 3.0562  validation 2.9123
+    [0] epoch 0  loss 3.3883  validation 3.1369
+    [0] epoch 1  loss 2.9044  validation 2.6446
     ...
 """
 
