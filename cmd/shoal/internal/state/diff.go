@@ -66,6 +66,12 @@ func (s *sourceFlags) diff(cmd *cobra.Command, first, second string, workers int
 	}
 	defer a.Close()
 	s.renamed = true
+	if s.model.named {
+		s.named = map[string]bool{}
+		for i := range a.Tensors {
+			s.named[a.Tensors[i].Name] = true
+		}
+	}
 	b, err := s.openOneOf(second)
 	if err != nil {
 		return err

@@ -108,10 +108,12 @@ type sourceFlags struct {
 	noValues      bool     // whether to leave out what is no tensor
 	model         modelFlags
 
-	modelAlone bool     // whether to take the model alone, where no flag says what to take
-	renamed    bool     // whether the checkpoint has the names that --strip and --rename give
-	took       []bool   // for each of only, whether it took a tensor of what was opened so far
-	notes      []string // what was done without a flag
+	modelAlone bool   // whether to take the model alone, where no flag says what to take
+	renamed    bool   // whether the checkpoint has the names that --strip and --rename give
+	took       []bool // for each of only, whether it took a tensor of what was opened so far
+	// named are the names of the tensors that were taken and got names of Hugging Face.
+	named map[string]bool
+	notes []string // what was done without a flag
 }
 
 // addTo defines all flags.
@@ -185,8 +187,8 @@ func (s *sourceFlags) openOneOf(path string) (*checkpoint.Checkpoint, error) {
 	return c, nil
 }
 
-// selectOnly drops the tensors of c that none of match takes, which are those of --only, and notes
-// which of them took one.
+// selectOnly drops the tensors of c that none of match takes, which are those of --only, and that
+// are not named. It notes which of match took one.
 func (s *sourceFlags) selectOnly(c *checkpoint.Checkpoint, match []func(string) bool) error {
 	if s.took == nil {
 		s.took = make([]bool, len(match))
@@ -197,7 +199,7 @@ func (s *sourceFlags) selectOnly(c *checkpoint.Checkpoint, match []func(string) 
 				keep, s.took[i] = true, true
 			}
 		}
-		return keep
+		return keep || s.named[name]
 	})
 }
 
