@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,9 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dying is how long a sweep waits for killed processes to be gone. The kernel needs microseconds; a
-// process inside a broken device driver never ends.
+// dying is how long a sweep waits for killed processes while none of them ends and the one that it
+// waits for does not run. The kernel needs microseconds for most; a process inside a broken device
+// driver never ends.
 const dying = 2 * time.Second
+
+// ending is how long a sweep waits at most for a killed process that runs: the kernel takes its
+// memory back, which takes long for hundreds of gigabytes or on a busy machine.
+const ending = 5 * time.Minute
 
 // clearing is how long a sweep waits for processes that clear away to end by themselves. Python
 // needs some ten milliseconds for it, and longer on a busy machine; one for which a process outside
@@ -27,9 +33,10 @@ const clearing = 2 * time.Second
 // sweeps, so any goroutine, and the guard process, may call the functions in this file.
 
 // Sweep kills every process of the run with this id and the descendants of these, and blocks until
-// none is left, or for up to dying. It leaves the guard alone. Processes that clear away what the
-// others leave in shared memory come last: they end by themselves, for which it blocks for up to
-// clearing, and are killed if they do not.
+// none is left. For one that does not end it blocks for up to dying, or for up to ending while that
+// runs. It leaves the guard alone. Processes that clear away what the others leave in shared memory
+// come last: they end by themselves, for which it blocks for up to clearing, and are killed if they
+// do not.
 func Sweep(run string) error { return sweep(run, 0) }
 
 // SweepGroup kills the processes that a worker which has ended left in its process group, and their
@@ -47,8 +54,12 @@ func sweep(run string, group int) error {
 		}
 		victims, clearers := victimsOf(found, run, group)
 		killed, err := killAll(victims, deadline)
-		if killed > 0 && (err == nil || time.Now().Before(deadline)) {
+		if killed > 0 && err == nil {
+			deadline = time.Now().Add(dying)
 			continue // what these have started meanwhile is not known yet
+		}
+		if killed > 0 && time.Now().Before(deadline) {
+			continue
 		}
 		until := time.Now().Add(clearing)
 		for _, pid := range clearers {
@@ -209,13 +220,16 @@ func killGroup(group int) {
 }
 
 // killAll kills processes by SIGKILL, blocks until all of them are gone or the deadline has come,
-// and counts those that it killed. It kills the others of one that cannot be killed or does not
-// end; err has all of those.
+// which is put off by each that has gone, and counts those that it killed. It kills the others of
+// one that cannot be killed or does not end; err has all of those.
 func killAll(pids []int, deadline time.Time) (killed int, err error) {
 	for _, pid := range pids {
 		was, failed := kill(pid, deadline)
 		if was {
 			killed++
+		}
+		if was && failed == nil {
+			deadline = time.Now().Add(dying)
 		}
 		err = errors.Join(err, failed)
 	}
@@ -223,7 +237,7 @@ func killAll(pids []int, deadline time.Time) (killed int, err error) {
 }
 
 // kill kills a process by SIGKILL, if it is there, and blocks until it is gone; an error when it
-// cannot be killed, or is not gone at the deadline.
+// cannot be killed, or is not gone at the deadline and does not run.
 func kill(pid int, deadline time.Time) (killed bool, err error) {
 	fd, err := openProcess(pid)
 	if fd < 0 {
@@ -269,11 +283,37 @@ func killOpen(fd, pid int, deadline time.Time) (killed bool, err error) {
 	case err != nil:
 		return false, fmt.Errorf("process %d cannot be killed: %w; end it by hand", pid, err)
 	}
-	if err := awaitGone(fd, deadline); err != nil {
+	if err := awaitEnd(fd, deadline, func() bool { return hasRunningThread(pid) }); err != nil {
 		return true, fmt.Errorf(
 			"process %d was killed but does not end: %w; look at its state in ps", pid, err)
 	}
 	return true, nil
+}
+
+// awaitEnd is awaitGone for a process that was killed, whose deadline is put off as long as it
+// runs, for up to ending.
+func awaitEnd(fd int, deadline time.Time, runs func() bool) error {
+	last := time.Now().Add(ending)
+	for {
+		err := awaitGone(fd, deadline)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !runs() || !time.Now().Before(last) {
+			return err
+		}
+		deadline = time.Now().Add(dying)
+	}
+}
+
+// hasRunningThread reports whether a thread of a process runs, or waits for a processor.
+func hasRunningThread(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/stat", pid))
+	return err == nil && slices.ContainsFunc(threads, func(path string) bool {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			return false
+		}
+		_, state := parseStat(stat)
+		return state == 'R'
+	})
 }
 
 // awaitGone blocks on a pidfd, which turns readable when its process has ended; an error after the

@@ -2,8 +2,10 @@ package proc
 
 import (
 	"context"
+	"errors"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -168,6 +170,34 @@ func TestClearerThatStaysIsKilled(t *testing.T) {
 	}
 	if e := <-s.ended; e.Signal != syscall.SIGKILL {
 		t.Errorf("it %v", e)
+	}
+}
+
+// A killed process that runs is waited for, as while the kernel takes its memory back; one that
+// does not run is not.
+func TestEndThatTakesLong(t *testing.T) {
+	for runs, want := range map[bool]error{true: nil, false: os.ErrDeadlineExceeded} {
+		gone, end, err := os.Pipe() // like a pidfd it turns readable
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer gone.Close()
+		asked := func() bool {
+			end.Close() // it ends after the deadline
+			return runs
+		}
+		if err := awaitEnd(int(gone.Fd()), time.Now(), asked); !errors.Is(err, want) {
+			t.Errorf("it runs: %v; %v", runs, err)
+		}
+	}
+	runtime.LockOSThread() // the thread that reads of itself runs
+	defer runtime.UnlockOSThread()
+	if !hasRunningThread(os.Getpid()) {
+		t.Error("this process does not run")
+	}
+	s := startShell(t, `exec sleep 1000`)
+	for hasRunningThread(s.PID()) { // until it sleeps
+		runtime.Gosched()
 	}
 }
 
