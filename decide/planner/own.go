@@ -168,7 +168,7 @@ func (p *problem) ownResult(o *own, least float64) *Result {
 	}
 	d.Predicted.Bubble = max(d.Predicted.Bubble, 0) // rounding
 	d.Certificate = deployment.Certificate{Bound: least, Gap: gapOf(seconds, least),
-		Space: ownSpace}
+		Space: ownSpace, Work: p.proofWork()}
 	k := p.kinds[0]
 	r := &Result{Best: d, Workers: len(o.places), Devices: k.Name, Fullest: fullest,
 		Has: k.Memory - k.Reserve, Timeline: o.timeline, Rows: rows,

@@ -115,7 +115,8 @@ func (c chain) playOwn(t *testing.T, d *deployment.Deployment) (list []float64) 
 }
 
 // TestOwnReplicas compares plans of SpaceAny with the best of all, of many small chains. They are
-// no slower than those of SpaceMesh, no bound is above the best, and what is guaranteed is kept.
+// no slower than those of SpaceMesh, no bound is above the best, what is guaranteed is kept, and
+// they tell how much work went into the proof, as Verify needs.
 func TestOwnReplicas(t *testing.T) {
 	cases := 120
 	if n, err := strconv.Atoi(os.Getenv("PLAN_CASES")); err == nil {
@@ -145,6 +146,10 @@ func TestOwnReplicas(t *testing.T) {
 		if got.Best.Certificate.Bound > best*(1+1e-9) {
 			t.Errorf("case %d: the bound is %v, and the best plan takes %v", i,
 				got.Best.Certificate.Bound, best)
+		}
+		if got.Best.Certificate.Work != mesh.Best.Certificate.Work {
+			t.Errorf("case %d: the work of the proof is %v, and of a mesh alone %v", i,
+				got.Best.Certificate.Work, mesh.Best.Certificate.Work)
 		}
 		if g := got.Guarantee; g != nil && g.Seconds < seconds*(1-1e-9) {
 			t.Errorf("case %d: %v s, and %v are guaranteed", i, seconds, g.Seconds)

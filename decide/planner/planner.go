@@ -204,9 +204,12 @@ func (p *problem) best(grids []grid, workers int, known []*solved) (*Result, err
 	least := proved.least()
 	result := p.result(found, least)
 	result.Best.Certificate.Proof = proved.steps(least)
-	result.Best.Certificate.Work = float64(max(p.work, 0)) / Second
+	result.Best.Certificate.Work = p.proofWork()
 	return result, nil
 }
+
+// proofWork returns how much goes into a proof at most, in about seconds of a processor.
+func (p *problem) proofWork() float64 { return float64(max(p.work, 0)) / Second }
 
 // begin returns a plan that is known before the search, the text of a mesh for so many workers, 0 =
 // as many as Solve takes. It fails for one that Solve would not compare.
