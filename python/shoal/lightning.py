@@ -122,12 +122,8 @@ class Strategy(SingleDeviceStrategy):
         """As Lightning's own, then enter the job: a worker that joins has the state after it."""
         if self._job is None or trainer.state.fn != TrainerFn.FITTING:
             return super().setup(trainer)
-        if self._train is not None:
-            raise RuntimeError(
-                "fit() was called a second time, and a job of shoal trains once: give the one"
-                " training all of its epochs, or start another job"
-            )
         check_trainer(trainer)
+        process.check_first(self._job, "lightning", "fit()")
         self._trainer = trainer
         self._fitting = True
         trainer.fit_loop.setup_data()

@@ -150,11 +150,8 @@ class Elastic:
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **options: Any) -> Any:
         """As transformers' own. A worker that joins resumes from the other workers."""
-        if self._job is not None and self._over:
-            raise RuntimeError(
-                "train() was called a second time, and a job of shoal trains once: give the one"
-                " training all of its epochs, or start another job"
-            )
+        if self._job is not None:
+            process.check_first(self._job, "trainer", "train()")
         if self._job is not None and self._job.outside:
             resume_from_checkpoint = None
         elif self._job is not None and resume_from_checkpoint is True:

@@ -173,6 +173,18 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
+def check_first(job: "shoal.Job", name: str, call: str) -> None:
+    """Raise RuntimeError if the job has been entered by a Trainer before, this one or another,
+    which has registered a part of the state by this name. `call` is how a script trains with it.
+    """
+    if job.unused(name) != name:
+        raise RuntimeError(
+            f"{call} was called a second time, and a job of shoal trains once: give the one"
+            " training all of its epochs, or start another job, such as one for each part of the"
+            " data"
+        )
+
+
 def set_accelerate_rank() -> None:
     """Tell Accelerate the number of this process: the rank that it has in the job now, or in a
     block of `as_rank_zero` that of the block.
