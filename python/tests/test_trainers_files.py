@@ -1,6 +1,8 @@
 """Trainers of other people where the workers of a job see other files."""
 
 import dataclasses
+import json
+import types
 from unittest import mock
 
 import pytest
@@ -52,7 +54,8 @@ def test_a_checkpoint_of_a_job_with_shares_is_one_of_the_same_data(tmp_path, cap
 def test_the_folder_of_tensorboard(joins, version):
     """A worker that joins, and may become rank 0, goes on in the folder of TensorBoard's files that
     the others have, where it would find that folder and take the next. A job that goes on from its
-    checkpoint takes the next one. A logger for CSV, which removes files, keeps its own.
+    checkpoint takes the next one. A logger for CSV, which removes files, keeps its own, and what
+    others call a version is not sent: it may be anything.
     """
     pytest.importorskip("lightning")
     from lightning.pytorch import loggers
@@ -63,14 +66,15 @@ def test_the_folder_of_tensorboard(joins, version):
         tensorboard = loggers.TensorBoardLogger.__new__(loggers.TensorBoardLogger)
         tensorboard._version = version
         trainer = mock.MagicMock(callbacks=[], datamodule=None, optimizers=[])
-        trainer.loggers = [tensorboard, loggers.CSVLogger("", version=version)]
+        foreign = types.SimpleNamespace(version=version, _version=object())
+        trainer.loggers = [tensorboard, loggers.CSVLogger("", version=version), foreign]
         trainer.lightning_module.on_save_checkpoint = None
         return Saved(trainer, joins), trainer.loggers
 
     with mock.patch("shoal._trainers.saved.is_overridden", return_value=False):
         there, here = saved(4)[0], saved(5)
-        here[0].take(there.state(), {}, {})
-    assert [logger.version for logger in here[1]] == [version, 5]
+        here[0].take(json.loads(json.dumps(there.state())), {}, {})
+    assert [logger.version for logger in here[1]] == [version, 5, 5]
 
 
 def test_a_scheduler_that_a_callback_of_lightning_makes():

@@ -77,8 +77,11 @@ class Saved:
         same = {k: names[id(v)] for k, v in changed.items() if id(v) in names}
         found = {k: self._packed(k, v) for k, v in changed.items() if k not in same}
         data_state = self._packed("the state of the datamodule", own) if own else None
-        # Which folder each logger has, None = it has not looked.
-        versions = [vars(logger).get("_version") for logger in trainer.loggers]
+        # Which folder each logger for TensorBoard has, None = it has not looked, or is another one.
+        versions = [
+            logger._version if isinstance(logger, TensorBoardLogger) else None
+            for logger in trainer.loggers
+        ]
         return {"found": found, "same": same, "data": data_state, "versions": versions}
 
     def _checkpoints(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -112,7 +115,7 @@ class Saved:
         trainer, connector = self._trainer, self._trainer._checkpoint_connector
         # A job that goes on from its checkpoint begins a folder. Other loggers would remove files.
         for logger, version in zip(trainer.loggers, state["versions"] if self._joins else ()):
-            if isinstance(logger, TensorBoardLogger) and version is not None:
+            if version is not None:
                 logger._version = version
         # What could not be sent is that of this worker.
         plain, checkpoint = self._checkpoints()
