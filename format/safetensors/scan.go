@@ -115,11 +115,40 @@ func (s *scanner) readUnexpected(c byte) (string, error) {
 	case c == '-' || c >= '0' && c <= '9':
 		err := s.readNumber()
 		return s.shortText(), err
+	case wordFrom(c) != "":
+		return wordFrom(c), s.readWord(wordFrom(c))
 	case c >= utf8.RuneSelf:
 		return "", s.syntaxError("a character %q outside of a text", c)
 	}
 	s.i++
 	return string(c), nil
+}
+
+// wordFrom returns the value of JSON that is a word and begins with c; "" if none does.
+func wordFrom(c byte) string {
+	switch c {
+	case 't':
+		return "true"
+	case 'f':
+		return "false"
+	case 'n':
+		return "null"
+	}
+	return ""
+}
+
+// readWord consumes a word, and fails for anything else.
+func (s *scanner) readWord(word string) error {
+	for i := range len(word) {
+		c, err := s.readByte()
+		if err != nil {
+			return err
+		}
+		if c != word[i] {
+			return s.syntaxError("%q where %s is due", word[:i]+string(rune(c)), word)
+		}
+	}
+	return nil
 }
 
 // shortText returns the beginning of the last text or number, for an error.
@@ -360,18 +389,8 @@ func (s *scanner) skipValue(depth int) error {
 		return s.readQuoted()
 	case c == '-' || c >= '0' && c <= '9':
 		return s.readNumber()
-	}
-	for _, word := range []string{"true", "false", "null"} {
-		for i := 0; c == word[i]; i++ {
-			s.i++
-			if i == len(word)-1 {
-				return nil
-			}
-			if err := s.fill(); err != nil {
-				return err
-			}
-			c = s.buf[s.i]
-		}
+	case wordFrom(c) != "":
+		return s.readWord(wordFrom(c))
 	}
 	return s.syntaxError("%q where a value is due", c)
 }
