@@ -121,3 +121,21 @@ func TestWorksOfManyJobs(t *testing.T) {
 		t.Errorf("squares of errors: %.1f, and %.1f with medians", forest, median)
 	}
 }
+
+// A forest is grown on the newest jobs alone: what ended before them says nothing any more.
+func TestWorksOfTheNewestJobs(t *testing.T) {
+	w := learn.NewWorks(1)
+	before, now := learn.Run{Tenant: "a", Kind: "before"}, learn.Run{Tenant: "a", Kind: "now"}
+	for range 4000 {
+		w.Ended(before, 10)
+	}
+	if got := w.Predict(before); math.Abs(got-10) > 1e-9 {
+		t.Fatalf("%v is predicted where all jobs had 10", got)
+	}
+	for range 5000 {
+		w.Ended(now, 1000)
+	}
+	if got := w.Predict(before); math.Abs(got-1000) > 1e-6 {
+		t.Errorf("%v is predicted where the newest 4000 jobs had 1000", got)
+	}
+}
