@@ -60,22 +60,11 @@ func (s *sourceFlags) diff(cmd *cobra.Command, first, second string, workers int
 	if err := s.model.refuseUnused(cmd.Flags(), false); err != nil {
 		return err
 	}
-	a, err := s.openOneOf(first)
+	a, b, err := s.openBoth(first, second)
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	s.renamed = true
-	if s.model.named {
-		s.named = map[string]bool{}
-		for i := range a.Tensors {
-			s.named[a.Tensors[i].Name] = true
-		}
-	}
-	b, err := s.openOneOf(second)
-	if err != nil {
-		return err
-	}
 	defer b.Close()
 	if err := s.checkOnly(); err != nil {
 		return err
@@ -116,6 +105,35 @@ func (s *sourceFlags) diff(cmd *cobra.Command, first, second string, workers int
 			second, plural.Of(n, "tensor"))
 	}
 	return err
+}
+
+// openBoth opens the checkpoints with two paths, and selects and renames their tensors as the flags
+// say. Where --names gives names to one of them alone, what was taken of that is taken of the other
+// too, whichever is the first. The caller closes both.
+func (s *sourceFlags) openBoth(first, second string) (a, b *checkpoint.Checkpoint, err error) {
+	if a, err = s.openOneOf(first); err != nil {
+		return nil, nil, err
+	}
+	s.renamed = true
+	firstNamed := s.model.named
+	if firstNamed {
+		s.take(a)
+	}
+	if b, err = s.openOneOf(second); err != nil {
+		return nil, nil, errors.Join(err, a.Close())
+	}
+	if !s.model.named || firstNamed || len(s.only) == 0 {
+		return a, b, nil
+	}
+	s.take(b)
+	s.renamed = false
+	if err = a.Close(); err == nil {
+		a, err = s.openOneOf(first)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, b.Close())
+	}
+	return a, b, nil
 }
 
 // unwrap keeps only the model of the one of two checkpoints that has it beside others, where the

@@ -199,8 +199,16 @@ func (s *sourceFlags) selectOnly(c *checkpoint.Checkpoint, match []func(string) 
 				keep, s.took[i] = true, true
 			}
 		}
-		return keep || s.named[name]
+		return keep || s.named[name] || !s.renamed && s.named[s.newName(name)]
 	})
+}
+
+// take notes the names of the tensors of c, which were taken and got names of Hugging Face.
+func (s *sourceFlags) take(c *checkpoint.Checkpoint) {
+	s.named = map[string]bool{}
+	for i := range c.Tensors {
+		s.named[c.Tensors[i].Name] = true
+	}
 }
 
 // checkOnly fails where one of --only took no tensor of what was opened.
@@ -227,6 +235,16 @@ func (s *sourceFlags) renames() (list []struct{ from, to string }) {
 		list = append(list, struct{ from, to string }{from, to})
 	}
 	return list
+}
+
+// newName returns the name into which --strip and --rename change this one.
+func (s *sourceFlags) newName(name string) string {
+	for _, r := range s.renames() {
+		if rest, ok := strings.CutPrefix(name, r.from); ok {
+			name = r.to + rest
+		}
+	}
+	return name
 }
 
 // originalName returns the name that --strip and --rename have changed into this one.
