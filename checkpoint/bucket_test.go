@@ -80,3 +80,53 @@ func TestCheckpointInABucket(t *testing.T) {
 		t.Error("a folder that is not there is open")
 	}
 }
+
+// TestBelowASealedURL compares a file in a subfolder of a sealed folder in a bucket with the seal
+// of that folder.
+func TestBelowASealedURL(t *testing.T) {
+	s3test.Start(t, nil)
+	b, err := s3.Open("s3://models/top")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(last byte) []byte {
+		const header = `{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}} `
+		return append(append([]byte{byte(len(header)), 0, 0, 0, 0, 0, 0, 0}, header...), last)
+	}
+	write := func(name string, last byte) {
+		if err := b.WriteFile(t.Context(), name, file(last)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	compare := func(path string) error {
+		c, err := checkpoint.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _, err = checkpoint.Compare(t.Context(), c, c, 1)
+		return err
+	}
+	write("model.safetensors", 1)
+	write("a/b/model.safetensors", 2)
+	c, err := checkpoint.Open("s3://models/top")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := checkpoint.Seal(t.Context(), c, 1); err != nil {
+		t.Fatal(err)
+	}
+	const part = "s3://models/top/a/b/model.safetensors"
+	if err := compare(part); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := checkpoint.Verify(t.Context(), part, 1); err == nil ||
+		!strings.Contains(err.Error(), "shoal state verify s3://models/top compares") {
+		t.Error(err)
+	}
+	write("a/b/model.safetensors", 3)
+	if err := compare(part); err == nil || !strings.Contains(err.Error(), "what was sealed") {
+		t.Error(err)
+	}
+}

@@ -40,7 +40,8 @@ type Checkpoint struct {
 	bucket *s3.Bucket       // bucket that holds dir; nil = a local folder
 	stamps map[string]stamp // size and time of each of tensorFiles when the checkpoint was opened
 
-	sealed *manifest.Manifest // what readSeal has returned; nil = not sealed
+	sealed   *manifest.Manifest // what readSeal has returned; nil = not sealed
+	sealedIn string             // path or URL of the folder whose manifest that is
 	// renamed maps the new name of each renamed tensor to its name in the manifest.
 	renamed map[string]string
 	// derived says that some tensors were only joined or split here, and are in no manifest.

@@ -39,54 +39,124 @@ func manifestName(file string) string {
 func (c *Checkpoint) manifestPath() string { return c.pathOf(c.manifestName()) }
 
 // pathOf returns the path or URL of a file in the folder of the checkpoint.
-func (c *Checkpoint) pathOf(name string) string {
+func (c *Checkpoint) pathOf(name string) string { return c.joined(c.dir, name) }
+
+// joined returns the path or URL of a file in a folder, whose path or URL is dir.
+func (c *Checkpoint) joined(dir, name string) string {
 	if c.bucket != nil {
-		return c.dir + "/" + name
+		return dir + "/" + name
 	}
-	return filepath.Join(c.dir, name)
+	return filepath.Join(dir, name)
 }
 
 // readManifest reads the manifest of a file in the folder or bucket of the checkpoint, or of the
 // folder where file is "". The error is fs.ErrNotExist when there is none.
 func (c *Checkpoint) readManifest(file string) (*manifest.Manifest, error) {
-	files := format.NewFiles(c.fsys)
-	text, err := files.ReadAll(manifestName(file), manifest.MaxBytes)
+	m, err := readManifestIn(c.fsys, c.pathOf(manifestName(file)), manifestName(file))
+	if err == nil && file != "" && len(m.Files) == 1 {
+		m.Files[0].Name = file // both were renamed, or copied, since it was sealed
+	}
+	return m, err
+}
+
+// readManifestIn reads the manifest that has a name in a folder, and in errors the path or URL at.
+// The error is fs.ErrNotExist when there is none.
+func readManifestIn(fsys fs.FS, at, name string) (*manifest.Manifest, error) {
+	files := format.NewFiles(fsys)
+	text, err := files.ReadAll(name, manifest.MaxBytes)
 	if err = errors.Join(err, files.Close()); err != nil {
 		return nil, err
 	}
 	m, err := manifest.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w; restore it from another copy, or remove it, and seal "+
-			"anew what shoal state check --read finds whole", c.pathOf(manifestName(file)), err)
-	}
-	if file != "" && len(m.Files) == 1 {
-		m.Files[0].Name = file // both were renamed, or copied, since it was sealed
+			"anew what shoal state check --read finds whole", at, err)
 	}
 	return m, nil
 }
 
-// readSeal returns what the checkpoint is compared with: its manifest, or, for a file without one,
-// what the manifest of its folder says of the files that it is read from. That has no fingerprints,
-// because the folder can have the tensors of its files in another form. nil means that the
-// checkpoint is not sealed. The headers have been read by then.
+// readSeal returns what the checkpoint is compared with: its manifest, or, if it has none, what
+// that of a folder in which it lies says of its files. nil means that the checkpoint is not sealed.
+// The headers have been read by then.
 func (c *Checkpoint) readSeal() (*manifest.Manifest, error) {
+	c.sealedIn = c.dir
 	m, err := c.readManifest(c.file)
-	if c.file != "" && errors.Is(err, fs.ErrNotExist) {
-		if m, err = c.readManifest(""); err == nil {
-			own := c.ownFiles()
-			m.Tensors = nil
-			m.Files = slices.DeleteFunc(m.Files, func(f manifest.File) bool {
-				return !slices.Contains(own, f.Name)
-			})
-			if len(m.Files) == 0 {
-				return nil, nil
+	if errors.Is(err, fs.ErrNotExist) {
+		return c.readSealAbove()
+	}
+	return m, err
+}
+
+// mostAbove is how many folders above that of the checkpoint can have its seal: no format has more
+// folders in each other.
+const mostAbove = 3
+
+// readSealAbove returns what the nearest manifest of a folder in which the checkpoint lies, and
+// that lists some of its files, says of them, with their names in c.dir. It has no fingerprints,
+// because that folder can have the tensors of its files in another form. nil means that there is
+// none.
+func (c *Checkpoint) readSealAbove() (*manifest.Manifest, error) {
+	fsys, below := c.fsys, "" // below leads from the folder c.sealedIn to c.dir
+	for above := range mostAbove + 1 {
+		var err error
+		if above > 0 {
+			var name string
+			if fsys, name, err = c.goUp(); err != nil || fsys == nil {
+				return nil, err
+			}
+			below = name + "/" + below
+		} else if c.file == "" {
+			continue // that was readManifest
+		}
+		m, err := readManifestIn(fsys, c.joined(c.sealedIn, manifest.Name), manifest.Name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist), above > 0 && errors.Is(err, fs.ErrPermission):
+		case err != nil:
+			return nil, err
+		default:
+			if m.Tensors, m.Files = nil, c.keepOwn(m.Files, below); len(m.Files) > 0 {
+				return m, nil
 			}
 		}
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	return nil, nil
+}
+
+// goUp makes c.sealedIn the folder above, and returns that and the name that c.sealedIn had there;
+// nil if there is none above. It reads no file.
+func (c *Checkpoint) goUp() (above fs.FS, name string, err error) {
+	if c.bucket != nil {
+		_, parent, name, err := openURL(c.sealedIn)
+		if err != nil || parent == nil {
+			return nil, "", err
+		}
+		c.sealedIn = parent.String()
+		return parent.FS(context.Background()), name, nil
 	}
-	return m, err
+	full, err := filepath.Abs(c.sealedIn)
+	if err != nil || filepath.Dir(full) == full {
+		return nil, "", err
+	}
+	c.sealedIn = filepath.Join(c.sealedIn, "..")
+	return durable.Folder(c.sealedIn), filepath.Base(full), nil
+}
+
+// keepOwn returns those of the files of a manifest that are of the checkpoint, with their names in
+// c.dir, to which below leads from the folder of the manifest: all that are there, or, if it was
+// opened by a file, those that it is read from.
+func (c *Checkpoint) keepOwn(files []manifest.File, below string) (own []manifest.File) {
+	var names []string
+	if c.file != "" {
+		names = c.ownFiles()
+	}
+	for _, f := range files {
+		name, here := strings.CutPrefix(f.Name, below)
+		if here && (c.file == "" || slices.Contains(names, name)) {
+			f.Name = name
+			own = append(own, f)
+		}
+	}
+	return own
 }
 
 // ownFiles returns the names of the files that a checkpoint which was opened by a file is read

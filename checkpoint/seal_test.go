@@ -185,3 +185,53 @@ func TestFileOfASealedFolder(t *testing.T) {
 		check("sealed", err)
 	}
 }
+
+// TestBelowASealedFolder compares a file in a subfolder of a sealed folder, and the subfolder, with
+// the seal of the folder above, as Megatron's and DeepSpeed's checkpoints have subfolders.
+func TestBelowASealedFolder(t *testing.T) {
+	dir := t.TempDir()
+	sub := filepath.Join(dir, "a", "b")
+	if err := os.MkdirAll(sub, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	w := []safetensors.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{3}}}
+	part := filepath.Join(sub, "model.safetensors")
+	writeRandom(t, filepath.Join(dir, "model.safetensors"), 1, w)
+	writeRandom(t, part, 2, w)
+	if _, err := Seal(t.Context(), openCheckpoint(t, dir), 1); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(sub)
+	paths := []string{part, sub, "model.safetensors", "."}
+	move := func(path string) error {
+		_, err := tryConvert(path, filepath.Join(t.TempDir(), "to"), TargetFormat{Format: "dcp"},
+			Options{Workers: 1})
+		return err
+	}
+	for _, path := range paths {
+		if err := move(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if _, _, err := Verify(t.Context(), path, 1); err == nil ||
+			!strings.Contains(err.Error(), "is sealed with its folder: shoal state verify ") {
+			t.Errorf("%s, verified: %v", path, err)
+		}
+	}
+	other := filepath.Join(dir, "a", "other.safetensors")
+	writeRandom(t, other, 3, w)
+	if err := move(other); err != nil {
+		t.Errorf("what was not sealed: %v", err)
+	}
+	changeFile(t, part, func(b []byte) []byte {
+		b[len(b)-1] ^= 1
+		return b
+	})
+	for _, path := range paths {
+		if err := move(path); err == nil || !strings.Contains(err.Error(), "not what was sealed") {
+			t.Errorf("%s, damaged: %v", path, err)
+		}
+	}
+	if _, _, err := Verify(t.Context(), "../..", 1); err != nil {
+		t.Error(err)
+	}
+}

@@ -60,7 +60,7 @@ func (c *Checkpoint) notSealedError() error {
 	defer open.Close()
 	if open.sealed != nil {
 		return fmt.Errorf("%s is sealed with its folder: shoal state verify %s compares all of it",
-			c.path, c.dir)
+			c.path, open.sealedIn)
 	}
 	return fmt.Errorf("%s was not sealed: there is no %s; shoal state seal makes one", c.path,
 		c.manifestPath())
