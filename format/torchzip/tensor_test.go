@@ -43,12 +43,16 @@ func TestRebuilds(t *testing.T) {
 		global("torch", "float32")
 	v2, class := global("torch._utils", "_rebuild_tensor_v2"), global("torch", "Tensor")
 	args := pickle.Tuple(rebuilt("", storageOf(float, 2)).Args)
+	empty := rebuilt("_rebuild_tensor_v2", storageOf(float, 2)) // torch.zeros(0, 4)[:, 3:]
+	empty.Args[1], empty.Args[2], empty.Args[3] = int64(3), pickle.Tuple{int64(0), int64(1)},
+		pickle.Tuple{int64(4), int64(1)}
 	for _, c := range []struct {
 		name string
 		call any
 		err  string
 	}{
 		{"of floats", rebuilt("_rebuild_tensor_v2", storageOf(float, 2)), ""},
+		{"of no floats, beyond the end", empty, ""},
 		{"not conjugated", rebuilt("_rebuild_tensor_v2", storageOf(float, 2), flag("conj", false)),
 			""},
 		{"conjugated", rebuilt("_rebuild_tensor_v2", storageOf(float, 2), flag("conj", true)),

@@ -230,7 +230,7 @@ func TestRefuses(t *testing.T) {
 			data},
 			"reaches beyond its storage of 6"},
 		{"offset", []entry{
-			pkl(tensorPickle(6, small(7), pair(small(0), small(3)), pair(small(3), small(1)))),
+			pkl(tensorPickle(6, small(7), pair(small(1), small(3)), pair(small(3), small(1)))),
 			data},
 			"from element 7 on"},
 		{"no offset", []entry{
