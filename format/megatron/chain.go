@@ -62,7 +62,7 @@ func (p plans) isChained(own bool) bool {
 		experts := false
 		for _, g := range o.groups {
 			if experts = experts || g.isOfExperts(); g.isOfExperts() != own &&
-				(g.isOfExperts() || slices.ContainsFunc(g.names, isExpert)) {
+				(g.isOfExperts() || slices.ContainsFunc(g.names, cutExperts.MatchString)) {
 				return false
 			}
 		}
@@ -73,9 +73,6 @@ func (p plans) isChained(own bool) bool {
 	// of older versions, stages without experts have one optimizer only
 	return dense < 2 && (len(p) < 2 || p[0].prefix != optimizerKey+".")
 }
-
-// isExpert reports whether a parameter belongs to an expert.
-func isExpert(name string) bool { return cutExperts.MatchString(name) }
 
 // isOfExperts reports whether the group belongs to an optimizer of experts.
 func (g *groupPlan) isOfExperts() bool {
@@ -115,7 +112,7 @@ func (p plans) rechain(own bool) (plans, error) {
 			g := o.groups[i]
 			var mine, theirs []string
 			for _, name := range g.names {
-				if own && isExpert(name) {
+				if own && cutExperts.MatchString(name) {
 					theirs = append(theirs, name)
 				} else {
 					mine = append(mine, name)
@@ -326,7 +323,7 @@ func inModelOrder(names []string) []string {
 		} else if m := numbered.FindStringSubmatch(name); m != nil {
 			n, _ := strconv.Atoi(m[2])
 			p.at = [4]int{p.at[0], 1, n}
-		} else if isExpert(name) {
+		} else if cutExperts.MatchString(name) {
 			p.at[1] = 1
 		} else if strings.Contains(name, ".shared_experts.") {
 			p.at[1] = 2

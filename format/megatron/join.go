@@ -2,8 +2,12 @@ package megatron
 
 // This file joins what tensor parallel ranks have, after Read. It moves no bytes, and does no I/O.
 import (
+	"slices"
+
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/internal/pattern"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/tensor"
 )
 
 // A cut says how tensor parallel ranks share a tensor.
@@ -48,7 +52,12 @@ var cuts = []struct {
 // that it cannot join stay, with their coordinates: tensors of other models, experts without a
 // number or cut over other ranks than the rest, and unnamed state of an optimizer.
 func JoinRanks(c *format.Checkpoint) error {
-	gated, known := c.Value("args.swiglu")
+	swiglu, known := c.Value("args.swiglu")
+	quick, _ := c.Value("args.quick_geglu") // another gate
+	shapes := map[string]tensor.Shape{}     // of the parts of the first rank
+	for _, t := range slices.Backward(c.Tensors) {
+		shapes[t.Name] = t.Shape
+	}
 	var joined []format.Tensor
 	for from := 0; from < len(c.Tensors); {
 		to := from + 1
@@ -67,7 +76,11 @@ func JoinRanks(c *format.Checkpoint) error {
 			}
 		}
 		if ok && how == byHalves {
-			if ok = known; gated == false {
+			gated, told := layout.HasGate(prefix.ReplaceAllString(parts[0].Name, "model."), shapes)
+			if !told {
+				gated, told = swiglu != false || quick == true, known
+			}
+			if ok = told; !gated {
 				how = byRows
 			}
 		}

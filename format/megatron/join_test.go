@@ -3,6 +3,7 @@ package megatron_test
 // This file tests the joining of what tensor parallel ranks have.
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -76,6 +77,60 @@ func TestJoin(t *testing.T) {
 			t.Errorf("%s holds %v, want %v: %v", c.name, got, c.want, err)
 		} else if faults := f.Check(files); len(faults) > 0 {
 			t.Errorf("%s: %v", c.name, faults)
+		}
+	}
+}
+
+// TestJoinGated: the rows of gate and of up are cut each for itself, whatever activation there is
+// between.
+func TestJoinGated(t *testing.T) {
+	const layer = "model.decoder.layers.0.mlp."
+	gated, plain := []byte{1, 2, 5, 6, 3, 4, 7, 8}, []byte{1, 2, 3, 4, 5, 6, 7, 8}
+	args := func(swiglu, quick any) []format.Value {
+		return []format.Value{{Path: "args.quick_geglu", Data: quick},
+			{Path: "args.swiglu", Data: swiglu}}
+	}
+	for _, c := range []struct {
+		name    string
+		values  []format.Value
+		second  string // name of the second product, and its columns on a rank; "" = none
+		columns int
+		want    []byte
+	}{
+		{layer + "linear_fc1.weight", args(false, true), "", 0, gated},
+		{layer + "linear_fc1.weight", args(false, false), "", 0, plain},
+		{layer + "linear_fc1.weight", args(false, false), layer + "linear_fc2.weight", 1, gated},
+		{layer + "linear_fc1.weight", args(false, nil), layer + "linear_fc2.weight", 2, plain},
+		{layer + "linear_fc1.weight", nil, layer + "linear_fc2.weight", 1, gated},
+		{layer + "linear_fc1.weight", nil, layer + "linear_fc2.weight", 2, plain},
+		{layer + "dense_h_to_4h.weight", nil, layer + "dense_4h_to_h.weight", 1, gated},
+		{layer + "experts.linear_fc1.weight7", nil, layer + "experts.linear_fc2.weight7", 1, gated},
+		{layer + "experts.local_experts.1.linear_fc1.weight", nil,
+			layer + "experts.local_experts.1.linear_fc2.weight", 1, gated},
+	} {
+		dir, s := fstest.MapFS{}, tensor.Shape{2, 2}
+		f := &format.Checkpoint{Values: c.values,
+			Tensors: []format.Tensor{addPart(c.name, 0, dir, s, 1, 2, 3, 4),
+				addPart(c.name, 1, dir, s, 5, 6, 7, 8)}}
+		if c.second != "" {
+			down := tensor.Shape{2, c.columns}
+			f.Tensors = append(f.Tensors, addPart(c.second, 0, dir, down, 1, 2, 3, 4),
+				addPart(c.second, 1, dir, down, 5, 6, 7, 8))
+		}
+		if err := f.Finish(); err != nil {
+			t.Fatal(err)
+		}
+		if err := megatron.JoinRanks(f); err != nil {
+			t.Fatal(err)
+		}
+		i, got := slices.IndexFunc(f.Tensors, func(t format.Tensor) bool {
+			return t.Name == c.name
+		}), make([]byte, 8)
+		if x := &f.Tensors[i]; x.Coords != nil {
+			t.Errorf("%s stays in parts", c.name)
+		} else if err := format.NewFiles(dir).Read(x, got); err != nil || !cmp.Equal(got, c.want) {
+			t.Errorf("%s with %v and %d columns holds %v, want %v: %v", c.name, c.values,
+				c.columns, got, c.want, err)
 		}
 	}
 }

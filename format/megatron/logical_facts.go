@@ -16,10 +16,12 @@ func (u *splitter) checkSupported() error {
 		{"apply_layernorm_1p", "norms have the difference of their weights to 1"},
 		{"rotary_interleaved", "q and k have their rows in another order"},
 		{"attention_output_gate", "linear_qkv has a gate too"},
+		{"quick_geglu", "the gate is not that of SwiGLU"},
+		{"moe_mlp_glu_interleave_size", "gate and up lie in turns in linear_fc1 of experts"},
 	} {
-		if v, _ := u.c.Value("args." + x.name); v == true {
-			return fmt.Errorf("args.%s is true: %s, which Hugging Face's decoders do not have; "+
-				"shoal changes no numbers", x.name, x.why)
+		if v, _ := u.c.Value("args." + x.name); v != nil && v != false {
+			return fmt.Errorf("args.%s is %v: %s, which Hugging Face's decoders do not have; "+
+				"shoal changes no numbers", x.name, v, x.why)
 		}
 	}
 	if v, _ := u.c.Value("checkpoint_version"); v != nil {

@@ -400,6 +400,12 @@ func TestLogicalRefuses(t *testing.T) {
 		{"rotary", func(c *format.Checkpoint, _ *megatron.Model) {
 			setValue(c, "args.rotary_interleaved", true)
 		}, "args.rotary_interleaved is true"},
+		{"another gate", func(c *format.Checkpoint, _ *megatron.Model) {
+			setValue(c, "args.quick_geglu", true)
+		}, "args.quick_geglu is true: the gate is not that of SwiGLU"},
+		{"gate and up in turns", func(c *format.Checkpoint, _ *megatron.Model) {
+			setValue(c, "args.moe_mlp_glu_interleave_size", int64(32))
+		}, "args.moe_mlp_glu_interleave_size is 32: gate and up lie in turns"},
 		{"an old version", func(c *format.Checkpoint, _ *megatron.Model) {
 			setValue(c, "checkpoint_version", 1.0)
 		}, "checkpoint_version is 1: q, k and v lie in another order"},

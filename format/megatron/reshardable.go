@@ -181,7 +181,7 @@ func (r *reshardable) assignTensors() error {
 				"of the parameter %q, of %v, shoal does not know where among others "+
 					"it stands in the distributed optimizer's buffers", param, t.DType)
 		}
-		experts = experts || isExpert(param)
+		experts = experts || cutExperts.MatchString(param)
 		r.model = append(r.model, *t)
 		catalogue = append(catalogue, layout.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}

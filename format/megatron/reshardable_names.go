@@ -64,7 +64,7 @@ func (r *reshardable) memberNames(values []format.Value) (names []format.Value) 
 	for _, t := range r.model {
 		q := &param{Tensor: t}
 		name := strings.TrimPrefix(t.Name, "model.")
-		q.expert = isExpert(name)
+		q.expert = cutExperts.MatchString(name)
 		var into []string
 		for path, g := range groups {
 			if g.decided && !odd[path] && g.accepts(q, r.size) {

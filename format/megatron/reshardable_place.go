@@ -28,7 +28,7 @@ func (r *reshardable) joinState(names func(string) string) ([]format.Tensor, err
 			}
 			chunks := make([][]*local, r.ranks.chunks)
 			for _, l := range s.model {
-				if !apart || isExpert(l.param) == (o == 1) {
+				if !apart || cutExperts.MatchString(l.param) == (o == 1) {
 					chunks[l.chunk] = append(chunks[l.chunk], l)
 				}
 			}

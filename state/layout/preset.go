@@ -250,19 +250,17 @@ func (p *preset) cutMegatronNames() error {
 	}
 	up := ""
 	for _, t := range p.tensors {
-		m := firstMatrix.FindStringSubmatch(t.Name)
-		if m == nil || len(t.Shape) == 0 {
+		m := firstProduct.FindStringSubmatch(t.Name)
+		if m == nil || m[2] != "linear_fc1" || m[3] != "weight" || len(t.Shape) == 0 {
 			continue
 		}
-		second := m[1] + "linear_fc2.weight" + m[2]
-		down := shapes[second]
 		cut := "tp=shard(0)"
-		if len(down) == 2 && t.Shape[0] == 2*down[1] {
-			cut = "tp=shard(0,blocks=2)"
-		} else if len(down) != 2 || t.Shape[0] != down[1] {
+		if gated, known := HasGate(t.Name, shapes); !known {
 			return fmt.Errorf(
-				"%s has %d rows, and there is no %s with as many columns, or half as many", t.Name,
-				t.Shape[0], second)
+				"%s has %d rows, and there is no %slinear_fc2.weight%s with as many columns, or "+
+					"half as many", t.Name, t.Shape[0], m[1], m[4])
+		} else if gated {
+			cut = "tp=shard(0,blocks=2)"
 		}
 		if up != "" && up != cut {
 			return fmt.Errorf("%s has a gate or none, unlike other layers", t.Name)
@@ -284,9 +282,25 @@ func (p *preset) cutMegatronNames() error {
 	return nil
 }
 
-// firstMatrix matches the first matrix of a feed-forward module, or of one expert of a grouped
-// product, which has its number at the end.
-var firstMatrix = regexp.MustCompile(`^(.*)linear_fc1\.weight(\d*)$`)
+// firstProduct matches the first product of a feed-forward module of Megatron, or of one expert of
+// a grouped product, which has its number at the end.
+var firstProduct = regexp.MustCompile(`^(.*)(linear_fc1|dense_h_to_4h)\.(weight|bias)(\d*)$`)
+
+// HasGate reports whether the first product of a feed-forward module of Megatron, of which the
+// tensor of a name is, has the rows of gate and of up: then they are twice as many as the columns
+// of the second product. It is not known if shapes, by name, lacks one of the two.
+func HasGate(name string, shapes map[string]tensor.Shape) (gated, known bool) {
+	m := firstProduct.FindStringSubmatch(name)
+	if m == nil {
+		return false, false
+	}
+	second := map[string]string{"linear_fc1": "linear_fc2", "dense_h_to_4h": "dense_4h_to_h"}[m[2]]
+	up, down := shapes[m[1]+m[2]+".weight"+m[4]], shapes[m[1]+second+".weight"+m[4]]
+	if len(up) == 0 || len(down) != 2 {
+		return false, false
+	}
+	return up[0] == 2*down[1], up[0] == down[1] || up[0] == 2*down[1]
+}
 
 // setMegatronRules sets the rules of the spec to how Megatron Core cuts so many layers and experts:
 // the names of experts have their number where expert captures it, the output layer is called
