@@ -40,8 +40,8 @@ var cuts = []struct {
 	{pattern.New(`\.experts\.linear_fc1\.(weight|bias)\d+$`), byHalves},
 	{pattern.New(`\.experts\.linear_fc2\.weight\d+$`), byColumns},
 	{pattern.New(`\.experts\.linear_fc2\.bias\d+$`), replicated},
-	{pattern.New(`(norm|layer_norm)\.(weight|bias)$`), replicated},
-	{pattern.New(`\.layer_norm_(weight|bias)$`), replicated},
+	{pattern.New(`\.mixer\.norm\.weight$`), byRows}, // of Mamba
+	{pattern.New(`(norm\.|\.layer_norm_)(weight|bias)$`), replicated},
 	{pattern.New(`(^|\.)(position_embeddings|tokentype_embeddings|router)\.(weight|bias)$`),
 		replicated},
 	{pattern.New(`\.shared_experts\.gate_weight$`), replicated},

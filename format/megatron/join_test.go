@@ -45,6 +45,8 @@ func TestJoin(t *testing.T) {
 		{layer + "mlp.linear_fc1.weight", nil, nil, nil},
 		{layer + "mlp.linear_fc2.bias", true, tensor.Shape{2, 2}, []byte{1, 2, 3, 4}},
 		{layer + "input_layernorm.weight", true, tensor.Shape{2, 2}, []byte{1, 2, 3, 4}},
+		{layer + "mixer.norm.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{layer + "mixer.in_proj.layer_norm_weight", true, tensor.Shape{2, 2}, []byte{1, 2, 3, 4}},
 		{"model.embedding.word_embeddings.weight", true, tensor.Shape{4, 2},
 			[]byte{1, 2, 3, 4, 5, 6, 7, 8}},
 		{layer + "mlp.experts.local_experts.0.linear_fc1.weight", true, tensor.Shape{4, 2},
