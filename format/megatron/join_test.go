@@ -103,6 +103,8 @@ func TestJoinGated(t *testing.T) {
 		{layer + "linear_fc1.weight", args(false, false), "", 0, plain},
 		{layer + "linear_fc1.weight", args(false, false), layer + "linear_fc2.weight", 1, gated},
 		{layer + "linear_fc1.weight", args(false, nil), layer + "linear_fc2.weight", 2, plain},
+		{"model.vision_model.decoder.layers.0.mlp.linear_fc1.weight", args(true, nil),
+			"model.vision_model.decoder.layers.0.mlp.linear_fc2.weight", 2, plain},
 		{layer + "linear_fc1.weight", nil, layer + "linear_fc2.weight", 1, gated},
 		{layer + "linear_fc1.weight", nil, layer + "linear_fc2.weight", 2, plain},
 		{layer + "dense_h_to_4h.weight", nil, layer + "dense_4h_to_h.weight", 1, gated},
