@@ -22,8 +22,11 @@ func (w *writer) arguments(spec *layout.Spec) (any, error) {
 	args.Set("tensor_model_parallel_size", int64(w.size.tp))
 	args.Set("pipeline_model_parallel_size", int64(w.size.pp))
 	args.Set("expert_model_parallel_size", int64(w.size.ep))
-	if _, ok := args.Get("expert_tensor_parallel_size"); ok {
-		args.Set("expert_tensor_parallel_size", int64(w.size.tp))
+	for key, is := range map[string]any{"moe_extended_tp": false,
+		"expert_tensor_parallel_size": int64(w.size.tp)} {
+		if _, ok := args.Get(key); ok {
+			args.Set(key, is)
+		}
 	}
 	args.Set("ckpt_format", "torch")
 	args.Set("use_distributed_optimizer", w.flat)

@@ -31,8 +31,7 @@ func ModelOf(c *format.Checkpoint) (m Model) {
 		m.KVHeads = numberArgument(c, "num_query_groups")
 	}
 	tokenizer, _ := c.Value("args.tokenizer_type")
-	// which has one more than it says
-	if name, _ := tokenizer.(string); strings.HasPrefix(name, "Null") {
+	if name, _ := tokenizer.(string); strings.HasPrefix(name, "Null") { // has one more
 		m.Vocabulary = Fact{}
 	}
 	return m

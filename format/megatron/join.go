@@ -27,8 +27,7 @@ var cuts = []struct {
 	cut  cut
 }{
 	{pattern.New(`(^|\.)(word_embeddings|output_layer|lm_head)\.weight$`), byRows},
-	{pattern.New(`\.(linear_qkv|query_key_value|linear_q|linear_kv)\.(weight|bias)$`),
-		byRows},
+	{pattern.New(`\.(linear_qkv|query_key_value|linear_q|linear_kv)\.(weight|bias)$`), byRows},
 	// or by rows, without a gate
 	{pattern.New(`\.(linear_fc1|dense_h_to_4h)\.(weight|bias)$`), byHalves},
 	{pattern.New(

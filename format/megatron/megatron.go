@@ -35,17 +35,15 @@ const (
 // globals are the classes that Megatron's arguments and states mention, most of them enumerations.
 var globals = pickle.InertGlobals(
 	"megatron.core.enums.ModelType", "megatron.core.enums.Fp8Recipe",
-	"megatron.core.enums.Fp4Recipe",
-	"megatron.core.transformer.enums.ModelType", "megatron.core.transformer.enums.LayerType",
-	"megatron.core.transformer.enums.AttnType",
+	"megatron.core.enums.Fp4Recipe", "megatron.core.transformer.enums.ModelType",
+	"megatron.core.transformer.enums.LayerType", "megatron.core.transformer.enums.AttnType",
 	"megatron.core.transformer.enums.AttnMaskType", "megatron.core.transformer.enums.AttnBackend",
 	"megatron.core.transformer.enums.CudaGraphModule",
 	"megatron.core.transformer.enums.CudaGraphScope",
 	"megatron.core.transformer.enums.InferenceCudaGraphScope",
 	"megatron.core.dist_checkpointing.validation.StrictHandling",
 	"megatron.core.rerun_state_machine.RerunDiagnostic",
-	"megatron.core.rerun_state_machine.RerunMode",
-	"megatron.core.rerun_state_machine.RerunState",
+	"megatron.core.rerun_state_machine.RerunMode", "megatron.core.rerun_state_machine.RerunState",
 	"megatron.core.rerun_state_machine.RerunValidationStatus",
 	"megatron.core.inference.config.PrefixCachingEvictionPolicy",
 	"megatron.core.inference.config.PrefixCachingCoordinatorPolicy",
@@ -54,12 +52,10 @@ var globals = pickle.InertGlobals(
 	"megatron.core.inference.config.AsyncScheduleMode",
 	"megatron.core.inference.moe.InferenceGroupedGemmBackend",
 	"megatron.training.checkpointing.CheckpointType", "megatron.model.enums.ModelType",
-	"megatron.model.enums.LayerType",
-	"megatron.model.enums.AttnType", "megatron.model.enums.AttnMaskType",
-	"megatron.model.enums.PositionEmbeddingType",
+	"megatron.model.enums.LayerType", "megatron.model.enums.AttnType",
+	"megatron.model.enums.AttnMaskType", "megatron.model.enums.PositionEmbeddingType",
 	"megatron.legacy.enums.ModelType", "megatron.legacy.model.enums.LayerType",
-	"megatron.legacy.model.enums.AttnType",
-	"megatron.legacy.model.enums.AttnMaskType",
+	"megatron.legacy.model.enums.AttnType", "megatron.legacy.model.enums.AttnMaskType",
 )
 
 var rankFolder = pattern.New(`^mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?$`)
@@ -263,6 +259,10 @@ func (p *part) readDegrees() (d degrees, err error) {
 			return d, fmt.Errorf("args: %s is %d", name, n)
 		}
 		*to = int(n)
+	}
+	if is, _ := pickle.Get[bool](args, "moe_extended_tp"); is && d.ep > 1 {
+		return d, errors.New("args: moe_extended_tp is true: ranks have parts of all experts, " +
+			"which shoal cannot put together; have Megatron load it and save it as torch_dist")
 	}
 	return d, nil
 }

@@ -163,6 +163,31 @@ func TestRefusesOtherRanks(t *testing.T) {
 	}
 }
 
+// TestRefusesExtendedRanks: with moe_extended_tp all expert parallel ranks have parts of all
+// experts, which do not count as experts of their own. What is written has whole ones.
+func TestRefusesExtendedRanks(t *testing.T) {
+	from, _ := formattest.Load(t, "testdata/chained.zip")
+	c, files := mustRead(t, from)
+	setValue(c, "args.moe_extended_tp", true)
+	setValue(c, "args.moe_extended_t_", true) // as the writer would not write it
+	dir := writeForMesh(t, c, files, "ep=2,tp=2")
+	again, _ := mustRead(t, dir)
+	if is, _ := again.Value("args.moe_extended_tp"); is != false {
+		t.Errorf("written with moe_extended_tp %v", is)
+	}
+	for name, f := range dir {
+		if strings.HasSuffix(name, ".pt") {
+			data := formattest.ReplaceInZip(t, f.Data, "moe_extended_tp", "moe_extended_tq")
+			dir[name] = &fstest.MapFile{
+				Data: formattest.ReplaceInZip(t, data, "moe_extended_t_", "moe_extended_tp")}
+		}
+	}
+	if _, err := megatron.Read(format.NewFiles(dir)); err == nil ||
+		!strings.Contains(err.Error(), "args: moe_extended_tp is true: ranks have parts of all") {
+		t.Error(err)
+	}
+}
+
 // replaceText changes text in a file of a folder. It puts a changed copy in place of the file.
 func replaceText(d fstest.MapFS, name, old, new string) {
 	d[name] = &fstest.MapFile{

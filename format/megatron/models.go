@@ -166,8 +166,7 @@ func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 	return first, nil
 }
 
-// expertOf returns the prefix and number of a tensor's expert, -1 if absurd; is = it is an
-// expert's.
+// expertOf returns prefix and number of a tensor's expert, -1 if absurd; is = it belongs to one.
 func expertOf(name string) (prefix string, n int, is bool) {
 	for _, numbers := range []*pattern.Pattern{numbered, groupedExperts} {
 		if m := numbers.FindStringSubmatch(name); m != nil {
