@@ -233,7 +233,8 @@ func (a *Agent) proposeSelf(record member.Record) (proposed *member.Record) {
 	return proposed
 }
 
-// leaveJob ends this agent's part in the job, and emits l, once.
+// leaveJob ends this agent's part in the job, and emits l, once. No head ends the workers that it
+// has not heard of, so this agent does.
 func (a *Agent) leaveJob(l wire.Leaves) {
 	if a.uplink != nil { // the head waits for it
 		a.sendFrame(a.Head(), a.uplink.Acknowledgement())
@@ -241,5 +242,6 @@ func (a *Agent) leaveJob(l wire.Leaves) {
 	if !a.left {
 		a.left, a.leader, a.uplink, a.inner = true, nil, nil, nil
 		a.emit(Leave{l})
+		a.follower.stopUntold()
 	}
 }

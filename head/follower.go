@@ -51,6 +51,8 @@ type localWorker struct {
 	again bool
 	// released says that the worker was told that it is no member.
 	released bool
+	// stopped says that the launcher was told to end the worker.
+	stopped bool
 	// ended says how the worker ended; nil = it lives.
 	ended *wire.Ended
 	// open are the calls of the worker that are not complete, in the order in which they were
@@ -96,11 +98,27 @@ func (f *follower) ensureWorker(w topo.WorkerID) *localWorker {
 	return l
 }
 
-// reportBegan adds a worker whose process runs, and tells the head.
+// reportBegan adds a worker whose process runs, and tells the head. One that begins when this host
+// has left the job is to end.
 func (f *follower) reportBegan(w topo.WorkerID) {
 	f.ensureWorker(w)
 	f.ordered = max(f.ordered-1, 0)
 	f.agent.sendToHead(wire.Began{Worker: w})
+	if f.agent.left {
+		f.stopUntold()
+	}
+}
+
+// stopUntold emits a Stop of each worker of this host that waits for an answer which no head will
+// give, now that the host has left the job: it is no member, and was told nothing.
+func (f *follower) stopUntold() {
+	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
+		l, member := f.workers[w], f.isMember(f.state.View, w)
+		if l.ended == nil && !l.released && !l.stopped && !member {
+			l.stopped = true
+			f.agent.emit(Stop{wire.Stops{Worker: w, Because: "this host has left the job"}})
+		}
+	}
 }
 
 // reportAsked records that a worker asks to take part, and tells the head.
@@ -191,6 +209,9 @@ func (f *follower) receive(b wire.Payload) {
 		f.next, f.ordered = max(f.next, b.First+topo.WorkerID(b.Count)), f.ordered+b.Count
 		f.agent.emit(Start{b})
 	case wire.Stops:
+		if l := f.workers[b.Worker]; l != nil {
+			l.stopped = true
+		}
 		f.agent.emit(Stop{b})
 	case wire.Refuses:
 		f.agent.emit(Refuse{b})

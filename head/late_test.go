@@ -169,3 +169,49 @@ func postInTheViewBefore(t *testing.T, late []collective.Call,
 	}
 	return p, ended
 }
+
+// TestLeavesBeforeWorkersBegin: a host is drained when workers that were ordered there have not
+// begun, or just then. No head hears of them any more, so the host itself ends them, each once;
+// else they would wait for ever to be let in, and their host with them.
+func TestLeavesBeforeWorkersBegin(t *testing.T) {
+	p := &pair{t: t, seen: map[string][]head.Action{}, agents: map[string]*head.Agent{
+		"A": head.New(head.Config{Self: "A", Slots: 1, Job: &member.Config{Want: 1, Max: 4}}),
+		"B": head.New(head.Config{Self: "B", Slots: 3})}}
+	a, b := p.agents["A"], p.agents["B"]
+	a.LinkUp("B")
+	b.LinkUp("A")
+	p.runAll()
+	a.WorkerStarted(0)
+	a.WorkerAsks(0)
+	step := wiretest.SumCall(topo.World)
+	step.Step = true
+	a.PostCall(&collective.Posted{Worker: 0, Ticket: 1, Call: step})
+	p.runAll()
+	if err := a.Resize(4, "the test"); err != nil {
+		t.Fatal(err)
+	}
+	p.runAll()
+	b.WorkerStarted(1)
+	p.runAll()
+	b.WorkerStarted(2) // of which A hears when it has let B go
+	if err := a.Drain("B", "the test"); err != nil {
+		t.Fatal(err)
+	}
+	p.runAll()
+	b.WorkerStarted(3)
+	b.WorkerStarted(3)
+	p.runAll()
+	var left bool
+	var stopped []topo.WorkerID
+	for _, action := range p.seen["B"] {
+		switch action := action.(type) {
+		case head.Leave:
+			left = action.Drained
+		case head.Stop:
+			stopped = append(stopped, action.Worker)
+		}
+	}
+	if !left || !slices.Equal(stopped, []topo.WorkerID{1, 2, 3}) {
+		t.Errorf("B has left: %v; workers that are ended there: %v", left, stopped)
+	}
+}
