@@ -75,8 +75,11 @@ func (m *Machine) toCore(e *entry) sched.Job {
 		if e.started() && !e.Elastic { // it cannot change, or not yet
 			n := e.Want.total()
 			j.Min, j.Max, j.Asked, j.Sizes = n, n, n, nil
-			if j.Park == sched.ParkShrink {
-				j.Park = sched.ParkNever
+			switch j.Park {
+			case sched.ParkShrink, sched.ParkNever:
+				j.Park = sched.ParkFixed
+			case sched.ParkWhole:
+				j.Park = sched.ParkRestart
 			}
 		}
 	}

@@ -131,6 +131,8 @@ func (p *player) runCommand(words []string) error {
 		p.m.HostUp(p.now, arg, number("slots="), arg+":1")
 	case "down":
 		p.m.HostDown(p.now, arg)
+	case "drain":
+		return p.m.Leave(p.now, arg, true)
 	case "forget":
 		return p.m.Forget(p.now, arg)
 	case "submit":
@@ -186,6 +188,8 @@ func (p *player) report(host string, words []string) error {
 			return fmt.Errorf("%q is said of no job", word)
 		case key == "led":
 			j.Led = p.led(j.Job, host, value)
+		case key == "fixed": // it does not train in steps
+			j.Led.Elastic = false
 		case key == "before": // an order to invite was carried out
 			j.Led.Invited = 0
 		case key == "steps":

@@ -153,12 +153,16 @@ func (m *Machine) forget(e *entry) {
 	m.markChanged()
 }
 
-// relocate moves what is on hosts that are leaving to others, as far as these have room.
+// relocate moves what can move and is on hosts that are leaving to others, as far as these have
+// room.
 func (m *Machine) relocate() {
 	if m.place.leaving == 0 {
 		return
 	}
 	for _, e := range slices.Clone(m.running) {
+		if e.job.Park.stays() {
+			continue
+		}
 		stay := m.place.stayingPlaces(e.job.Has)
 		more := e.slots - countSlots(stay)
 		if places, ok := m.place.grow(stay, more); ok && more > 0 {

@@ -217,7 +217,7 @@ func (a *appointments) allot(d *Decision) {
 	for _, c := range a.list {
 		refused := slices.ContainsFunc(d.Reject, func(r Rejection) bool { return r.Job == c.index })
 		if !refused && a.table.hasSlack(c.job, a.plans[c.index]) && (want[c.index] > 0 ||
-			c.job.Park == ParkWhole ||
+			c.job.Park.parks() ||
 			a.table.keep(c.job.Smallest(), 0, a.plans[c.index])) {
 			others = append(others, c)
 		}
@@ -229,7 +229,7 @@ func (a *appointments) allot(d *Decision) {
 	free = startSmallest(v, others, want, free)
 	growBest(others, want, free, func(j *Job, n, next int) float64 {
 		saved := partSaved(j, n, next)
-		if saved > 0 && j.Park != ParkWhole && j.Park != ParkShrink &&
+		if saved > 0 && !j.Park.parks() && j.Park != ParkShrink &&
 			!a.table.keep(next, n, planOf[j]) {
 			return 0
 		}

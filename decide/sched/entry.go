@@ -78,7 +78,7 @@ func (e *entry) before(b *entry) bool {
 func (j *Job) untakableSlots() int {
 	n := j.Slots()
 	switch {
-	case n == 0 || j.Park == ParkWhole:
+	case n == 0 || j.Park.parks():
 		return 0
 	case j.Park == ParkShrink:
 		return min(n, j.Smallest())

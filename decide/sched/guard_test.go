@@ -2,6 +2,7 @@ package sched_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -364,6 +365,34 @@ func TestLeavingUnderASRPT(t *testing.T) {
 	}
 	if got := slotsOf(m); got != "a1" {
 		t.Error(got)
+	}
+}
+
+// TestLeavingUnderFixed has a host leave with a job that cannot go to another one: it stays, and
+// who waits gets the slots of the other host.
+func TestLeavingUnderFixed(t *testing.T) {
+	for _, policy := range sched.Names() {
+		for _, park := range []sched.ParkKind{sched.ParkFixed, sched.ParkRestart} {
+			m := newMachine(t, policy, 2)
+			j := rigid("a", 0, 2, 1e6)
+			j.Park, j.Has = park, []sched.Place{{Host: "g", Slots: 2}}
+			if err := m.Host(sched.Host{Name: "g", Slots: 2, Leaving: true}); err != nil {
+				t.Fatal(err)
+			}
+			submit(t, m, j)
+			if got := m.Ready(); len(got) > 0 {
+				t.Errorf("%s, %v: %+v", policy, park, got)
+			}
+			submit(t, m, rigid("b", 0, 2, 10))
+			m.Ready()
+			b, _ := m.Job("b")
+			if a, _ := m.Job("a"); !slices.Equal(a.Has, j.Has) || b.Slots() != 2 {
+				t.Errorf("%s, %v: a is on %v, b on %v", policy, park, a.Has, b.Has)
+			}
+			if faults := m.Faults(); len(faults) > 0 {
+				t.Errorf("%s, %v: %v", policy, park, faults)
+			}
+		}
 	}
 }
 

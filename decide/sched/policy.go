@@ -42,7 +42,7 @@ func (f OrderFunc) Key(j *Job, now int64) (key float64, until int64) { return f(
 // View is all that a Share may know. It changes nothing of it. It is valid until the next decision.
 type View struct {
 	Now   int64
-	Jobs  []*Job // who waits or runs, in the order of arrival
+	Jobs  []*Job // who waits or runs, but for those apart, in the order of arrival
 	Hosts []Host // by name
 	Slots int    // slots of all hosts that are not leaving
 	Costs Costs

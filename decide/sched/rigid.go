@@ -109,14 +109,14 @@ func (m *Machine) preempt() {
 func (m *Machine) sortRunning() []*entry {
 	list := m.sorted[:0]
 	for _, e := range m.sorted {
-		if e.slots > 0 && !e.ended && e.placed && e.job.Park == ParkWhole {
+		if e.slots > 0 && !e.ended && e.placed && e.job.Park.parks() {
 			list = append(list, e)
 		} else {
 			e.placed = false
 		}
 	}
 	for _, e := range m.running {
-		if !e.placed && e.job.Park == ParkWhole {
+		if !e.placed && e.job.Park.parks() {
 			e.placed = true
 			list = append(list, e)
 		}

@@ -56,9 +56,20 @@ const (
 	ParkShrink
 	// ParkWhole is a job that can be stopped and goes on later where it was.
 	ParkWhole
+	// ParkFixed is a job that keeps what it has, and cannot go to other hosts while it runs.
+	ParkFixed
+	// ParkRestart is a job that can be stopped and goes on later, and cannot go to other hosts
+	// while it runs.
+	ParkRestart
 	// ParkHeld is a job that a person keeps from getting slots. It waits, and does not age.
 	ParkHeld
 )
+
+// parks reports whether a job can be stopped and goes on later where it was.
+func (k ParkKind) parks() bool { return k == ParkWhole || k == ParkRestart }
+
+// stays reports whether a job cannot go to other hosts while it runs.
+func (k ParkKind) stays() bool { return k == ParkFixed || k == ParkRestart }
 
 // Costs are what changes take, in milliseconds in which the job that is changed does not go on.
 type Costs struct {

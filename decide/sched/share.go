@@ -55,13 +55,22 @@ func (m *Machine) decideByShare() {
 	m.dirty, m.lost = false, false
 }
 
+// isApart reports whether a Share need not know of a job: one that gets no slots, or that stays on
+// hosts that are leaving until it ends. What that has is no part of what there is to share.
+func (m *Machine) isApart(e *entry) bool {
+	if e.slots == 0 {
+		return e.job.held()
+	}
+	return m.place.leaving > 0 && e.job.Park.stays() && len(m.place.stayingPlaces(e.job.Has)) == 0
+}
+
 // makeView returns what a Share may know, and the entries of its jobs.
 func (m *Machine) makeView() (*View, []*entry) {
 	v := &m.view
 	v.Now, v.Slots, v.Costs, v.Age = m.now, m.place.slots, m.cfg.Costs, m.cfg.Age
 	v.Jobs, v.Hosts, m.seen = v.Jobs[:0], v.Hosts[:0], m.seen[:0]
 	for _, e := range m.list {
-		if !e.ended && !(e.job.held() && e.slots == 0) {
+		if !e.ended && !m.isApart(e) {
 			e.refresh(m.now)
 			e.job.Waited = e.waited(m.now)
 			v.Jobs = append(v.Jobs, &e.job)

@@ -119,7 +119,7 @@ func (t *timetable) planPeriods(j *Job, more float64, until, reserve int64,
 		}
 		if n = m; m > 0 {
 			switch j.Park {
-			case ParkNever:
+			case ParkNever, ParkFixed:
 				kept = m
 			case ParkShrink:
 				kept = j.Smallest()
