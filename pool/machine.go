@@ -64,6 +64,7 @@ type entry struct {
 	sent    map[sentKey]sent // the last orders
 	begun   map[string]bool  // by host, whether its part may ever have begun
 	crashed bool             // whether a part of this attempt has ended by itself
+	stepped bool             // whether this attempt has made a step, as far as this head knows
 	failed  string           // why the last part of this attempt to end has ended; "" = not known
 	away    map[string]int64 // by host, when a part was found gone
 	stuck   map[string]bool  // by host, whether its part hears nobody that leads, and waits

@@ -55,6 +55,7 @@ func (m *Machine) takePart(e *entry, r Report, j JobReport) {
 			e.crashed, e.Lost = e.crashed || !x.Lost, e.Lost || x.Lost
 		}
 		if j.Led != nil { // its last words
+			e.noteSteps(j.Led.Steps)
 			e.Steps = max(e.Steps, j.Led.Steps)
 		}
 		m.partGone(e, r.Host)
@@ -238,12 +239,18 @@ func (m *Machine) takeWorkers(e *entry, r Report, l *Led) {
 	}
 }
 
+// noteSteps notes that this attempt has made a step, if its steps are more than those that are
+// known.
+func (e *entry) noteSteps(steps uint64) {
+	if steps > e.Steps {
+		e.Fails, e.stepped = 0, true
+	}
+}
+
 // takeProgress takes how far a job is and how fast. One that was started again has made no step
 // until its program has read its checkpoint, and keeps until then what is known of it.
 func (m *Machine) takeProgress(e *entry, l *Led) {
-	if l.Steps > e.Steps {
-		e.Fails = 0
-	}
+	e.noteSteps(l.Steps)
 	pace := l.Pace
 	if !l.Elastic {
 		pace = e.measure(m.now, l)

@@ -164,7 +164,7 @@ func (m *Machine) start(e *entry) {
 	e.Held, e.Target = e.Want.clone(), e.Want.clone()
 	e.Parts, e.Names, e.Parted = map[string]int{e.Lead: 1}, map[string]string{}, 1
 	e.init()
-	e.crashed, e.Lost, e.Hurt, e.seen, e.failed = false, false, false, seen{}, ""
+	e.crashed, e.stepped, e.Lost, e.Hurt, e.seen, e.failed = false, false, false, false, seen{}, ""
 	e.join, e.token, e.led = "", "", 0
 	e.traffic, e.Share = traffic{}, nil
 	if e.Began == 0 {
@@ -456,11 +456,11 @@ func (m *Machine) checkEnding(e *entry) {
 }
 
 // requeue puts a job whose attempt has ended among those that wait. It fails a job of which several
-// starts in a row have ended by themselves before a step. A start of which a host or a keeper was
-// lost does not count.
+// starts in a row have ended by themselves before a step. A start that has made one does not count,
+// and neither does one of which a host or a keeper was lost.
 func (m *Machine) requeue(e *entry, state State, why string) {
 	const most = 3 // starts without a step
-	if state == Waiting && e.crashed && !e.Lost {
+	if state == Waiting && e.crashed && !e.stepped && !e.Lost {
 		e.Fails++
 	}
 	if e.Fails >= most {
