@@ -183,7 +183,7 @@ func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
 	if err := m.checkSubmission(s); err != nil {
 		return "", err
 	}
-	id = m.freeName(s.Name)
+	id, number := m.freeName(s.Name)
 	e := &entry{Job: Job{ID: id, Number: m.number + 1, Submission: s, Submitted: m.now,
 		State: Waiting, Because: justWaits, Goal: s.Steps, Speeds: map[int]float64{},
 		Changes: []Change{}, Gang: Gang{Want: Slots{}, Target: Slots{}, Held: Slots{},
@@ -196,6 +196,7 @@ func (m *Machine) Submit(now int64, s Submission) (id string, err error) {
 	if err := m.coreSubmit(e); err != nil {
 		return "", &UsageError{err.Error()}
 	}
+	m.names[s.Name], m.names[id] = number, max(m.names[id], 1)
 	m.number++
 	m.jobs[id] = e
 	m.order = append(m.order, id)
@@ -262,20 +263,17 @@ func (m *Machine) checkSubmission(s Submission) error {
 // maxName is how many bytes the name of a job has at most, as for shoal run, which starts it.
 const maxName = 50
 
-// freeName returns a name that no job of the pool has had, and takes it: the one that is wanted, or
-// its beginning with a number.
-func (m *Machine) freeName(want string) string {
+// freeName returns a name that no job of the pool has had: the one that is wanted, or its beginning
+// with a number. number is the last one that was tried, for m.names; 1 = none.
+func (m *Machine) freeName(want string) (id string, number int) {
 	if m.names[want] == 0 {
-		m.names[want] = 1
-		return want
+		return want, 1
 	}
-	for {
-		m.names[want]++
-		number := "-" + strconv.Itoa(m.names[want])
-		id := want[:min(len(want), maxName-len(number))] + number
+	for number = m.names[want] + 1; ; number++ {
+		end := "-" + strconv.Itoa(number)
+		id = want[:min(len(want), maxName-len(end))] + end
 		if m.names[id] == 0 {
-			m.names[id] = 1
-			return id
+			return id, number
 		}
 	}
 }

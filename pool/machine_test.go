@@ -186,7 +186,7 @@ func TestRefit(t *testing.T) {
 	}
 }
 
-// A job that the store could not keep is refused, and says how large it is.
+// A job that the store could not keep is refused, and says how large it is. Its name is free.
 func TestSubmissionIsTooLarge(t *testing.T) {
 	m, err := New(Config{Name: "lab"}, 0)
 	if err != nil {
@@ -195,9 +195,16 @@ func TestSubmissionIsTooLarge(t *testing.T) {
 	m.HostUp(1, "a", 1, "")
 	for spec, fits := range map[string]bool{strings.Repeat("x", maxSubmitted-10_000): true,
 		strings.Repeat("x", maxSubmitted): false} {
-		_, err := m.Submit(1, Submission{Name: "j", Spec: spec, Min: 1, Max: 1, Asked: 1})
+		_, err := m.Submit(1, Submission{Name: fmt.Sprint("j", fits), Spec: spec, Min: 1, Max: 1,
+			Asked: 1})
 		if fits != (err == nil) || err != nil && !strings.Contains(err.Error(), "at most") {
 			t.Errorf("a spec of %d bytes: %v", len(spec), err)
+		}
+	}
+	for _, want := range []string{"jfalse", "jfalse-2", "jfalse-3"} {
+		id, err := m.Submit(1, Submission{Name: "jfalse", Spec: "x", Min: 1, Max: 1, Asked: 1})
+		if err != nil || id != want {
+			t.Errorf("a job is called %s, not %s: %v", id, want, err)
 		}
 	}
 }
