@@ -70,16 +70,22 @@ func (m *Machine) toCore(e *entry) sched.Job {
 	if e.Asks > 0 {
 		j.Min, j.Max, j.Asked, j.Sizes = e.Asks, e.Asks, e.Asks, nil
 	}
-	if e.Want.total() > 0 {
+	if n := e.Want.total(); n > 0 {
 		j.Has = e.Want.places()
-		if e.started() && !e.Elastic { // it cannot change, or not yet
-			n := e.Want.total()
+		switch {
+		case !e.started():
+		case !e.Elastic: // it cannot change, or not yet
 			j.Min, j.Max, j.Asked, j.Sizes = n, n, n, nil
 			switch j.Park {
 			case sched.ParkShrink, sched.ParkNever:
 				j.Park = sched.ParkFixed
 			case sched.ParkWhole:
 				j.Park = sched.ParkRestart
+			}
+		case e.Pinned: // it would refuse more, too
+			j.Min, j.Max, j.Asked = min(j.Min, n), n, n
+			if !slices.Contains(j.Sizes, n) {
+				j.Sizes = nil
 			}
 		}
 	}

@@ -292,22 +292,15 @@ func (e *entry) measure(now int64, l *Led) float64 {
 }
 
 // takeRefusal takes that a job did not do what it was told. Where it cannot get smaller, somebody
-// else must make room. It keeps the workers that it has.
+// else must make room. It keeps the workers that it has, whatever a person has asked for.
 func (m *Machine) takeRefusal(e *entry, j JobReport) {
 	if e.State != Running && e.State != Resizing && e.State != Parking {
 		return
-	}
-	if c := e.change(); c != nil {
-		c.Outcome = "refused: " + j.Refused
 	}
 	m.notef("job %s: %s", e.ID, j.Refused)
 	// A job that cannot be parked can still get smaller, unless the pool takes all of its slots or
 	// none.
 	e.Pinned = e.Pinned || e.State != Parking || e.Submission.Preempt == "park"
-	if e.State == Parking {
-		e.State, e.ParkBy, e.Because = Running, "", "it was not parked: "+
-			strings.TrimPrefix(j.Refused, "it could not be parked: ")
-	}
 	if j.Led != nil {
 		has := Slots{}
 		for host, name := range e.Names {
@@ -317,6 +310,23 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 		}
 		if has.total() > 0 {
 			e.Target, e.Hurt = has, e.Hurt || has.total() < e.Submission.Min
+		}
+	}
+	if n := len(e.Changes); n > 0 { // growth is said to have come when its slots are free
+		c := &e.Changes[n-1]
+		came := c.Done > 0 && (c.starts() || c.To == e.Target.total())
+		if c.Outcome == "" && !came {
+			c.Done, c.Outcome = 0, "refused: "+j.Refused
+		}
+	}
+	switch {
+	case e.State == Parking:
+		e.State, e.ParkBy, e.Because = Running, "", "it was not parked: "+
+			strings.TrimPrefix(j.Refused, "it could not be parked: ")
+	case !e.Want.equal(e.Target):
+		e.Because = "it was not resized: " + j.Refused
+		if e.Asks != e.Target.total() {
+			e.Asks = 0
 		}
 	}
 	e.Want = e.Target.clone()

@@ -144,6 +144,8 @@ func (p *player) runCommand(words []string) error {
 		return p.m.Stop(p.now, arg, "you", false)
 	case "park":
 		return p.m.Park(p.now, arg, "you")
+	case "resize":
+		return p.m.Resize(p.now, arg, number("workers="), "you")
 	case "report":
 		return p.report(arg, words[2:])
 	case "wait":
