@@ -318,14 +318,18 @@ func (m *Machine) Stop(now int64, id, who string, atOnce bool) error {
 func (m *Machine) Resize(now int64, id string, n int, who string) error {
 	m.at(now)
 	e, err := m.findOpen(id)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	least, most := e.Submission.Min, m.capacity()
+	if e.Submission.Max > least { // else its launcher knows of no largest number
+		most = min(most, e.Submission.Max)
+	}
+	switch {
 	case n == e.Asks:
 		return nil
-	case n < 0 || n > 0 && n < e.Submission.Min || n > m.capacity():
-		return usagef("job %s can have %d to %d workers here, not %d", id, e.Submission.Min,
-			m.capacity(), n)
+	case n < 0 || n > 0 && n < least || n > most:
+		return usagef("job %s can have %d to %d workers here, not %d", id, least, most, n)
 	case n != 0 && e.started() && !e.Elastic && n != e.Want.total():
 		return fmt.Errorf("job %s does not train in steps, so its size cannot change: use "+
 			"shoal.torch.loader or job.steps, or stop it and submit it with -n %d", id, n)
