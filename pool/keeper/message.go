@@ -204,6 +204,9 @@ func checkOrder(o *pool.Order) error {
 	return checkJob(o.Job)
 }
 
+// leastPace and mostPace bound the seconds of a step, so that steps a second are a number as well.
+const leastPace, mostPace = 1e-12, 1e12
+
 // checkReport returns what is wrong with a report; nil = nothing.
 func checkReport(r *pool.Report) error {
 	for i, j := range r.Jobs {
@@ -221,7 +224,8 @@ func checkReport(r *pool.Report) error {
 		if l := j.Led; l != nil {
 			counts := append(slices.Collect(maps.Values(l.Workers)), l.Size, l.Want)
 			if slices.ContainsFunc(counts, func(n int) bool { return n < 0 || n > 1<<20 }) ||
-				!(l.Pace >= 0) || !(l.Waits >= 0 && l.Waits <= 1) {
+				l.Pace != 0 && !(l.Pace >= leastPace && l.Pace <= mostPace) ||
+				!(l.Waits >= 0 && l.Waits <= 1) {
 				return fmt.Errorf("what is said of job %s cannot be", j.Job)
 			}
 		}

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -190,6 +191,22 @@ func TestLongLastWords(t *testing.T) {
 	}
 	if v := h.job("one"); v.Error != said {
 		t.Errorf("the next keeper reads %.40q", v.Error)
+	}
+}
+
+// A report of a step that takes no time that can be ends the link: the inverse of it may be no
+// number that the record can have.
+func TestReportOfPace(t *testing.T) {
+	for pace, fine := range map[float64]bool{0: true, 1e-6: true, 86400: true, 1e-320: false,
+		math.MaxFloat64: false, -1: false} {
+		b, err := (&message{Report: &pool.Report{Host: "here", Jobs: []pool.JobReport{{Job: "one",
+			Attempt: 1, Part: 1, Live: true, Led: &pool.Led{Pace: pace}}}}}).encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := decodeMessage(b); (err == nil) != fine {
+			t.Errorf("a step that takes %g s: %v", pace, err)
+		}
 	}
 }
 
