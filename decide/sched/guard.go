@@ -54,7 +54,7 @@ func (m *Machine) guard(v *View, d *Decision) []int {
 			}
 		}
 	}
-	if len(shrinks)+len(grows) == 0 || m.lost || m.place.leaving > 0 {
+	if len(shrinks)+len(grows) == 0 || m.lost || m.mustMove() {
 		return out
 	}
 	rest := m.takeNeeded(v, out, shrinks, d.Whole, &free)
@@ -73,6 +73,13 @@ func (m *Machine) guard(v *View, d *Decision) []int {
 		}
 	}
 	return out
+}
+
+// mustMove reports whether a job that can move is on a host that is leaving.
+func (m *Machine) mustMove() bool {
+	return m.place.leaving > 0 && slices.ContainsFunc(m.running, func(e *entry) bool {
+		return !e.job.Park.stays() && len(m.place.stayingPlaces(e.job.Has)) < len(e.job.Has)
+	})
 }
 
 // takeNeeded has jobs give as many slots as starts need, those first that lose the least with each,

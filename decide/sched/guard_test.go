@@ -219,7 +219,8 @@ func TestGuardTakes(t *testing.T) {
 }
 
 // TestGuardAfterALoss has a change pass that costs more than it gains where a host was lost or is
-// leaving: what follows that is not refused.
+// leaving: what follows that is not refused. From a host without jobs that has left nothing more
+// follows.
 func TestGuardAfterALoss(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
@@ -232,6 +233,11 @@ func TestGuardAfterALoss(t *testing.T) {
 		}},
 		{"leaving", "a2 b1", func(m *sched.Machine) error {
 			return m.Host(sched.Host{Name: "other", Slots: 1, Leaving: true})
+		}},
+		{"empty since before", "a1 b1", func(m *sched.Machine) error {
+			err := m.Host(sched.Host{Name: "other", Slots: 1, Leaving: true})
+			m.Ready()
+			return err
 		}},
 	} {
 		wanted := []int{1, 1}

@@ -45,7 +45,7 @@ type Machine struct {
 	sorted  []*entry // those that run, by key, as they were sorted the last time
 
 	place   placement
-	lost    bool     // whether hosts have lost slots that jobs had since a Share decided last
+	lost    bool     // whether hosts were lost, or began to leave, since a Share decided last
 	short   bool     // whether a job may have lost slots that it is to get back
 	number  int      // jobs ever submitted
 	events  int      // events that have happened
@@ -201,8 +201,10 @@ func (m *Machine) Host(h Host) error {
 			}
 		}
 	}
+	i, there := m.place.index(h.Name)
+	leaves := h.Leaving && there && !m.place.hosts[i].Leaving
 	m.place.set(h, used)
-	m.short, m.lost = true, m.lost || used > h.Slots
+	m.short, m.lost = true, m.lost || leaves || used > h.Slots
 	m.markChanged()
 	return nil
 }
