@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -87,6 +88,8 @@ func (k *keeper) handler() http.Handler {
 			}
 		}) {
 			answer(w, s, nil)
+		} else {
+			answer(w, nil, endedError(k.Name))
 		}
 	})
 	mux.HandleFunc("GET "+PathJob, func(w http.ResponseWriter, r *http.Request) {
@@ -98,6 +101,8 @@ func (k *keeper) handler() http.Handler {
 			j.Job, err = k.m.Find(name)
 		}) {
 			answer(w, j, err)
+		} else {
+			answer(w, nil, endedError(k.Name))
 		}
 	})
 	mux.HandleFunc("POST "+PathSubmit, k.submit)
@@ -106,6 +111,7 @@ func (k *keeper) handler() http.Handler {
 			var a Ask
 			err := read(r, &a, &a.Who)
 			if err == nil && !k.do(r.Context(), func() { err = f(a) }) {
+				answer(w, nil, endedError(k.Name))
 				return
 			}
 			answer(w, struct{}{}, err)
@@ -208,6 +214,7 @@ func (k *keeper) submit(w http.ResponseWriter, r *http.Request) {
 			k.waiting = append(k.waiting, waitingReply{id, before, done})
 		}
 	}) {
+		answer(w, nil, endedError(k.Name))
 		return
 	}
 	if err != nil {
@@ -219,6 +226,7 @@ func (k *keeper) submit(w http.ResponseWriter, r *http.Request) {
 		answer(w, a, nil)
 	case <-r.Context().Done(): // the job stays
 	case <-k.group.Context().Done():
+		answer(w, nil, endedError(k.Name))
 	}
 }
 
@@ -294,7 +302,18 @@ func callWithin(ctx context.Context, within time.Duration, name, path string, bo
 		return err
 	}
 	defer reply.Close()
-	return json.NewDecoder(reply).Decode(into)
+	err = json.NewDecoder(reply).Decode(into)
+	if cut := new(net.OpError); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.As(err, &cut) {
+		err = cmp.Or(context.Cause(ctx), endedError(name))
+	}
+	return err
+}
+
+// endedError returns the error of a request to a keeper that has ended meanwhile.
+func endedError(name string) error {
+	return fmt.Errorf("the keeper of the pool %s has ended before it answered; what it was asked "+
+		"may be done: see shoal queue when it is started again", name)
 }
 
 // End ends the keeper of a pool on this host for who asks, and waits until it has closed all that
@@ -360,8 +379,7 @@ func request(ctx context.Context, within time.Duration, name, path string, body 
 	case errors.As(err, &late) && late.Timeout():
 		return nil, &silentError{name, within}
 	default:
-		return nil, fmt.Errorf("the keeper of the pool %s has ended before it answered; what it "+
-			"was asked may be done: see shoal queue when it is started again", name)
+		return nil, endedError(name)
 	}
 	if reply.StatusCode == http.StatusOK {
 		return reply.Body, nil

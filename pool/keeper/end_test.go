@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -195,5 +197,55 @@ func TestUnknownRequest(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), path+": use the version of shoal that") {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// A keeper that ends says so to those who wait for its answer, and one whose answer breaks off has
+// ended.
+func TestAnswersOfAKeeperThatEnds(t *testing.T) {
+	newHost1(t)
+	g := group.New(context.Background())
+	g.Stop(nil)
+	k := &keeper{Config: Config{Name: "lab"}, events: make(chan func()), group: g}
+	spec := `{"spec":"command: [fake]\nname: one\n","dir":"/","who":"ada"}`
+	for path, body := range map[string]string{PathQueue: "", PathJob: "", PathStop: `{"who":"ada"}`,
+		PathSubmit: spec} {
+		method := http.MethodPost
+		if body == "" {
+			method = http.MethodGet
+		}
+		w := httptest.NewRecorder()
+		k.handler().ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))
+		if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "has ended before") {
+			t.Errorf("%s: %d %q", path, w.Code, w.Body)
+		}
+	}
+	socket, err := Socket("lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == PathJob {
+			w.Header().Set("Content-Length", "100")
+		}
+		_, _ = io.WriteString(w, r.URL.Query().Get("said"))
+	})}
+	served := group.New(context.Background())
+	served.Go("serve", func(context.Context) error { return server.Serve(listener) })
+	for _, path := range []string{PathQueue, PathJob} {
+		for _, said := range []string{"", "?said=" + url.QueryEscape(`{"pool":`)} {
+			err := Call(context.Background(), "lab", path+said, nil, &State{})
+			if err == nil || !strings.Contains(err.Error(), "has ended before it answered") {
+				t.Errorf("%s %q: %v", path, said, err)
+			}
+		}
+	}
+	server.Close()
+	if err := served.Wait(); !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
 	}
 }

@@ -387,6 +387,7 @@ func (g *guest) forward(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(a.Body) // a tool that has gone needs no answer
 	case <-r.Context().Done():
 	case <-g.group.Context().Done():
+		answer(w, nil, endedError(g.Name))
 	}
 }
 
