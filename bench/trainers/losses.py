@@ -11,10 +11,12 @@ import sys
 import tempfile
 import time
 
+import machine
 import turns
 from report import table
 from systems import SAVE, SYSTEMS, Training
 
+FREE_TOUCHED = 0.7  # share of the free memory that is touched before a worker is ordered
 STEADY_STEPS = 3  # steps that all workers have made before something is done to them
 
 
@@ -49,6 +51,7 @@ def lose_one(training: Training, run: int) -> dict:
     before = training.until(
         lambda lines: steady_workers(lines, training.workers - 1, ()), "its first steps"
     )
+    machine.touch_memory(FREE_TOUCHED)
     ordered = time.time()
     training.order()
     joined = training.until(
@@ -73,11 +76,12 @@ def lose_one(training: Training, run: int) -> dict:
     after = training.until(
         lambda lines: next((x for x in of_others(lines) if x["step"] > top), None), "the next step"
     )
-    made = of_others(training.until(list, "notes"))
+    notes = training.until(list, "notes")
+    old = [x for x in notes if x["at"] <= killed]
     return {
         "order_s": joined["at"] - ordered,
         "kill_s": after["at"] - killed,
-        "lost": repeated_steps(lines, made, top),
+        "lost": repeated_steps(old, of_others(notes), top),
         "step_s": median_step_s(lines, members),
     }
 
