@@ -141,8 +141,12 @@ func (m *Machine) findHost(name string) (*Host, error) {
 	if h := m.hosts[name]; h != nil && !h.Forgot {
 		return h, nil
 	}
+	var names []string
+	for _, h := range m.Hosts("") {
+		names = append(names, h.Name)
+	}
 	return nil, fmt.Errorf("the pool %s has no host called %s%s; shoal pool ls lists them",
-		m.cfg.Name, name, spelling.Meant(name, slices.Sorted(maps.Keys(m.hosts))))
+		m.cfg.Name, name, spelling.Meant(name, names))
 }
 
 // writeHost has a host written into the store.
