@@ -175,3 +175,22 @@ func TestParkRefusedTooEarly(t *testing.T) {
 		t.Errorf("it is asked in vain: %+v", big.Job)
 	}
 }
+
+// A job that refuses what was ordered before a person parked it is parked all the same, also where
+// the pool hears of both before it decides.
+func TestParkAfterRefusal(t *testing.T) {
+	m, submit, why := asked(t, "elastic")
+	m.Reported(2, Report{Host: "a"})
+	submit("big", 1, 4, 0)
+	leads(m, 3, "big", 4, "")
+	if err := m.Park(4, "big", "ada"); err != nil {
+		t.Fatal(err)
+	}
+	m.Reported(4, Report{Host: "a", Acked: m.seq, Jobs: []JobReport{{Job: "big", Attempt: 1,
+		Part: 1, Live: true, Refused: "it is being drained"}}})
+	settle(m, 4)
+	if big := m.jobs["big"]; big.State != Parking || big.Want.total() > 0 || big.ParkBy != "ada" {
+		t.Errorf("%+v", big.Job)
+	}
+	why("big", "parked by ada")
+}

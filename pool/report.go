@@ -297,6 +297,9 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 	if e.State != Running && e.State != Resizing && e.State != Parking {
 		return
 	}
+	if e.State != Parking && e.ParkBy != "" {
+		return // what was ordered before a person parked it
+	}
 	m.notef("job %s: %s", e.ID, j.Refused)
 	// A job that cannot be parked can still get smaller, unless the pool takes all of its slots or
 	// none.
