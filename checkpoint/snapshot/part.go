@@ -93,12 +93,12 @@ func (p *Part) Write() bool {
 			"not write or left it behind")
 	case err != nil:
 		if removed, failed := s.abandon(); !removed && failed == nil {
-			p.Folder.Log(fmt.Sprintf("%s has all its parts and is not sealed, and training goes "+
-				"on: %v; it is sealed when the next one begins", where, err))
+			p.Folder.Log(fmt.Sprintf("%s has all its parts and is not sealed, which does not stop "+
+				"the job: %v; it is sealed when the next one begins", where, err))
 		} else {
 			p.Folder.Log(fmt.Sprintf(
-				"%s is abandoned, and training goes on: %v; the ones before it stay%s", where,
-				err, fullDiskHint(err, p.Folder.Keep)))
+				"%s is abandoned, which does not stop the job: %v; the ones before it stay%s",
+				where, err, fullDiskHint(err, p.Folder.Keep)))
 		}
 	case sealed:
 		total := 0
@@ -285,7 +285,7 @@ func fullDiskHint(err error, keep int) string {
 	case !durable.Full(err):
 		return ""
 	case keep == 1:
-		return "; make room there, and the next one is written"
+		return "; make room there for the next one"
 	}
-	return "; make room there, or keep fewer, and the next one is written"
+	return "; make room there for the next one, or keep fewer"
 }

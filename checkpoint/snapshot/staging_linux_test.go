@@ -17,7 +17,7 @@ func TestFolderThatCannotBe(t *testing.T) {
 		memory,
 		55, 0)
 	if !strings.Contains(l.String(),
-		"is abandoned, and training goes on: no folder for it can be made: ") ||
+		"is abandoned, which does not stop the job: no folder for it can be made: ") ||
 		strings.Contains(l.String(), "another worker") {
 		t.Errorf("it says %q", &l)
 	}

@@ -44,7 +44,8 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	}
 	p.Write()
 	// There are none before it, which stay.
-	if !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned, and training goes on") ||
+	if !strings.Contains(l.String(),
+		"step 7 in "+f.Root+" is abandoned, which does not stop the job") ||
 		!strings.Contains(l.String(), "; the ones before it stay") {
 		t.Error(&l)
 	}
@@ -124,9 +125,9 @@ func TestAnotherJobInTheFolder(t *testing.T) {
 	f := snapshot.Folder{Root: root, Keep: 2, Log: second.Say}
 	snapshottest.Write(t, f, s, memory, 66, 0, 1)
 	if !strings.Contains(first.String(), "is sealed: ") ||
-		!strings.Contains(second.String(), "step 5 in "+root+" is abandoned, and training goes "+
-			"on: another checkpoint of this step was sealed there meanwhile, so another job "+
-			"writes into the folder") {
+		!strings.Contains(second.String(), "step 5 in "+root+" is abandoned, which does not "+
+			"stop the job: another checkpoint of this step was sealed there meanwhile, so another "+
+			"job writes into the folder") {
 		t.Errorf("the first job says %q, the second %q", &first, &second)
 	}
 	if left, err := filepath.Glob(filepath.Join(root, ".staging-*")); len(left) > 0 || err != nil {

@@ -100,7 +100,7 @@ def test_a_full_disk_asks_for_fewer_where_there_are_several(capfd, monkeypatch, 
     shard = writer.Shard(Unsealed("there", 3, 7), 0, 1, keep, b"{}", {}, [], [], memoryview(b""))
     writer._write_shard(shard)
     said = capfd.readouterr().err
-    assert f"; make room there{fewer}, and the next one is written" in said, said
+    assert f"; make room there for the next one{fewer}" in said, said
 
 
 def test_a_system_without_threads_costs_no_checkpoint(tmp_path, monkeypatch):

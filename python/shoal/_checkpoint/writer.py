@@ -121,8 +121,8 @@ class AgentWriter:
             self._worker.link.request({"type": "save", **asked}, "save")
         except (ArenaError, Refused) as err:
             log_line(
-                f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and"
-                f" training goes on: {why}: {err}"
+                f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, which"
+                f" does not stop the job: {why}: {err}"
             )
 
     def write_now(self, shard: Shard) -> None:
@@ -278,8 +278,8 @@ def _write_shard(shard: Shard) -> None:
         room = ""
         if err.errno in (errno.ENOSPC, errno.EDQUOT):
             fewer = ", or keep fewer" if shard.keep > 1 else ""
-            room = f"; make room there{fewer}, and the next one is written"
+            room = f"; make room there for the next one{fewer}"
         log_line(
-            f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and training"
-            f" goes on: {err}; the ones before it stay{room}"
+            f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, which does"
+            f" not stop the job: {err}; the ones before it stay{room}"
         )
