@@ -176,19 +176,16 @@ func (m *Machine) left(e *entry, rate float64) sched.Estimate {
 
 // coreSubmit has the core know a job.
 func (m *Machine) coreSubmit(e *entry) error {
-	m.core.Tick(m.now)
 	return m.core.Submit(m.toCore(e))
 }
 
 // coreRestore has the core know a job of the record, with what it knew of it.
 func (m *Machine) coreRestore(e *entry) error {
-	m.core.Tick(m.now)
 	return m.core.Restore(m.toCore(e), e.History)
 }
 
 // coreUpdate tells the core what a job is by now.
 func (m *Machine) coreUpdate(e *entry) error {
-	m.core.Tick(m.now)
 	return m.core.Update(m.toCore(e))
 }
 
@@ -198,7 +195,6 @@ const speedPause = 10_000
 
 // coreProgress tells the core how far a job is.
 func (m *Machine) coreProgress(e *entry) {
-	m.core.Tick(m.now)
 	j := m.toCore(e)
 	known, _ := m.core.Job(j.ID)
 	switch {
@@ -225,7 +221,6 @@ func (m *Machine) coreLearnt(kind string) {
 // was to get its slots waits again.
 func (m *Machine) coreKeep(e *entry, why string) {
 	why = fmt.Sprintf("job %s kept its slots: %s", e.ID, why)
-	m.core.Tick(m.now)
 	_ = m.core.Undo(jobID(e), e.Want.places(), e.Pinned)
 	for _, o := range m.busy {
 		switch {

@@ -152,8 +152,11 @@ func New(cfg Config, now int64) (*Machine, error) {
 	return m, err
 }
 
-// at brings the time of the machine forward; time never goes back.
-func (m *Machine) at(now int64) { m.now = max(m.now, now) }
+// at brings the time of the machine and of the core forward; time never goes back.
+func (m *Machine) at(now int64) {
+	m.now = max(m.now, now)
+	m.core.Tick(m.now)
+}
 
 // UsageError is a submission or a request that makes no sense as it was put, and what to change.
 type UsageError struct{ Msg string }
