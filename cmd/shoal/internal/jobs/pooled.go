@@ -301,8 +301,11 @@ func overText(v pool.JobView) string {
 	case v.Because != string(v.State):
 		text = "it was " + v.Because
 	}
-	if n := len(v.Changes); n > 0 && v.State == pool.Ended {
-		if x := v.Changes[n-1].Expected; x.End > 0 {
+	came := slices.DeleteFunc(slices.Clone(v.Changes), func(c pool.Change) bool {
+		return c.Outcome != ""
+	})
+	if n := len(came); n > 0 && v.State == pool.Ended {
+		if x := came[n-1].Expected; x.End > 0 {
 			text += fmt.Sprintf("; expected between %s and %s", timeText(x.Low, v),
 				timeText(x.High, v))
 		}

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/shoal-ml/shoal/pool"
@@ -22,5 +23,21 @@ func TestShareText(t *testing.T) {
 		if got := shareText(&c.share); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.share, got, c.want)
 		}
+	}
+}
+
+// An end is compared with what was expected of the last change that came.
+func TestOverText(t *testing.T) {
+	came := pool.Change{Done: 1, Expected: pool.Expectation{End: 7e6, Low: 6e6, High: 8e6}}
+	refused := pool.Change{Outcome: "refused: it has a mesh",
+		Expected: pool.Expectation{End: 4e6, Low: 3e6, High: 5e6}}
+	v := pool.JobView{State: pool.Ended, Because: "ended", Changes: []pool.Change{refused}}
+	if got := overText(v); got != "it has ended" {
+		t.Errorf("without a change that came: %q", got)
+	}
+	v.Changes = []pool.Change{came, refused}
+	want := "; expected between " + timeText(6e6, v) + " and " + timeText(8e6, v)
+	if got := overText(v); !strings.HasSuffix(got, want) {
+		t.Errorf("%q, not with %q", got, want)
 	}
 }
