@@ -292,6 +292,21 @@ func TestRefusedParkChangesNothing(t *testing.T) {
 	}
 }
 
+// While the head is asked to park the job, nobody else asks: of two wishes that are both refused,
+// the one that came first would stay.
+func TestOneWishToParkAtATime(t *testing.T) {
+	l := &launcher{registry: newRegistry("a", 0)}
+	l.agent = &unparkable{meanwhile: func() {
+		if l.parkAsked.TryLock() {
+			l.parkAsked.Unlock()
+			t.Error("somebody else can ask meanwhile")
+		}
+	}}
+	if l.askToPark("ada") == nil || l.registry.describePark() != (api.ParkStatus{}) {
+		t.Errorf("%+v", l.registry.describePark())
+	}
+}
+
 // What a worker says late of a wish that has come to nothing is not taken for what has come of a
 // new one; that a checkpoint is sealed always counts.
 func TestALateReportOfAnEarlierParkIsNotOfTheNext(t *testing.T) {

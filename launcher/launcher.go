@@ -112,6 +112,7 @@ type launcher struct {
 	reporter   *reporter
 	reasons    whyNots
 	limit      limit
+	parkAsked  sync.Mutex // held while the head is asked to park the job
 }
 
 // newLauncher makes a launcher of a job that begins on this host, with initial workers on all hosts

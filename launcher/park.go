@@ -182,11 +182,8 @@ func (l *launcher) startLeaving(services *group.Group) {
 // parkForManager parks the job, which is led here, since a cluster manager takes its hosts away. A
 // job that cannot be parked ends. It is a task, and waits for the engine's thread.
 func (l *launcher) parkForManager() {
-	refuse := l.registry.requestPark(l.cfg.Manager, l.agent.Status().Steps)
-	err := l.agent.Park(l.cfg.Manager)
-	switch {
+	switch err := l.askToPark(l.cfg.Manager); {
 	case err == nil:
-		return
 	case errors.Is(err, head.ErrNotHead):
 		l.retryLater(l.askToLeave)
 	default:
@@ -196,7 +193,20 @@ func (l *launcher) parkForManager() {
 			l.cfg.CannotLeave(err)
 		}
 	}
-	refuse()
+}
+
+// askToPark asks the head to park the job on behalf of who, and registers that, or takes it back
+// where the head refuses. It waits for the engine's thread, and for others who ask: what a refused
+// wish has taken the place of would else be one that is refused meanwhile.
+func (l *launcher) askToPark(who string) error {
+	l.parkAsked.Lock()
+	defer l.parkAsked.Unlock()
+	refuse := l.registry.requestPark(who, l.agent.Status().Steps)
+	err := l.agent.Park(who)
+	if err != nil {
+		refuse()
+	}
+	return err
 }
 
 // answerPark asks the head to park the job, and does not wait until that is done. It is an HTTP
@@ -211,9 +221,7 @@ func (l *launcher) answerPark(w http.ResponseWriter, r *http.Request) {
 			fmt.Errorf("%s has asked for the end of the job", by))
 		return
 	}
-	refuse := l.registry.requestPark(ask.Who, l.agent.Status().Steps)
-	if err := l.agent.Park(ask.Who); err != nil {
-		refuse()
+	if err := l.askToPark(ask.Who); err != nil {
 		sendError(w, http.StatusConflict, err)
 		return
 	}
