@@ -202,6 +202,7 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 		l.console.Note(line)
 	}
 	services := group.New(context.Background()) // the agent and the guard: they outlive the workers
+	queues := group.New(context.Background())   // they have the ends of workers, whatever fails
 	services.Go("agent", l.agent.Run)
 	services.Go("reporter", l.reporter.writeLines)
 	services.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, socket) })
@@ -213,11 +214,11 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 		if f := l.cfg.Fleet; f != nil && f.Ready != nil {
 			f.Ready()
 		}
-		services.Go("tasks", func(ctx context.Context) error {
+		queues.Go("tasks", func(ctx context.Context) error {
 			l.tasks.run(ctx, l.registry.signalChange)
 			return nil
 		})
-		services.Go("starts of workers", func(ctx context.Context) error {
+		queues.Go("starts of workers", func(ctx context.Context) error {
 			l.starts.run(ctx, l.registry.signalChange)
 			return nil
 		})
@@ -227,8 +228,10 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 	err = errors.Join(err, l.stopWorkers(stopped), l.registry.stoppedError())
 	l.awaitOutput()
 	l.endJob(l.failureLine(ctx, v, err))
+	queues.Stop(nil)
 	services.Stop(nil)
-	err = errors.Join(err, services.Wait(), l.place.Clear(), l.awaitReaders(), l.place.Close())
+	err = errors.Join(err, queues.Wait(), services.Wait(), l.place.Clear(), l.awaitReaders(),
+		l.place.Close())
 	if v.fault != noFault {
 		err = errors.Join(l.failureReport(v), err)
 	}
