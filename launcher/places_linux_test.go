@@ -134,7 +134,7 @@ func TestStoreIsAway(t *testing.T) {
 	const url = "s3://models/runs/a"
 	r := runTraining(t, 2, url, nil)
 	if len(r.results) != 2 || refused.Load() == 0 ||
-		!strings.Contains(r.output, "is abandoned, and training goes on: ") ||
+		!strings.Contains(r.output, "is abandoned, which does not stop the job: ") ||
 		!strings.Contains(r.output, "AccessDenied") || !strings.Contains(r.output, "is sealed") {
 		t.Errorf("%d refused: %s", refused.Load(), r.output)
 	}
