@@ -70,18 +70,20 @@ func (w *writer) layCommonFile() error {
 	return w.layFile("zero/"+stateKey+".pt", root, tensors)
 }
 
-// firstStep returns the dict in which stage 3 finds the number of steps, which all parameters have
-// alike, and the tensors that the dict has placeholders for.
+// firstStep returns the dict in which stage 3 finds the number of steps, which all parameters that
+// are trained have alike, and the tensors that the dict has placeholders for.
 func (w *writer) firstStep() (*pickle.Dict, []*format.Tensor, error) {
 	d := &pickle.Dict{}
-	name := w.params[0]
-	if t := w.findTensor("optimizer.step." + name); t != nil {
-		p, err := torchzip.Placeholder(0, *t)
-		d.Add("step", p)
-		return d, []*format.Tensor{t}, err
-	}
-	if n, ok := w.steps[name]; ok {
-		d.Add("step", n)
+	for _, name := range w.params { // those that are frozen have none
+		if t := w.findTensor("optimizer.step." + name); t != nil {
+			p, err := torchzip.Placeholder(0, *t)
+			d.Add("step", p)
+			return d, []*format.Tensor{t}, err
+		}
+		if n, ok := w.steps[name]; ok {
+			d.Add("step", n)
+			break
+		}
 	}
 	return d, nil, nil
 }

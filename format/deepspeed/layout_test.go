@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-ml/shoal/format/deepspeed"
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -229,6 +230,39 @@ func TestSteps(t *testing.T) {
 					slices.Sorted(maps.Keys(steps)))
 			}
 		}
+	}
+}
+
+// TestStepBesideFrozen has a frozen parameter, which has made no steps, before all that are
+// trained: the file in which stage 3 looks for their number has it.
+func TestStepBesideFrozen(t *testing.T) {
+	dir, _ := formattest.Load(t, "testdata/universal1.zip")
+	c, files := mustRead(t, dir)
+	for i := range c.Tensors {
+		x := &c.Tensors[i]
+		x.Name = strings.Replace(x.Name, ".1.weight", ".+.weight", 1)
+	}
+	if err := c.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	out := writeUniversal(t, c, files)
+	f, err := torchzip.Open(format.NewFiles(out),
+		"global_step2_universal/zero/optimizer_state.pt", deepspeed.Globals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict", "state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, err := pickle.Get[*torchzip.Tensor](state.Items[0].Value, "step")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := step.AsTensor("step")
+	if got := formattest.ReadTensor(t, format.NewFiles(out), &x); !slices.Equal(got,
+		[]byte{0, 0, 0, 64}) {
+		t.Errorf("the step is %v", got)
 	}
 }
 
