@@ -342,9 +342,12 @@ func (one *rank) readInnerState(state *pickle.Dict, key string) error {
 				return fmt.Errorf("%s.state.%d has %s as a key", key, g,
 					pickle.KindWithArticle(kind.Key))
 			}
+			t, isTensor := kind.Value.(*torchzip.Tensor)
+			if isTensor && (len(t.Shape) < 2 || tensor.Shape(t.Shape).Box().Elements() == 1) {
+				one.groups[g][name] = t
+				continue
+			}
 			switch v := kind.Value.(type) {
-			case *torchzip.Tensor:
-				one.groups[g][name] = v
 			case int64, float64:
 				one.others[g][name] = v
 			default:

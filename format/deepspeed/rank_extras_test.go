@@ -17,8 +17,8 @@ import (
 )
 
 // TestNothingIsDropped has optimizers that keep more than DeepSpeed cuts: matrices in lists,
-// tensors beside all parameters, of which each rank has its own, and a learning rate that is a
-// tensor. All of it is read.
+// a matrix alone, tensors beside all parameters, of which each rank has its own, and a learning
+// rate that is a tensor. All of it is read.
 func TestNothingIsDropped(t *testing.T) {
 	for _, stage := range []int{1, 2, 3} {
 		c := threeParams()
@@ -31,6 +31,7 @@ func TestNothingIsDropped(t *testing.T) {
 			k.group.Add("ema", f.addArray(number(mp, dp, 20)))
 			k.state.Add("factors",
 				newList(f.addArray(number(mp, dp, 30)), f.addArray(number(mp, dp, 40))))
+			k.state.Add("matrix", f.addArray(numberedArray(1000*(1+mp)+100*dp+50, 2, 3)))
 			k.state.Add("fused", true)
 		}
 		files := format.NewFiles(c.write(t))
@@ -44,6 +45,8 @@ func TestNothingIsDropped(t *testing.T) {
 		for mp := range 2 {
 			for dp := range 2 {
 				at := fmt.Sprintf(" tp=%d/2,dp=%d/2", mp, dp)
+				want["optimizer_state."+inner+".state.0.matrix"+at] =
+					numberedArray(1000*(1+mp)+100*dp+50, 2, 3).String()
 				for i, name := range []string{"seen", inner + ".basis", "param_groups.0.ema",
 					inner + ".state.0.factors.0", inner + ".state.0.factors.1"} {
 					want["optimizer_state."+name+at] = number(mp, dp, 10*i).String()
