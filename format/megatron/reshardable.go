@@ -53,7 +53,7 @@ type reshardable struct {
 // of parameters. Buffers that cannot be split stay, with the reason.
 func splitBuckets(files *format.Files, c *format.Checkpoint) error {
 	r := reshardable{c: c, files: files, buffers: map[bufferID]bucketList{}}
-	state, err := r.collectBuckets()
+	err := r.collectBuckets()
 	if len(r.buffers) == 0 && err == nil {
 		return nil
 	}
@@ -62,16 +62,18 @@ func splitBuckets(files *format.Files, c *format.Checkpoint) error {
 	}
 	var why *unnamedError
 	if errors.As(err, &why) {
-		for _, i := range state {
-			c.Tensors[i].WhyPart = why.Error()
+		for i := range c.Tensors {
+			if t := &c.Tensors[i]; bucketKey.MatchString(t.Name) {
+				t.WhyPart = why.Error()
+			}
 		}
 		return nil
 	}
 	return err
 }
 
-// collectBuckets finds the buckets, sorts their pieces, and returns the indices of their tensors.
-func (r *reshardable) collectBuckets() (state []int, err error) {
+// collectBuckets finds the buckets, and sorts their pieces.
+func (r *reshardable) collectBuckets() (err error) {
 	types := map[bufferID]string{}
 	for i := range r.c.Tensors {
 		t := &r.c.Tensors[i]
@@ -79,25 +81,23 @@ func (r *reshardable) collectBuckets() (state []int, err error) {
 		if m == nil {
 			continue
 		}
-		state = append(state, i)
 		var n [4]int
 		for k, text := range []string{cmp.Or(m[1], "0"), m[2], m[3], m[5]} {
 			if n[k], err = strconv.Atoi(text); err != nil || n[k] > 1<<20 {
-				return state, unnamedErrorf("%q has a number that no buffer has", t.Name)
+				return unnamedErrorf("%q has a number that no buffer has", t.Name)
 			}
 		}
 		id := bufferID{n[0], n[1], n[2]}
 		r.several = r.several || m[1] != ""
 		if len(t.Shape) != 1 || t.DType.Size() == 0 || types[id] != "" && types[id] != m[4] ||
 			m[6] == mainKind || m[6] == aloneKind && t.DType != tensor.F32 {
-			return state, unnamedErrorf("%q is of %v %v, and no flat buffer like the others",
+			return unnamedErrorf("%q is of %v %v, and no flat buffer like the others",
 				t.Name, t.DType, t.Shape)
 		}
 		types[id] = m[4]
 		for len(r.buffers[id]) <= n[3] {
 			if len(r.buffers[id]) > len(r.c.Tensors) {
-				return state, unnamedErrorf("%q has the number of a bucket, and there are fewer",
-					t.Name)
+				return unnamedErrorf("%q has the number of a bucket, and there are fewer", t.Name)
 			}
 			r.buffers[id] = append(r.buffers[id], map[string]*format.Tensor{})
 		}
@@ -108,14 +108,14 @@ func (r *reshardable) collectBuckets() (state []int, err error) {
 			main := kinds[aloneKind]
 			for _, t := range kinds {
 				if main == nil || !t.Shape.Equal(main.Shape) || len(kinds) != len(list[0]) {
-					return state, unnamedErrorf(
+					return unnamedErrorf(
 						"bucket %d of buffer %d of ranks %d has no copies of "+
 							"the parameters, or other state than others", k, id.number, id.rank)
 				}
 			}
 			if main == nil {
-				return state, unnamedErrorf("bucket %d of buffer %d of ranks %d is missing", k,
-					id.number, id.rank)
+				return unnamedErrorf("bucket %d of buffer %d of ranks %d is missing", k, id.number,
+					id.rank)
 			}
 			for _, t := range kinds {
 				slices.SortFunc(t.Pieces, func(a, b format.Piece) int {
@@ -124,7 +124,7 @@ func (r *reshardable) collectBuckets() (state []int, err error) {
 			}
 		}
 	}
-	return state, nil
+	return nil
 }
 
 // splitBuffers finds the parameters in the buffers, and puts their state into the checkpoint.

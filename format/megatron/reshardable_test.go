@@ -165,6 +165,12 @@ func TestReshardableStays(t *testing.T) {
 				return strings.HasSuffix(x.Name, ".bucket_idx_0.param")
 			})
 		}, "has no copies of the parameters"},
+		"a bucket of another type": {func(c *format.Checkpoint) {
+			i := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool {
+				return strings.HasSuffix(x.Name, ".bucket_idx_0.param")
+			})
+			c.Tensors[i].DType = tensor.BF16
+		}, "no flat buffer like the others"},
 		"a gap": {func(c *format.Checkpoint) {
 			for i := range c.Tensors {
 				if x := &c.Tensors[i]; strings.HasSuffix(x.Name, ".bucket_idx_0.exp_avg") {
