@@ -68,7 +68,7 @@ func (r *regrouping) recordState(t *format.Tensor) {
 		return
 	}
 	r.copies = r.copies || kind == "fp32"
-	r.vector[param] = len(t.Shape) == 1
+	r.vector[param] = r.vector[param] || len(t.Shape) == 1 // and there can be numbers beside
 	if !slices.Contains(r.members[param], name) {
 		r.members[param] = append(r.members[param], name)
 	}

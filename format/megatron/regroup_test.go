@@ -94,6 +94,21 @@ func TestRegroupWhole(t *testing.T) {
 	}
 }
 
+// TestRegroupNumbers has a vector of which the optimizer keeps a number too, as torch's NAdam does:
+// it has no weight decay.
+func TestRegroupNumbers(t *testing.T) {
+	const a = "decoder.final_layernorm.weight"
+	c, of := stateCheckpoint(map[string]int{a: 1}, "exp_avg")
+	c.Tensors = append(c.Tensors,
+		format.Tensor{Name: "optimizer.mu_product." + a, DType: tensor.F32})
+	if _, err := megatron.RegroupOptimizer(c, of, true); err != nil {
+		t.Fatal(err)
+	}
+	if is, _ := c.Value("optimizer.param_groups.0.wd_mult"); is != 0.0 {
+		t.Errorf("the factor of its weight decay is %v", is)
+	}
+}
+
 // TestRegroupNot refuses what Megatron has no place for, or nobody says.
 func TestRegroupNot(t *testing.T) {
 	const a, b = "decoder.layers.0.mlp.linear_fc1.weight", "decoder.layers.0.mlp.linear_fc2.weight"
