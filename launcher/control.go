@@ -398,12 +398,12 @@ func (l *launcher) describeJob(s agent.Status) api.Job {
 // its workers has joined. It is pure.
 func stateOf(j *api.Job, stuck, joined bool) api.State {
 	switch {
+	case stuck && !j.Parked: // also of one that is asked to end: its step does not
+		return api.Stuck
 	case j.StoppedBy != "":
 		return api.Stopping
 	case j.Parked:
 		return api.Parked
-	case stuck:
-		return api.Stuck
 	case j.Paused && (j.ParkedBy == "" || j.Mesh != ""): // on a mesh it is parked later
 		return api.Paused
 	case j.Generation == 0 && joined:

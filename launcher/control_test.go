@@ -121,7 +121,7 @@ func TestStopWhereTheJobIsNotLed(t *testing.T) {
 		"nobody leads": {agent.Status{}, 503, "was not told yet which host leads it", ""},
 		"it leads":     {agent.Status{Head: "b"}, 200, `"state":"stopping"`, "ada"},
 		"it is over":   {agent.Status{Ended: true}, 200, `"job":"train"`, ""},
-		"it is stuck":  {agent.Status{Head: "a", Stuck: true}, 200, `"state":"stopping"`, "ada"},
+		"it is stuck":  {agent.Status{Head: "a", Stuck: true}, 200, `"stopped_by":"ada"`, "ada"},
 	} {
 		l := &launcher{agent: follower{status: c.status}, registry: newRegistry("b", 0),
 			reporter: newReporter(nil, nil)}
@@ -325,6 +325,21 @@ func TestALateReportOfAnEarlierParkIsNotOfTheNext(t *testing.T) {
 	say(8, "still none", api.ParkStatus{ParkError: "still none"})
 	r.requestPark("cid", 8)
 	say(8, "", api.ParkStatus{Parked: true})
+}
+
+// Of a job that is asked to end, too, people hear that too few hosts are left for its step to end.
+func TestStateOfStuckJob(t *testing.T) {
+	for _, c := range []struct {
+		by     string
+		parked bool
+		want   api.State
+	}{{"", false, api.Stuck}, {"ada", false, api.Stuck}, {"", true, api.Parked}} {
+		j := api.Job{Generation: 3, StoppedBy: c.by}
+		j.Parked = c.parked
+		if got := stateOf(&j, true, true); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
 }
 
 // A paused job that is to be parked is being parked, but on a mesh it waits for others first.

@@ -265,15 +265,13 @@ func (l *launcher) onHostGone(host, how string) {
 	})
 }
 
-// reportStuckOnce notes on the console, once, that nobody can lead the job after the host that did.
-// This may turn out only when further hosts are lost. It is part of a task.
+// reportStuckOnce notes on the console, once, that too few hosts are left to decide how the job
+// goes on: on the host that leads as well as on others. It is part of a task.
 func (l *launcher) reportStuckOnce() {
-	if s := l.agent.Status(); !s.Stuck || s.Generation == 0 {
-		return
-	}
-	if host := l.registry.popLostLeader(); host != "" {
+	s := l.agent.Status()
+	if s.Stuck && s.Generation > 0 && l.registry.beginStuck(s.Generation) {
 		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if "+
-			"you know that %s is gone for good, say so: shoal recover %s --force", host,
+			"you know that the others are gone for good, say so: shoal recover %s --force",
 			l.registry.jobName()))
 	}
 }

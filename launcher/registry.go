@@ -57,11 +57,10 @@ type registry struct {
 
 // leadership says which hosts lead and have led. The registry's lock guards it.
 type leadership struct {
-	leader string // the host that leads; "" = nobody does, as far as is known
-	// lostLeader is the host that led and is lost; "" = there is none, a successor is known, or the
-	// loss was reported.
-	lostLeader string
-	lastLost   string // the last host that led and was lost; "" = none was
+	leader   string // the host that leads; "" = nobody does, as far as is known
+	lastLost string // the last host that led and was lost; "" = none was
+	// stuckAfter is the last generation after which too few hosts were left to decide; 0 = none.
+	stuckAfter uint64
 }
 
 // workerRecord is a worker process as the registry knows it. The registry's lock guards those in

@@ -61,7 +61,7 @@ func (r *registry) setLeader(leader string, hosts []string) (s succession, chang
 	if r.leader == leader {
 		return succession{}, false
 	}
-	r.leader, r.lostLeader = leader, ""
+	r.leader = leader
 	clear(r.offers)
 	clear(r.machines)
 	clear(r.expected)
@@ -109,7 +109,7 @@ func (r *registry) forgetHost(host string) (workers []workerRecord, led bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if led = r.leader == host; led {
-		r.leader, r.lostLeader, r.lastLost = "", host, host
+		r.leader, r.lastLost = "", host
 	}
 	delete(r.offers, host)
 	delete(r.machines, host)
@@ -123,13 +123,14 @@ func (r *registry) forgetHost(host string) (workers []workerRecord, led bool) {
 	return workers, led
 }
 
-// popLostLeader returns the host that led and is lost, once; "" = there is none.
-func (r *registry) popLostLeader() string {
+// beginStuck registers that too few hosts are left to decide on what follows a generation, and
+// reports whether that is new.
+func (r *registry) beginStuck(generation uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	host := r.lostLeader
-	r.lostLeader = ""
-	return host
+	isNew := r.stuckAfter != generation
+	r.stuckAfter = generation
+	return isNew
 }
 
 // setHostNotNeeded registers that this host is not needed any more, and at the same moment why the

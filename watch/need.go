@@ -14,8 +14,8 @@ import (
 func NeedText(j control.Job) string {
 	switch {
 	case j.State == control.Stuck:
-		return fmt.Sprintf("the host that led it is lost, and too few are left to go on by "+
-			"themselves; if the others are gone for good, shoal recover %s --force", j.Name)
+		return fmt.Sprintf("too few hosts are left to go on by themselves; if the others "+
+			"are gone for good, shoal recover %s --force", j.Name)
 	case j.State == control.Paused:
 		return fmt.Sprintf("waits, because %s fewer than --min %d%s",
 			plural.Of(j.Size, "member")+plural.Verb(j.Size, " is", " are"), j.Min,

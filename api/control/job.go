@@ -32,8 +32,7 @@ const (
 	Parking State = "parking"
 	// Parked means that its checkpoint is sealed, and that its workers are being ended.
 	Parked State = "parked"
-	// Stuck means that the host that led the job is lost, and that too few hosts are left to go on
-	// without a person's word.
+	// Stuck means that too few hosts are left to go on without a person's word.
 	Stuck State = "stuck"
 )
 

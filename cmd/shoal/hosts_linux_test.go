@@ -261,6 +261,7 @@ func TestTheHeadIsLost(t *testing.T) {
 			host := s.awaitLeader("b", "c")
 			s.awaitSteps(2, 10)
 			if how == "cut off" {
+				s.awaitOutput(old, "shoal recover train --force")
 				n.mendCable("a")
 				s.awaitExit(old, 1)
 			}
@@ -329,8 +330,26 @@ func TestOneOfTwoHostsWaits(t *testing.T) {
 	}
 	drain := exec.CommandContext(s.ctx, "shoal", "drain", "train", "b")
 	if out, err := drain.CombinedOutput(); err == nil || !strings.Contains(string(out),
-		"this host does not lead the job; shoal ps says which one does, or why none does") {
+		"job train stays as it is: too few hosts are left") {
 		t.Errorf("shoal drain says %s, %v", out, err)
+	}
+	s.runShoal("recover", "train", "--force")
+	s.awaitSteps(1, 10)
+	s.stopAndCheck(1)
+}
+
+// All hosts but the one that leads are lost at once. It cannot know that, says so, and takes no
+// changes until a person says that they are gone.
+func TestTheHostThatLeadsIsLeftAlone(t *testing.T) {
+	s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
+	s.signal(syscall.SIGKILL, append(s.workersOn("b"), s.workersOn("c")...), s.agents["b"],
+		s.agents["c"])
+	s.awaitOutput(s.head, "too few hosts are left to be sure that no others go on; if you know "+
+		"that the others are gone for good, say so: shoal recover train --force")
+	resize := exec.CommandContext(s.ctx, "shoal", "resize", "train", "1")
+	if out, err := resize.CombinedOutput(); err == nil || !strings.Contains(string(out),
+		"job train stays as it is: too few hosts are left to go on by themselves") {
+		t.Errorf("shoal resize says %s, %v", out, err)
 	}
 	s.runShoal("recover", "train", "--force")
 	s.awaitSteps(1, 10)

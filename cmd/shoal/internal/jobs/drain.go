@@ -35,7 +35,7 @@ HOST is a name that shoal ps JOB shows, or the name that the host has for itself
 		Args:              requireJobAndHost,
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			j, err := findRunning(cmd.Context(), args[0])
+			j, err := findChangeable(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

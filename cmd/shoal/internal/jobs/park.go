@@ -47,7 +47,7 @@ on any host of the pool.`, "Exit codes: 0 the job is parked, 1 it is not, 2 wron
 			if is && !found.Job.State.Over() {
 				return parkPooled(cmd.Context(), cmd.OutOrStdout(), found, asJSON)
 			}
-			j, err := findRunning(cmd.Context(), args[0])
+			j, err := findChangeable(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

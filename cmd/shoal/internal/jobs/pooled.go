@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/pattern"
@@ -143,10 +144,20 @@ func notHere(ctx context.Context, name string, err error) error {
 		"why", name, found.Pool, v.State)
 }
 
-// findResizable finds a running job as findRunning does. It refuses one of a pool of this host,
+// findChangeable finds a running job as findRunning does. It refuses one of which too few hosts are
+// left: nothing of it changes before a person has recovered it.
+func findChangeable(ctx context.Context, name string) (*control.Job, error) {
+	j, err := findRunning(ctx, name)
+	if err == nil && j.State == api.Stuck {
+		return nil, fmt.Errorf("job %s stays as it is: %s", j.Name, watch.NeedText(j.Job))
+	}
+	return j, err
+}
+
+// findResizable finds a running job as findChangeable does. It refuses one of a pool of this host,
 // which alone changes its size.
 func findResizable(ctx context.Context, name string) (*control.Job, error) {
-	j, err := findRunning(ctx, name)
+	j, err := findChangeable(ctx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ shoal.train, which states the layout of its state.`, cli.ExitCodes, "meshes"),
 			if _, err := layout.ParseMesh(f.mesh); err != nil {
 				return cli.AsUsage(err)
 			}
-			j, err := findRunning(cmd.Context(), args[0])
+			j, err := findChangeable(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

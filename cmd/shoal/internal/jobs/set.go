@@ -70,7 +70,7 @@ again, or the job is started again.
 			if _, err := (setting.Setting{}).WithRequested(text); err != nil {
 				return cli.AsUsage(err)
 			}
-			j, err := findRunning(cmd.Context(), args[0])
+			j, err := findChangeable(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -146,8 +147,7 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) er
 		}
 		if !told && time.Since(began) > patience {
 			told = true
-			fmt.Fprintf(out, "workers still run: they complete their step, or save the model "+
-				"after the loop, say; shoal stop %s --now ends them in that\n", j.Name)
+			fmt.Fprintln(out, stopWaitText(ctx, j))
 		}
 		result, done, err = readEnd(j)
 		if shown := ledger.readEntries(func(e runs.Entry) error {
@@ -165,6 +165,16 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, f stopFlags) er
 		return err
 	}
 	return printEnd(out, result, f.json)
+}
+
+// stopWaitText says why the workers of a job that was asked to end still run, and what ends them.
+// It asks the launcher.
+func stopWaitText(ctx context.Context, j *control.Job) string {
+	text := "workers still run: they complete their step, or save the model after the loop, say"
+	if j.Refresh(ctx) == nil && j.State == api.Stuck {
+		text = "workers still run, since their step does not end: " + watch.NeedText(j.Job)
+	}
+	return fmt.Sprintf("%s; shoal stop %s --now ends them in that", text, j.Name)
 }
 
 // readEnd reads the result that the launcher of a job on this machine leaves. done says that it is

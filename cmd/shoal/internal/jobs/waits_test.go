@@ -131,9 +131,8 @@ func TestPrintNeed(t *testing.T) {
 		{larger, "train: no host has a free slot for 2 workers, since the hosts have 2 slots in " +
 			"all; the job goes on, and starts them when a host joins: shoal agent --join a:7000 " +
 			"--token-file FILE, with a token of shoal token train\n"},
-		{api.Job{Name: "train", State: api.Stuck}, "train: the host that led it is lost, and " +
-			"too few are left to go on by themselves; if the others are gone for good, shoal " +
-			"recover train --force\n"},
+		{api.Job{Name: "train", State: api.Stuck}, "train: too few hosts are left to go " +
+			"on by themselves; if the others are gone for good, shoal recover train --force\n"},
 	} {
 		var out strings.Builder
 		if err := printNeed(&out, c.job); err != nil || out.String() != c.want {
