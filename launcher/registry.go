@@ -376,8 +376,9 @@ func (r *registry) failureReport(v verdict, started time.Time, trial *setting.Ch
 	defer r.mu.Unlock()
 	w, e := r.workers[v.culprit.worker], v.culprit.exit
 	f := &Failure{Job: r.job.Spec.Name, Rank: v.culprit.worker,
-		Size: max(r.old.ended+len(r.workers), r.initial), Host: w.host, Exit: e,
-		After: e.Ended.Sub(started),
+		// of workers that ended before this host came to lead, only the numbers are known
+		Size: max(r.old.ended+len(r.workers), r.initial, v.culprit.worker+1), Host: w.host,
+		Exit: e, After: e.Ended.Sub(started),
 		Early: v.fault == neverJoined, Because: w.because, Tail: w.tail, Log: w.log}
 	if host := r.lastLost; v.fault == allLost && e.OK() && host != "" { // no worker is to blame
 		f.Host, f.Exit.Lost = host, "was let go: the state of the job was lost with host "+host

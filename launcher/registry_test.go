@@ -224,6 +224,9 @@ func TestStateIsLostWithTheHead(t *testing.T) {
 		if v.fault != allLost || f.Exit.Lost != want || lost != (f.Host == "b") {
 			t.Errorf("fault %d: %v on %s, not %q", v.fault, f.Exit, f.Host, want)
 		}
+		if f.Rank != 1 || f.Size != 2 { // worker 0 was another host's
+			t.Errorf("rank %d of %d", f.Rank, f.Size)
+		}
 	}
 }
 
