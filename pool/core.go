@@ -52,7 +52,7 @@ func (m *Machine) toCore(e *entry) sched.Job {
 		j.Started = e.Began
 	}
 	switch {
-	case e.ParkBy != "":
+	case e.ParkBy != "" || e.Awaits:
 		j.Park = sched.ParkHeld
 	case s.Preempt == "never" || e.Pinned:
 		j.Park = sched.ParkNever

@@ -211,3 +211,50 @@ func (m *Machine) closeAway() {
 		}
 	}
 }
+
+// awayPause is for how long a host whose keeper went away may be back soon, in milliseconds: a
+// keeper or its machine takes as long to begin anew.
+const awayPause = 60_000
+
+// soonBack returns a host of the pool that may be back soon, the first by name; "" = there is none.
+func (m *Machine) soonBack() string {
+	for _, name := range slices.Sorted(maps.Keys(m.hosts)) {
+		if h := m.hosts[name]; !h.Up && !h.Forgot && !h.Leaving && m.now < h.Since+awayPause {
+			return name
+		}
+	}
+	return ""
+}
+
+// refuse ends a job that the policy cannot take, for good. As long as a host may be back soon the
+// job waits instead, since the policy may take it then.
+func (m *Machine) refuse(e *entry, why string) {
+	host := m.soonBack()
+	if host == "" {
+		m.end(e, Failed, why)
+		return
+	}
+	m.awaits, e.Awaits = append(m.awaits, e), true
+	e.Because = "waits for host " + host + ", which is away: without it the job would be refused"
+	m.touch(e)
+	_ = m.coreSubmit(e)
+}
+
+// endAwaits has the policy decide anew of jobs that were not refused, when no host may be back
+// soon.
+func (m *Machine) endAwaits() {
+	if len(m.awaits) == 0 || m.soonBack() != "" {
+		return
+	}
+	for _, e := range m.awaits {
+		if !e.Awaits { // it is over
+			continue
+		}
+		if e.Awaits = false; e.ParkBy == "" {
+			e.Because = justWaits
+		}
+		m.touch(e)
+		_ = m.coreUpdate(e)
+	}
+	m.awaits = m.awaits[:0]
+}

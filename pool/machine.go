@@ -31,6 +31,8 @@ type Machine struct {
 	jobs  map[string]*entry
 	order []string // ids of jobs that are not over, as they were submitted
 	busy  []*entry // those of them that do more than wait, as they were submitted
+	// awaits are the jobs that the policy would refuse without hosts that went away just now.
+	awaits []*entry
 	// visited counts the jobs at which loops over all that are not over have looked.
 	visited uint64
 	over    []string // ids of jobs that are over, as they ended; up to maxOver

@@ -157,7 +157,9 @@ type Job struct {
 	StopBy  string          `json:"stop_by"` // who asked for its end; "" = nobody
 	StopNow bool            `json:"stop_now"`
 	// ParkBy is who wants that it gets no slots until somebody resumes it; "" = nobody.
-	ParkBy string      `json:"park_by,omitempty"`
+	ParkBy string `json:"park_by,omitempty"`
+	// Awaits says that the policy cannot take it without hosts that went away just now.
+	Awaits bool        `json:"awaits,omitempty"`
 	Fails  int         `json:"fails"`  // starts in a row that ended by themselves before a step
 	Asks   int         `json:"asks"`   // number of workers that a person has set; 0 = none
 	Expect Expectation `json:"expect"` // what is expected of it now

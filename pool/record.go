@@ -403,6 +403,9 @@ func (m *Machine) restoreJob(e *entry) error {
 	}
 	e.Over = 0
 	m.order = append(m.order, e.ID)
+	if e.Awaits {
+		m.awaits = append(m.awaits, e)
+	}
 	if e.isBusy() {
 		m.addBusy(e)
 	}

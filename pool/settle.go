@@ -18,6 +18,7 @@ import (
 func (m *Machine) Settle(now int64) {
 	m.at(now)
 	m.closeAway()
+	m.endAwaits()
 	m.takeGrants()
 	for _, e := range m.byGrant() { // what frees slots comes first
 		if e.State == Starting {
@@ -58,7 +59,7 @@ func (m *Machine) takeGrants() {
 			continue
 		}
 		if g.Verb == sched.Refuse {
-			m.end(e, Failed, g.Because)
+			m.refuse(e, g.Because)
 			continue
 		}
 		want := Slots{}
@@ -435,7 +436,7 @@ func (m *Machine) end(e *entry, state State, why string) {
 	if state == Stopped {
 		e.Because = "stopped by " + e.StopBy
 	}
-	e.Want, e.Target, e.gone = Slots{}, Slots{}, m.now
+	e.Want, e.Target, e.gone, e.Awaits = Slots{}, Slots{}, m.now, false
 	_ = m.core.Ended(jobID(e))
 	if i, there := m.indexOf(e); there {
 		m.order = slices.Delete(m.order, i, i+1)
