@@ -213,3 +213,36 @@ func TestPackOnLeavingHosts(t *testing.T) {
 		t.Errorf("with two hosts leaving %+v", got)
 	}
 }
+
+// TestSmallerHost has a host come back with fewer slots than a job has there that keeps them until
+// it ends: the slots of other hosts are not taken by it, and another job starts there.
+func TestSmallerHost(t *testing.T) {
+	for _, p := range sched.Policies() {
+		m := sched.New(sched.Config{Policy: p})
+		for _, h := range []sched.Host{{Name: "a", Slots: 4}, {Name: "b", Slots: 2}} {
+			if err := m.Host(h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kept, next := rigid("kept", 0, 4, 100), rigid("next", 0, 2, 100)
+		kept.Park, kept.Deadline = sched.ParkNever, 200*sched.Second
+		next.Deadline = kept.Deadline
+		submit(t, m, kept)
+		all := sched.Place{Host: "a", Slots: 4}
+		if got := m.Ready(); len(got) != 1 || got[0].Places[0] != all {
+			t.Fatalf("%s: at first %+v", p.Name, got)
+		}
+		if err := m.Host(sched.Host{Name: "a", Slots: 1}); err != nil {
+			t.Fatal(err)
+		}
+		submit(t, m, next)
+		list := m.Ready()
+		for i := 0; len(list) == 0 && i < 400; i++ { // some policies wait before they start one
+			m.Tick(int64(i) * sched.Second / 2)
+			list = m.Ready()
+		}
+		if len(list) != 1 || list[0].Job != "next" || list[0].Verb != sched.Start {
+			t.Errorf("%s: %+v", p.Name, list)
+		}
+	}
+}

@@ -81,7 +81,30 @@ func (m *Machine) makeView() (*View, []*entry) {
 	for _, s := range m.place.hosts {
 		v.Hosts = append(v.Hosts, s.Host)
 	}
+	v.Slots += m.keptBeyond(m.seen)
 	return v, m.seen
+}
+
+// keptBeyond returns how many slots jobs keep until they end that their hosts have no more, since
+// these have got smaller: slots of other hosts are not taken by them.
+func (m *Machine) keptBeyond(entries []*entry) (n int) {
+	if m.place.excess() == 0 {
+		return 0
+	}
+	kept := map[string]int{}
+	for _, e := range entries {
+		if slots := e.job.Slots(); slots > 0 && e.job.untakableSlots() == slots {
+			for _, p := range e.job.Has {
+				kept[p.Host] += p.Slots
+			}
+		}
+	}
+	for _, s := range m.place.hosts {
+		if !s.Leaving {
+			n += min(max(-s.free, 0), kept[s.Name])
+		}
+	}
+	return n
 }
 
 // checkDecision returns what is wrong with a decision; "" = nothing.
