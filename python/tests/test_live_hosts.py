@@ -189,6 +189,18 @@ def test_ranks_are_on_hosts_of_the_kinds_that_the_mesh_names(two_hosts):
     ]
 
 
+def test_a_mesh_for_which_the_hosts_lack_slots_is_waited_for(two_hosts):
+    """Who asks for it is told what it lacks, and how another host joins; the job trains on."""
+    hosts = two_hosts("tp=2,dp=2")
+    job = hosts.job
+    job.read_until("STEP [2-9] on tp=2,dp=2 ")
+    code, said = hosts.shoal("a", "reshape", "train", "--mesh", "tp=2,dp=3", "--no-wait")
+    lacks = "shoal: no host has a free slot for 2 workers, since the hosts have 4 slots in all; the"
+    assert code == 0 and f"\n{lacks} job goes on, and starts them when a host joins" in said, said
+    job.wait_for_new_step()
+    assert job.stop() == ["tp=2,dp=2"]
+
+
 @pytest.mark.parametrize(
     "mesh, then, ask", [("tp=2,dp=2", "tp=2,dp=1", "SIGTERM"), ("dp=1,tp=4", "dp=1,tp=2", "drain")]
 )

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/launcher/runs"
+	"github.com/shoal-ml/shoal/watch"
 )
 
 // How a command waits for what it has asked of a job, and shows the changes on the way. One
@@ -90,6 +91,21 @@ func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 	_, err = fmt.Fprintf(out, "job %s has %s after %v\n", j.Name, g.what,
 		took.Round(time.Millisecond))
 	return err
+}
+
+// unplacedNotes tells people of the workers that a job is to have and no host has room for. One
+// goroutine uses it, that of the command.
+type unplacedNotes struct {
+	to   io.Writer
+	told int // the most such workers that people were told of
+}
+
+// tell says once, for each number of them, that workers of a job have no place.
+func (u *unplacedNotes) tell(j *control.Job) {
+	if j.Unplaced > u.told {
+		u.told = j.Unplaced
+		fmt.Fprintf(u.to, "shoal: %s\n", watch.UnplacedText(j.Job))
+	}
 }
 
 // showEntry prints one entry of the ledger to out. asJSON prints it as an object.

@@ -66,7 +66,7 @@ shoal.train, which states the layout of its state.`, cli.ExitCodes, "meshes"),
 			if err != nil {
 				return err
 			}
-			return f.run(cmd.Context(), cmd.OutOrStdout(), j)
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), j)
 		},
 	}
 	flags := cmd.Flags()
@@ -100,9 +100,11 @@ func (f *reshapeFlags) readPlan() error {
 	return nil
 }
 
-// run prints what the change of mesh would move, asks the job for the change unless --dry-run is
-// given, and waits until the job has the mesh unless --no-wait is given.
-func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) error {
+// run prints to out what the change of mesh would move, asks the job for the change unless
+// --dry-run is given, and waits until the job has the mesh unless --no-wait is given. It prints to
+// notes how many workers have no place.
+func (f *reshapeFlags) run(ctx context.Context, out, notes io.Writer,
+	j *control.Job) error {
 	plan, err := j.PlanReshape(ctx, f.mesh, cli.Requester())
 	if err != nil {
 		return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
@@ -116,10 +118,12 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 		return err
 	}
 	g := goal{job: j, what: "mesh " + plan.To, noWait: f.noWait, json: f.json}
+	unplaced := unplacedNotes{to: notes}
 	g.ask = func() error {
 		if err := j.Reshape(ctx, f.mesh, cli.Requester()); err != nil {
 			return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
 		}
+		unplaced.tell(j)
 		return nil
 	}
 	g.reached = func() (bool, error) {
@@ -133,6 +137,7 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 				"job %s has mesh %s and does not go to %s any more; shoal explain %[1]s says why",
 				j.Name, j.Mesh, plan.To)
 		}
+		unplaced.tell(j)
 		return false, nil
 	}
 	return g.askAndWait(ctx, out)

@@ -14,7 +14,6 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/watch"
 )
 
 // shoal resize with a number of workers. The functions without a receiver are pure.
@@ -99,20 +98,13 @@ func workerCountError(word, name string) error {
 // run asks a job for n workers, and waits until it has them unless --no-wait is given. It prints
 // the changes of the job to out, and what delays them to notes.
 func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
-	told, known := 0, failedWorkers(j)
+	known, unplaced := failedWorkers(j), unplacedNotes{to: notes}
 	g := goal{job: j, what: plural.Of(n, "worker"), noWait: f.noWait, json: f.json}
-	// tell says once, for each number of them, that workers have no place.
-	tell := func() {
-		if j.Unplaced > told {
-			told = j.Unplaced
-			fmt.Fprintf(notes, "shoal: %s\n", watch.UnplacedText(j.Job))
-		}
-	}
 	g.ask = func() error {
 		if err := j.Resize(ctx, n, cli.Requester()); err != nil {
 			return fmt.Errorf("job %s keeps its size: %w", j.Name, err)
 		}
-		tell()
+		unplaced.tell(j)
 		return nil
 	}
 	g.reached = func() (bool, error) {
@@ -124,7 +116,7 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 				newestFailure(j, known))
 			known = failedWorkers(j)
 		}
-		tell()
+		unplaced.tell(j)
 		return j.Size == n && j.Entering == 0, nil
 	}
 	return g.askAndWait(ctx, out)
