@@ -401,6 +401,9 @@ func (r *registry) runResult() *runs.Result {
 	}
 	if r.leader != r.host {
 		result.GoesOn = r.leader
+		if r.leader == "" && r.shutdown.drained { // the host that leads was lost after that
+			result.GoesOn = r.lastLost
+		}
 	}
 	for i, e := range r.endings {
 		result.Workers = append(result.Workers, runs.WorkerResult{Rank: e.worker, PID: e.exit.PID,

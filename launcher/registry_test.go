@@ -302,6 +302,26 @@ func TestResultOfAJobWithoutWorkers(t *testing.T) {
 	}
 }
 
+// A host that has left a job says which host led it then, also where that one was lost before the
+// workers here had ended: the job has not ended with them.
+func TestResultOfAHostThatHasLeft(t *testing.T) {
+	r := newRegistry("a", 1)
+	r.setJob(&jobMessage{})
+	r.setHost("a")
+	r.register("a", &message{Started: &startedMessage{0, 1000}})
+	r.setLeader("b", []string{"a", "b"})
+	r.setDrained()
+	r.setHostNotNeeded(nil)
+	r.forgetHost("b")
+	r.register("a", &message{Ended: &endedMessage{Worker: 0}})
+	if done, err := r.mayLeave(); !done || err != nil {
+		t.Fatalf("it stays: %t, %v", done, err)
+	}
+	if goesOn := r.runResult().GoesOn; goesOn != "b" {
+		t.Errorf("the job goes on on %q, not b", goesOn)
+	}
+}
+
 // A job does not wait for the end of a worker that was to start on a host that left before: when
 // the members have finished, nobody starts any more.
 func TestWorkersThatNeverStartDoNotKeepAJob(t *testing.T) {
