@@ -73,3 +73,10 @@ func (m *Machine) indexOf(e *entry) (i int, there bool) {
 		return bySubmission(m.jobs[id], e)
 	})
 }
+
+// checkEnding forgets that a job is ending when the store knows it and no process can be left.
+func (m *Machine) checkEnding(e *entry) {
+	if e.State.Over() && e.written >= e.version && e.Held.total() == 0 {
+		delete(m.ending, e.ID)
+	}
+}

@@ -54,7 +54,7 @@ func (m *Machine) toCore(e *entry) sched.Job {
 	switch {
 	case e.ParkBy != "" || e.Awaits:
 		j.Park = sched.ParkHeld
-	case s.Preempt == "never" || e.Pinned:
+	case s.Preempt == "never" || e.Pinned || e.Unparkable:
 		j.Park = sched.ParkNever
 	case s.Preempt == "park":
 		j.Park = sched.ParkWhole
@@ -83,10 +83,9 @@ func (m *Machine) toCore(e *entry) sched.Job {
 				j.Park = sched.ParkRestart
 			}
 		case e.Pinned: // it would refuse more, too
-			j.Min, j.Max, j.Asked = min(j.Min, n), n, n
-			if !slices.Contains(j.Sizes, n) {
-				j.Sizes = nil
-			}
+			fixSize(&j, n)
+		case e.Unparkable: // it has all that it can use, or lacks what it needs to train
+			fixSize(&j, max(n, leastSize(&j)))
 		}
 	}
 	j.Speed = m.curve(e, j.Min, max(j.Max, e.Want.total()))
@@ -94,9 +93,27 @@ func (m *Machine) toCore(e *entry) sched.Job {
 	return j
 }
 
+// fixSize has a job get n slots and no more; it may have fewer now.
+func fixSize(j *sched.Job, n int) {
+	j.Min, j.Max, j.Asked = min(j.Min, n), n, n
+	if !slices.Contains(j.Sizes, n) {
+		j.Sizes = nil
+	}
+}
+
+// leastSize returns the smallest number of workers with which a job trains.
+func leastSize(j *sched.Job) int {
+	for _, n := range slices.Sorted(slices.Values(j.Sizes)) {
+		if n >= j.Min {
+			return n
+		}
+	}
+	return j.Min
+}
+
 // curve returns the speed of a job that can have from least to most workers, by what was measured
 // of it, or else of its kind with as many workers. Beyond that, n workers are assumed to be as fast
-// as assumedScaling says.
+// as assumedScaling says. With fewer than the least, as where a host is lost, it does not train.
 func (m *Machine) curve(e *entry, least, most int) sched.Curve {
 	speeds := map[int]float64{}
 	if p := m.past[e.Submission.Kind]; p != nil {
@@ -126,6 +143,9 @@ func (m *Machine) curve(e *entry, least, most int) sched.Curve {
 	slices.Sort(sizes)
 	var curve sched.Curve
 	for _, n := range sizes {
+		if n < least {
+			continue
+		}
 		rate, is := speeds[n]
 		if !is {
 			near := known[0]
@@ -221,7 +241,7 @@ func (m *Machine) coreLearnt(kind string) {
 // was to get its slots waits again.
 func (m *Machine) coreKeep(e *entry, why string) {
 	why = fmt.Sprintf("job %s kept its slots: %s", e.ID, why)
-	_ = m.core.Undo(jobID(e), e.Want.places(), e.Pinned)
+	_ = m.core.Undo(jobID(e), e.Want.places(), e.Pinned || e.Unparkable)
 	for _, o := range m.busy {
 		switch {
 		case o == e || o.State == Stopping || o.State == Parking || o.ParkBy != "":

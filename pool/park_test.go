@@ -171,7 +171,7 @@ func TestParkRefusedTooEarly(t *testing.T) {
 		t.Errorf("it trains, and is not asked again: %+v", big.Job)
 	}
 	says(7, true, "it makes no checkpoints")
-	if says(8, true, "it makes no checkpoints"); big.State != Running || !big.Pinned {
+	if says(8, true, "it makes no checkpoints"); big.State != Running || !big.Unparkable {
 		t.Errorf("it is asked in vain: %+v", big.Job)
 	}
 }

@@ -186,7 +186,10 @@ type Gang struct {
 	Hurt   bool           `json:"hurt"`   // whether this attempt has lost a part
 	// Lost says that a part of this attempt went with its host or its keeper.
 	Lost   bool `json:"lost,omitempty"`
-	Pinned bool `json:"pinned"` // whether it has refused to change
+	Pinned bool `json:"pinned"` // whether it has refused to change its size
+	// Unparkable says that it has refused to be parked, where the pool takes all of its slots or
+	// none.
+	Unparkable bool `json:"unparkable,omitempty"`
 	// Names are the names that its hosts have in the job, by their names in the pool.
 	Names map[string]string `json:"names"`
 }
@@ -208,9 +211,10 @@ type Host struct {
 	Since int64   `json:"-"` // since when it is up, or away
 	Link  float64 `json:"-"` // bytes a second that its card carries each way; 0 = not known
 
-	heard   bool // whether its keeper has reported since it is up
-	foreign bool // whether processes are there that no job accounts for
-	told    int  // slots of which the core knows
+	heard    bool  // whether its keeper has reported since it is up
+	reported int64 // when its keeper reported last
+	foreign  bool  // whether processes are there that no job accounts for
+	told     int   // slots of which the core knows
 }
 
 // Verb is what a keeper is to do.

@@ -25,7 +25,7 @@ func (m *Machine) Reported(now int64, r Report) {
 	if h == nil || h.Forgot || !h.Up {
 		return
 	}
-	h.heard, h.foreign = true, false
+	h.heard, h.foreign, h.reported = true, false, m.now
 	by := make(map[string]JobReport, len(r.Jobs))
 	for _, j := range r.Jobs {
 		by[j.Job] = j
@@ -216,6 +216,7 @@ func (m *Machine) takeLed(e *entry, r Report, l *Led) {
 	if e.Elastic != l.Elastic {
 		// what it refused before all its workers had joined says nothing of it as it is now
 		e.Elastic, e.Pinned = l.Elastic, e.Pinned && !l.Elastic
+		e.Unparkable = e.Unparkable && !l.Elastic
 		m.touch(e)
 		_ = m.coreUpdate(e)
 	}
@@ -303,7 +304,8 @@ func (m *Machine) takeRefusal(e *entry, j JobReport) {
 	m.notef("job %s: %s", e.ID, j.Refused)
 	// A job that cannot be parked can still get smaller, unless the pool takes all of its slots or
 	// none.
-	e.Pinned = e.Pinned || e.State != Parking || e.Submission.Preempt == "park"
+	e.Pinned = e.Pinned || e.State != Parking
+	e.Unparkable = e.Unparkable || e.State == Parking && e.Submission.Preempt == "park"
 	if j.Led != nil {
 		has := Slots{}
 		for host, name := range e.Names {

@@ -133,7 +133,7 @@ func (m *Machine) changeDone(e *entry) {
 
 // startDone enters that a job has begun, unless something else was decided since.
 func (m *Machine) startDone(e *entry) {
-	if c := e.change(); c != nil && c.To > 0 {
+	if c := e.change(); c != nil && c.starts() && c.To > 0 {
 		m.changeDone(e)
 	}
 }
@@ -160,7 +160,8 @@ func (m *Machine) start(e *entry) {
 			return
 		}
 	}
-	e.State, e.Attempt, e.Elastic, e.Pinned = Starting, e.Attempt+1, false, false
+	e.State, e.Attempt = Starting, e.Attempt+1
+	e.Elastic, e.Pinned, e.Unparkable = false, false, false
 	e.Lead = largest(e.Want)
 	e.Held, e.Target = e.Want.clone(), e.Want.clone()
 	e.Parts, e.Names, e.Parted = map[string]int{e.Lead: 1}, map[string]string{}, 1
@@ -204,7 +205,7 @@ func (m *Machine) advanceStarting(e *entry) {
 		return // it has trained, and is about to be told to lead
 	}
 	for host := range e.Parts {
-		if h := m.hosts[host]; h == nil || !h.Up || !h.heard {
+		if h := m.hosts[host]; h == nil || !h.Up || !h.heard || h.reported <= e.alone {
 			return // it may lead
 		}
 		if s, told := e.sent[sentKey{host, toRecover}]; told && !s.done {
@@ -387,6 +388,9 @@ func (m *Machine) instructSize(e *entry, o Order) {
 		}
 		allot[e.Names[host]] = n
 	}
+	if allot.total() < e.Submission.Min {
+		return // no job takes fewer: where it has lost a host, it keeps what it had until then
+	}
 	o.Verb, o.Host, o.Allot = AllotRun, e.Lead, allot
 	m.send(e, toLead, o)
 }
@@ -447,13 +451,6 @@ func (m *Machine) end(e *entry, state State, why string) {
 	m.ending[e.ID] = true
 	m.dropOld()
 	m.touch(e)
-}
-
-// checkEnding forgets that a job is ending when the store knows it and no process can be left.
-func (m *Machine) checkEnding(e *entry) {
-	if e.State.Over() && e.written >= e.version && e.Held.total() == 0 {
-		delete(m.ending, e.ID)
-	}
 }
 
 // requeue puts a job whose attempt has ended among those that wait. It fails a job of which several

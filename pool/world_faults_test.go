@@ -278,3 +278,32 @@ func (w *world) jobIDs() (list []string) {
 	sort.Strings(list)
 	return list
 }
+
+// handOver has another host lead a run whose leader is to have no workers.
+func (w *world) handOver(id string) {
+	run := w.runs[id]
+	if run.workers[run.lead] > 0 {
+		return
+	}
+	for _, host := range w.names() {
+		if run.agents[host] && run.workers[host] > 0 {
+			run.agents[run.lead] = false
+			if p := w.hosts[run.lead].parts[id]; p != nil {
+				p.live, p.end = false, &End{}
+			}
+			run.lead = host
+			return
+		}
+	}
+}
+
+// finish ends a run on all of its hosts.
+func (w *world) finish(id string, x End) {
+	run := w.runs[id]
+	w.note("%s ends: %+v", id, x)
+	run.over = true
+	if p := w.hosts[run.lead].parts[id]; p != nil && p.attempt == run.attempt {
+		p.live, p.end = false, &x
+	}
+	w.abandon(run, id)
+}

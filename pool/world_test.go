@@ -66,7 +66,7 @@ type worldRun struct {
 	workers map[string]int    // processes by host
 	agents  map[string]bool   // hosts with an agent or launcher
 	room    map[string]int    // slots of its agents
-	allot   map[string]int    // by host
+	allot   map[string]int    // slots by the names of hosts in the job, also of those to come
 	total   int               // workers with which it starts
 	began   bool              // whether all of the first workers are there
 	least   int
@@ -247,7 +247,10 @@ func (w *world) carryOut(h *worldHost) {
 		if p == nil || !p.live || !mine || run.lead != h.name {
 			break
 		}
-		if p.refused, p.allotted = "", o.Seq; !run.elastic {
+		if p.refused, p.allotted = "", o.Seq; run.elastic && Slots(o.Allot).total() < run.least {
+			p.refused, p.allotted = "the job's minimum is more", 0
+			break
+		} else if !run.elastic {
 			same := true
 			for host, n := range run.workers {
 				same = same && o.Allot[run.names[host]] == n
@@ -257,10 +260,7 @@ func (w *world) carryOut(h *worldHost) {
 			}
 			break
 		}
-		run.allot = map[string]int{}
-		for host, name := range run.names {
-			run.allot[host] = o.Allot[name]
-		}
+		run.allot = o.Allot
 	case InviteRun:
 		if p != nil {
 			p.token, p.invited = true, o.Seq
@@ -330,6 +330,15 @@ func (w *world) killOn(job, host string, attempt int) {
 	}
 }
 
+// isPaused reports whether a run has too few workers to make a step.
+func (run *worldRun) isPaused() bool {
+	n := 0
+	for _, workers := range run.workers {
+		n += workers
+	}
+	return run.elastic && n < run.least
+}
+
 // survivors reports whether a run has workers on some host.
 func (w *world) survivors(run *worldRun) bool {
 	for host := range run.agents {
@@ -387,7 +396,7 @@ func (w *world) say(h *worldHost) Report {
 		if run := w.runs[id]; p.live && run.attempt == p.attempt && run.lead == h.name &&
 			!run.over && !run.stuck {
 			l := &Led{Host: run.names[h.name], Allotted: p.allotted, Workers: map[string]int{},
-				Elastic: run.elastic && run.steps > 0,
+				Elastic: run.elastic && (run.steps > 0 || run.hurt),
 				Steps:   run.steps, Goal: run.goal, Join: "addr", Dir: "/run",
 				Sent: 1000 * run.steps * uint64(len(run.names)-1), Limit: run.limit}
 			for host, n := range run.workers {
@@ -400,7 +409,7 @@ func (w *world) say(h *worldHost) Report {
 			if l.Invited = p.invited; p.token {
 				l.Token = "token"
 			}
-			if run.steps > 0 {
+			if run.steps > 0 && !run.isPaused() {
 				l.Pace = 1 / float64(l.Size)
 			}
 			j.Led = l
@@ -433,7 +442,9 @@ func (w *world) step(id string) {
 		}
 		return
 	}
-	run.steps++
+	if !run.isPaused() {
+		run.steps++
+	}
 	switch {
 	case run.stop:
 		w.finish(id, End{Final: true, OK: true, Stopped: "x"})
@@ -443,16 +454,16 @@ func (w *world) step(id string) {
 		w.finish(id, End{Final: true, OK: true})
 	case run.allot != nil:
 		after := 0
-		for host, n := range run.allot {
+		for host, name := range run.names {
 			if run.agents[host] {
-				after += n
+				after += run.allot[name]
 			}
 		}
 		if after < run.least {
 			return // others must have joined before
 		}
-		for host := range run.names {
-			n := run.allot[host]
+		for host, name := range run.names {
+			n := run.allot[name]
 			if !run.agents[host] {
 				continue
 			}
@@ -465,33 +476,4 @@ func (w *world) step(id string) {
 		}
 		w.handOver(id)
 	}
-}
-
-// handOver has another host lead a run whose leader is to have no workers.
-func (w *world) handOver(id string) {
-	run := w.runs[id]
-	if run.workers[run.lead] > 0 {
-		return
-	}
-	for _, host := range w.names() {
-		if run.agents[host] && run.workers[host] > 0 {
-			run.agents[run.lead] = false
-			if p := w.hosts[run.lead].parts[id]; p != nil {
-				p.live, p.end = false, &End{}
-			}
-			run.lead = host
-			return
-		}
-	}
-}
-
-// finish ends a run on all of its hosts.
-func (w *world) finish(id string, x End) {
-	run := w.runs[id]
-	w.note("%s ends: %+v", id, x)
-	run.over = true
-	if p := w.hosts[run.lead].parts[id]; p != nil && p.attempt == run.attempt {
-		p.live, p.end = false, &x
-	}
-	w.abandon(run, id)
 }

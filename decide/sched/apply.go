@@ -76,6 +76,7 @@ func (m *Machine) park(e *entry, because string) {
 // that is under way.
 func (m *Machine) run(e *entry, from int64) {
 	e.slots, e.runsFrom = e.job.Slots(), from
+	m.short = m.short || e.slots < e.job.Asked
 	if e.job.Started == Never {
 		e.job.Started = m.now
 	}

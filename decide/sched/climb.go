@@ -21,24 +21,25 @@ func (c *climb) byAttained() []candidate {
 	return sortedBy(c.view, func(j *Job) float64 { return c.view.aged(j, j.Attained) })
 }
 
-// start gives those their smallest sizes who wait and have had least, and takes slots from others
-// for them.
+// start gives those their smallest sizes who wait, or stand still, and have had least, and takes
+// slots from others for them.
 func (c *climb) start() {
 	more := true // whether others have slots to give
-	for _, x := range c.byAttained() {
-		n := x.job.Smallest()
-		if c.want[x.index] > 0 || n == 0 || n > c.view.Slots {
+	for _, x := range standingFirst(c.byAttained(), c.want) {
+		has, n := c.want[x.index], x.job.Smallest()
+		need := n - has
+		if need <= 0 || n > c.view.Slots {
 			continue
 		}
-		for more && c.free < n {
+		for more && c.free < need {
 			more = c.shrinkLeast(x.index, math.Inf(1))
 		}
-		if n > c.free && x.job.overdue(c.view.Age, x.job.Waited) {
+		if need > c.free && (has > 0 || x.job.overdue(c.view.Age, x.job.Waited)) {
 			break // nobody passes it
 		}
-		if n <= c.free {
+		if need <= c.free {
 			c.want[x.index] = n
-			c.free -= n
+			c.free -= need
 		}
 	}
 }

@@ -99,26 +99,48 @@ func takeBackFromLast(list []candidate, want []int, free int) (left int) {
 	return free
 }
 
-// startSmallest gives jobs that have nothing their smallest sizes, who comes first. Who does not
-// fit is passed by others until it is overdue. It returns how many slots are left.
+// startSmallest gives jobs that have less than their smallest sizes these, who comes first. Who
+// does not fit is passed by others until it is overdue; one that stands still is not passed. It
+// returns how many slots are left.
 func startSmallest(v *View, list []candidate, want []int, free int) (left int) {
-	for _, c := range list {
+	for _, c := range standingFirst(list, want) {
 		if free <= 0 {
 			break
 		}
-		if want[c.index] > 0 {
-			continue
-		}
-		n := c.job.Smallest()
-		if n > free && n <= v.Slots && c.job.overdue(v.Age, c.job.Waited) {
+		has, n := want[c.index], c.job.Smallest()
+		more := n - has
+		if more > free && n <= v.Slots && (has > 0 || c.job.overdue(v.Age, c.job.Waited)) {
 			break
 		}
-		if n > 0 && n <= free {
+		if more > 0 && more <= free {
 			want[c.index] = n
-			free -= n
+			free -= more
 		}
 	}
 	return free
+}
+
+// standingFirst returns candidates, which are in order, with those first of their priority that
+// have lost a host and stand still, since they have fewer slots than their smallest size: what they
+// have is of no use to anybody.
+func standingFirst(list []candidate, want []int) []candidate {
+	stands := func(c candidate) bool {
+		return want[c.index] > 0 && want[c.index] < c.job.Smallest()
+	}
+	if !slices.ContainsFunc(list, stands) {
+		return list
+	}
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b candidate) int {
+		switch x, y := stands(a), stands(b); {
+		case a.priority != b.priority || x == y:
+			return cmp.Compare(b.priority, a.priority)
+		case x:
+			return -1
+		}
+		return 1
+	})
+	return list
 }
 
 // elasticReason returns in words why a job gets what it gets.

@@ -32,6 +32,8 @@ func (m *Machine) guard(v *View, d *Decision) []int {
 		switch {
 		case n == 0:
 			free -= want[i]
+		case j.Rate(n) == 0 && want[i] > 0: // it stands still until it has more
+			free -= want[i] - n
 		case n != want[i]:
 			c := change{i, n, want[i], 0, m.cfg.Costs.Resize.Mean / 1000}
 			if need != nil && need[i] > n {
@@ -40,9 +42,12 @@ func (m *Machine) guard(v *View, d *Decision) []int {
 					continue // it changes anyway, and to no more than that
 				}
 			}
-			if want[i] > 0 {
+			switch {
+			case want[i] > 0:
 				c.gain = j.Seconds(c.from) - j.Seconds(want[i])
-			} else {
+			case j.Rate(n) == 0: // it stands still, and loses nothing
+				c.cost = 0
+			default:
 				costs := m.cfg.Costs
 				c.gain = -j.Seconds(n)
 				c.cost = (costs.Park.Mean + costs.Resume.Mean) / 1000

@@ -113,6 +113,7 @@ func (m *Machine) Update(j Job) error {
 		m.enqueue(e)
 	case e.slots > 0:
 		m.setRate(e)
+		m.short = m.short || e.slots < j.Asked
 	}
 	if !alike {
 		m.markChanged()

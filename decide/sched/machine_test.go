@@ -246,3 +246,27 @@ func TestSmallerHost(t *testing.T) {
 		}
 	}
 }
+
+// TestBelowItsSmallestSize has a job that has lost a host stand still with one slot of the three
+// that it needs. It gets the others, though jobs that are shorter wait too.
+func TestBelowItsSmallestSize(t *testing.T) {
+	for _, p := range sched.Policies() {
+		m := sched.New(sched.Config{Policy: p, Age: sched.DefaultAge})
+		for _, h := range []sched.Host{{Name: "a", Slots: 1}, {Name: "b", Slots: 2}} {
+			if err := m.Host(h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hurt := rigid("hurt", 0, 3, 1000)
+		hurt.Park, hurt.Has = sched.ParkNever, []sched.Place{{Host: "a", Slots: 1}}
+		submit(t, m, hurt)
+		if p.Share != nil { // the others start jobs first
+			submit(t, m, rigid("old", 0, 3, 1))
+			submit(t, m, rigid("short", 0, 2, 1))
+		}
+		got := m.Ready()
+		if len(got) != 1 || got[0].Job != "hurt" || len(got[0].Places) != 2 {
+			t.Errorf("%s: %+v", p.Name, got)
+		}
+	}
+}
