@@ -56,21 +56,20 @@ have wrong or to leave out is replaced by rules, and each that was used is told.
 				return cli.Usagef("say of which model, and where it goes: --name OPT-350 " +
 					"-o x.model.json")
 			case args[0] == "sailor":
-				source, err := sailorSource(args[1], name, hosts)
+				source, files, err := sailorSource(args[1], name, hosts)
 				if err != nil {
 					return err
 				}
-				return importFile(cmd.OutOrStdout(), source,
-					filepath.Join(args[1], "profiles_tmp.json"), out, clusterOut)
-			case name != "" || hosts != "":
-				return cli.Usagef("--name and --hosts are for sailor")
+				return importFile(cmd.OutOrStdout(), source, files, out, clusterOut)
 			case at < 0:
 				return cli.Usagef("there is no source %q: choose one of %s; shoal plan import "+
 					"--help says what each is", args[0], strings.Join(names, ", "))
+			case name != "" || hosts != "":
+				return cli.Usagef("--name and --hosts are for sailor")
 			case out == "":
 				return cli.Usagef("say where the model goes: -o x.model.json")
 			}
-			return importFile(cmd.OutOrStdout(), all[at], args[1], out, clusterOut)
+			return importFile(cmd.OutOrStdout(), all[at], args[1:], out, clusterOut)
 		},
 	}
 	cmd.Flags().StringVarP(&out, "out", "o", "", "write the model to this file")
@@ -82,23 +81,27 @@ have wrong or to leave out is replaced by rules, and each that was used is told.
 	return cmd
 }
 
-// sailorSource returns the source that reads profiles of Sailor with the other files of its folder.
-func sailorSource(folder, name, hosts string) (s importer.Source, err error) {
+// sailorSource returns the source that reads profiles of Sailor with the other files of its folder,
+// and the paths of all of these, that of the profiles first.
+func sailorSource(folder, name, hosts string) (s importer.Source, paths []string, err error) {
 	var files importer.SailorFiles
+	paths = []string{filepath.Join(folder, "profiles_tmp.json")}
 	for file, into := range map[string]*[]byte{"llm_info.json": &files.Info,
 		"bandwidth/network_coeffs_all_homo.json":  &files.Network,
 		"bandwidth/multizone_bandwidths_het.json": &files.Mixed,
 		"configs/basic_cluster_config.json":       &files.Config} {
-		if *into, err = durable.Read(filepath.Join(folder, file), importer.MaxBytes); err != nil {
-			return s, cli.AsUsage(err)
+		path := filepath.Join(folder, file)
+		if *into, err = durable.Read(path, importer.MaxBytes); err != nil {
+			return s, nil, cli.AsUsage(err)
 		}
+		paths = append(paths, path)
 	}
 	var list []importer.SailorHosts
 	for _, item := range strings.Split(hosts, ",") {
 		kind, text, _ := strings.Cut(item, "=")
 		count, err := strconv.Atoi(text)
 		if err != nil || kind == "" {
-			return s, cli.Usagef("--hosts=%s: say how many hosts of each kind, such as "+
+			return s, nil, cli.Usagef("--hosts=%s: say how many hosts of each kind, such as "+
 				"A100-40=8,V100-16=4", hosts)
 		}
 		list = append(list, importer.SailorHosts{Kind: kind, Count: count})
@@ -108,15 +111,20 @@ func sailorSource(folder, name, hosts string) (s importer.Source, err error) {
 		files.Profiles = text
 		return importer.Sailor(files, name, list)
 	}
-	return s, nil
+	return s, paths, nil
 }
 
-// importFile reads a file of a source, writes what it has, and tells what was changed.
-func importFile(to io.Writer, source importer.Source, file, out, clusterOut string) error {
-	same := cli.RefuseSame([][4]string{{"-o", out, "what is read", file},
-		{"--cluster-out", clusterOut, "what is read", file},
-		{"-o", out, "--cluster-out", clusterOut}})
-	err := cmp.Or(same, cli.CheckOutput("-o", out), cli.CheckOutput("--cluster-out", clusterOut))
+// importFile reads the first of the files of a source, which has read the others, writes what they
+// have, and tells what was changed.
+func importFile(to io.Writer, source importer.Source, files []string, out,
+	clusterOut string) error {
+	file, pairs := files[0], [][4]string{{"-o", out, "--cluster-out", clusterOut}}
+	for _, read := range files {
+		pairs = append(pairs, [4]string{"-o", out, "what is read", read},
+			[4]string{"--cluster-out", clusterOut, "what is read", read})
+	}
+	err := cmp.Or(cli.RefuseSame(pairs), cli.CheckOutput("-o", out),
+		cli.CheckOutput("--cluster-out", clusterOut))
 	if err != nil {
 		return err
 	}
