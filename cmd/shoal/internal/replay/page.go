@@ -200,8 +200,8 @@ func chart(b *bytes.Buffer, title string, lines []series, log bool) {
 }
 
 // ticksOf returns the numbers that stand at an axis from low to high, ascending: 1, 2 or 5 times a
-// power of ten on a logarithmic scale, where two of these are there, and else multiples of such a
-// number.
+// power of ten on a logarithmic scale, where two of these are there, of many powers each second or
+// third one; and else multiples of such a number.
 func ticksOf(low, high float64, log bool) (ticks []float64) {
 	const most = 9
 	if log {
@@ -218,6 +218,13 @@ func ticksOf(low, high float64, log bool) (ticks []float64) {
 			if n := len(ticks); n >= 2 && n <= most {
 				return ticks
 			}
+		}
+		if n := len(ticks); n > most {
+			var some []float64
+			for i := 0; i < n; i += (n + most - 1) / most {
+				some = append(some, ticks[i])
+			}
+			return some
 		}
 	}
 	span := max(high-low, high/1e6, 1e-9)

@@ -20,6 +20,7 @@ func TestTicks(t *testing.T) {
 		{0, 39.1, false, "[0 5 10 15 20 25 30 35]"},
 		{0, 0.8, false, "[0 0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8]"},
 		{3, 3, true, "[3]"},
+		{1e-4, 2.8e6, true, "[0.0001 0.01 1 100 10000 1e+06]"},
 		{0, 0, false, "[0]"},
 	} {
 		if got := fmt.Sprint(ticksOf(x.low, x.high, x.log)); got != x.want {
