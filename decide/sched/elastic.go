@@ -176,12 +176,26 @@ func elasticReason(v *View, want []int, i int) string {
 					plural.Verb(taken, "is", "are"))
 			}
 		}
-		return fmt.Sprintf("%s less, which hardly %s it faster", plural.Of(taken, "slot"),
-			plural.Verb(taken, "makes", "make"))
+		return fewerReason(v, taken)
 	}
 	text := fmt.Sprintf("%s for %s", plural.Of(taken, "slot"), v.Jobs[best].ID)
 	if p := v.Jobs[best].Priority; p > 0 {
 		text += fmt.Sprintf(", priority %d", p)
 	}
 	return text
+}
+
+// fewerReason returns in words why a job of a view has fewer slots by so many, which no other job
+// gets: the hosts have fewer than all jobs hold, or the job is as fast without them.
+func fewerReason(v *View, taken int) string {
+	held := 0
+	for _, j := range v.Jobs {
+		held += j.Slots()
+	}
+	if held > v.Slots {
+		return fmt.Sprintf("%s less, since there %s only %d now", plural.Of(taken, "slot"),
+			plural.Verb(v.Slots, "is", "are"), v.Slots)
+	}
+	return fmt.Sprintf("%s less, which hardly %s it faster", plural.Of(taken, "slot"),
+		plural.Verb(taken, "makes", "make"))
 }

@@ -170,6 +170,35 @@ func TestElasticSaysWhyOfOneSlot(t *testing.T) {
 	says("1 slot less, which hardly makes it faster")
 }
 
+// elastic says of slots that a job has to give up with a host that is left that there are fewer,
+// and not that it is as fast without them.
+func TestElasticSaysWhyOfAHostThatIsLeft(t *testing.T) {
+	m := sched.New(sched.Config{})
+	b := sched.Host{Name: "b", Slots: 2}
+	for _, h := range []sched.Host{{Name: "a", Slots: 2}, b} {
+		if err := m.Host(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	speed := sched.Curve{{Slots: 2, Rate: 2}, {Slots: 4, Rate: 4}}
+	if err := m.Submit(sched.Job{ID: "x", Min: 2, Max: 4, Asked: 4, Sizes: []int{2, 4},
+		Speed: speed, Left: sched.Estimate{Mean: 1e4}, Park: sched.ParkWhole}); err != nil {
+		t.Fatal(err)
+	}
+	if g := m.Ready(); len(g) != 1 || len(g[0].Places) != 2 {
+		t.Fatalf("%+v, want 4 slots on two hosts", g)
+	}
+	m.Tick(10_000)
+	b.Leaving = true
+	if err := m.Host(b); err != nil {
+		t.Fatal(err)
+	}
+	want := "2 slots less, since there are only 2 now"
+	if g := m.Ready(); len(g) != 1 || g[0].Because != want {
+		t.Errorf("%+v, want %q", g, want)
+	}
+}
+
 // TestProgressRefused has a report of progress that is refused change nothing: no decision is due.
 func TestProgressRefused(t *testing.T) {
 	m := newMachine(t, "fifo", 4)
