@@ -98,7 +98,7 @@ func (b Budget) decide(o sense.Observation, twin decide.Twin, s *spent) decide.D
 	} else {
 		left += float64(saved * saveSpent)
 	}
-	rate, n := sense.Rate(o.Steps.Between(o.Step-min(o.Step, 64), o.Step))
+	rate, n := newestRate(o)
 	if n == 0 {
 		return decide.NoChange("no step was measured")
 	}

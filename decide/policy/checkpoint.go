@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/internal/portable"
 	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/setting"
 )
 
 const (
@@ -38,8 +39,7 @@ func (Checkpoint) Decide(o sense.Observation, _ decide.Twin,
 		return decide.NoChange("the program does not leave the time between checkpoints to the " +
 			`job: job.checkpoint(…, every="auto") does`), nil
 	}
-	rate, n := sense.Rate(slices.DeleteFunc(o.Steps.Between(o.Step-min(o.Step, 64), o.Step),
-		func(x sense.StepSample) bool { return x.Batch != o.Setting.Batch || x.Size != o.Size }))
+	rate, n := newestRate(o)
 	switch {
 	case o.Saves.Count == 0:
 		return decide.NoChange("no checkpoint was made yet, amid a training, whose cost shows"), nil
@@ -66,6 +66,13 @@ func (Checkpoint) Decide(o sense.Observation, _ decide.Twin,
 		because += fmt.Sprintf(", saves %.2g %% of the time", 100*saved)
 	}
 	return decide.Decision{To: &to, Because: because}, nil
+}
+
+// newestRate returns the samples a second of those of the newest 64 steps that were made with the
+// batch and the members of now, and of how many steps.
+func newestRate(o sense.Observation) (rate setting.Band, n int) {
+	return sense.Rate(slices.DeleteFunc(o.Steps.Between(o.Step-min(o.Step, 64), o.Step),
+		func(x sense.StepSample) bool { return x.Batch != o.Setting.Batch || x.Size != o.Size }))
 }
 
 // roundSteps rounds a number of steps to two digits, and to 1 at least.

@@ -175,6 +175,35 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// Where an epoch is short, what it takes is that of steps with the members and the batch of now,
+// and not of those before.
+func TestBudgetOfShortEpochs(t *testing.T) {
+	took := func(n int) float64 { return 0.8/float64(n) + 0.2 }
+	o := members(4, 8)
+	o.Setting.Batch, o.Samples, o.Steps = 1000, 16_000, &sense.StepSeries{}
+	// Sixteen steps of four members cost 25.6 seconds of a member, at a price of 2 an hour.
+	b := policy.Budget{Epoch: 2 * 25.61 / 3600, Price: 2}
+	var state []byte
+	for step := uint64(1); step <= 65; step++ {
+		n, batch := 4, uint64(1000)
+		if step <= 48 {
+			n, batch = 2, 4000
+		}
+		o.Steps.Add(sense.StepSample{Step: step, Seconds: took(n), Samples: batch, Batch: batch,
+			Size: n, Generation: uint64(n)})
+		if o.Step = step; step == 48 { // the epoch that four members make begins
+			o.Epoch, o.Now = 3, sense.Second
+			_, state = b.Decide(o, sized{now: 4, took: took}, state)
+		}
+	}
+	o.Epoch, o.Now = 4, o.Now+sense.Duration(16*took(4)*float64(sense.Second))
+	d, _ := b.Decide(o, sized{now: 4, took: took}, state)
+	if want := "an epoch takes 6.4 s and costs 0.0142 with 4 members"; d.To != nil ||
+		!strings.Contains(d.Because, want) {
+		t.Errorf("%+v, want no change: %s", d, want)
+	}
+}
+
 // Each policy has its name, and only names of policies have one.
 func TestNamed(t *testing.T) {
 	for _, name := range policy.Names() {
