@@ -191,7 +191,9 @@ func (t *Twin) Predict(to decide.Target) decide.Prediction {
 		High: seconds / p.Throughput.Low}
 	p.CostSeconds = kind.costSeconds(float64(from.Batch) / t.rate.Mid)
 	if to.Setting.Save != from.Save {
-		p = t.withSaves(p, to.Setting)
+		if p = t.withSaves(p, to.Setting); !p.Throughput.IsKnown() {
+			return p
+		}
 	}
 	if !p.Efficiency.IsKnown() {
 		p.Goodput = setting.Band{}

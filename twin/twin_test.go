@@ -410,6 +410,23 @@ func TestCost(t *testing.T) {
 	}
 }
 
+// As long as no checkpoint has shown what one costs, that is why nothing is predicted of a change
+// of the steps between them, whether the noise is known or not.
+func TestUnknownCostOfCheckpoints(t *testing.T) {
+	w := newWorld(0.05, 1e-3, 0)
+	w.train(128, 8)
+	for _, known := range []bool{true, false} {
+		o := w.observe(128, 1000)
+		o.Noise.Known = known
+		var twin twin.Twin
+		twin.Observe(o)
+		p := twin.Predict(decide.Target{Setting: setting.Setting{Batch: 128, Save: 9}})
+		if p.Guess != "what a checkpoint costs is not known" || p.Throughput.IsKnown() {
+			t.Errorf("noise known %v: %+v", known, p)
+		}
+	}
+}
+
 // Prediction takes about so long with a full series.
 func BenchmarkPredict(b *testing.B) {
 	w := newWorld(0.05, 1e-3, 0.02)
