@@ -276,6 +276,26 @@ func TestSmallerHost(t *testing.T) {
 	}
 }
 
+// TestSmallerHostOfTwoJobs has a host get smaller where one job keeps what it has and another can
+// give some back: that one does.
+func TestSmallerHostOfTwoJobs(t *testing.T) {
+	m := newMachine(t, "elastic", 12)
+	large := rigid("large", 0, 8, 100)
+	large.Min, large.Max, large.Park = 5, 20, sched.ParkShrink
+	large.Speed, large.Has = nil, []sched.Place{{Host: "h", Slots: 8}}
+	kept := rigid("kept", 0, 3, 100)
+	kept.Park, kept.Has = sched.ParkNever, []sched.Place{{Host: "h", Slots: 3}}
+	submit(t, m, large)
+	submit(t, m, kept)
+	if err := m.Host(sched.Host{Name: "h", Slots: 8}); err != nil {
+		t.Fatal(err)
+	}
+	want := sched.Place{Host: "h", Slots: 5}
+	if got := m.Ready(); len(got) != 1 || got[0].Job != "large" || got[0].Places[0] != want {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestBelowItsSmallestSize has a job that has lost a host stand still with one slot of the three
 // that it needs. It gets the others, though jobs that are shorter wait too.
 func TestBelowItsSmallestSize(t *testing.T) {

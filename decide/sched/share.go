@@ -101,7 +101,7 @@ func (m *Machine) keptBeyond(entries []*entry) (n int) {
 	}
 	for _, s := range m.place.hosts {
 		if !s.Leaving {
-			n += min(max(-s.free, 0), kept[s.Name])
+			n += max(kept[s.Name]-s.Slots, 0)
 		}
 	}
 	return n
