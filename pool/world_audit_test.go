@@ -49,6 +49,9 @@ func (w *world) auditDecisions(old, restored *Machine) {
 			x.Steps, x.Goal, x.Speeds = e.Steps, e.Goal, maps.Clone(e.Speeds)
 		}
 	}
+	for name, h := range restored.hosts { // how long a host is away counts for a minute only
+		h.Since = old.hosts[name].Since
+	}
 	heads := []*Machine{old, restored}
 	for _, m := range heads {
 		m.at(w.now)
