@@ -182,7 +182,10 @@ func (m *Network) Seek(ctx context.Context) map[fabric.Host][]fabric.Host {
 	g := group.New(ctx)
 	for i, a := range gone {
 		g.Go("seek", func(ctx context.Context) error {
-			answers[i], _ = m.askAgent(ctx, a) // who does not answer is not there
+			// who does not answer, or is another one, is not there
+			if agents, err := m.askAgent(ctx, a); err == nil {
+				answers[i] = agents
+			}
 			return nil
 		})
 	}
