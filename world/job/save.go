@@ -91,6 +91,15 @@ func (w *World) loseState() {
 // its state.
 func (w *World) isNewRun() bool { return w.saving.lost && w.config.Levers.Save }
 
+// NewRun returns with how many members the next run begins, where nobody has the state any more,
+// and how many workers are there for it; 0 members = the run of now goes on.
+func (w *World) NewRun() (members, there int) {
+	if !w.isNewRun() {
+		return 0, 0
+	}
+	return w.joining.expected, w.memberCount() + w.startingCount()
+}
+
 // restartFromSave has the hosts that are there now begin a new run, which goes on from the newest
 // checkpoint that was written, if it is one. Steps that are made again count as further ones. It
 // returns whether they did.

@@ -179,11 +179,7 @@ func (p *player) isOver() bool {
 func (p *player) step() (on bool, err error) {
 	s, on := p.world.Step()
 	if !on {
-		p.result.Ended = "no host is left"
-		if o := p.world.Observation(); o.Size > 0 {
-			p.result.Ended = fmt.Sprintf("%s left, fewer than the minimum of %d, and no host joins",
-				plural.Of(o.Size, "worker")+plural.Verb(o.Size, " is", " are"), o.Levers.Size.From)
-		}
+		p.result.Ended = p.whyOver()
 		return false, nil
 	}
 	if !(s.Seconds-s.Pause-s.Changing-s.Saving > 0) {
@@ -214,6 +210,21 @@ func (p *player) step() (on bool, err error) {
 		p.recordFaults()
 	}
 	return true, nil
+}
+
+// whyOver returns why the job cannot go on.
+func (p *player) whyOver() string {
+	members, there := p.world.NewRun()
+	o := p.world.Observation()
+	switch {
+	case there > 0:
+		return fmt.Sprintf("a new run begins with %s, %d%s there, and no host joins",
+			plural.Of(members, "worker"), there, plural.Verb(there, " is", " are"))
+	case o.Size > 0:
+		return fmt.Sprintf("%s left, fewer than the minimum of %d, and no host joins",
+			plural.Of(o.Size, "worker")+plural.Verb(o.Size, " is", " are"), o.Levers.Size.From)
+	}
+	return "no host is left"
 }
 
 // isLookDue reports whether whoever decides looks at the job after a step. As in a running job that

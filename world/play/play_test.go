@@ -277,6 +277,18 @@ func TestTooFewWorkersAreLeft(t *testing.T) {
 	}
 }
 
+// A new run that waits for more workers than come says so, and not that no host is left.
+func TestNewRunWaitsForEver(t *testing.T) {
+	const text = "hosts 2 range 1-2\ncompute 100ms\ndata 50000 batch 128\ncosts save 1s\n" +
+		"at 10s lose h1\nat 10s lose h2\nrun 100s\n"
+	for more, want := range map[string]string{"": "no host is left",
+		"at 20s join h1\n": "a new run begins with 2 workers, 1 is there, and no host joins"} {
+		if r := playText(t, text+more); r.Ended != want {
+			t.Errorf("%q: ended %q, want %q", more, r.Ended, want)
+		}
+	}
+}
+
 // Whoever decides looks at the job as often as in a running one, however short its steps are: at
 // the end of the step in which a quarter of a second is over, and at once when a person asks.
 func TestLooksComeAsOftenAsInAJob(t *testing.T) {
