@@ -269,6 +269,22 @@ func TestWhatIfs(t *testing.T) {
 	}
 }
 
+// A what-if whose policy needs numbers that no line has names the what-if, and no line.
+func TestWhatIfOfABudgetWithoutNumbers(t *testing.T) {
+	const lines = "hosts 2\ncompute 100ms\ndata 1000 batch 10\n"
+	known := []string{"batch", "budget"}
+	for _, text := range []string{lines, lines + "policy batch\n"} {
+		_, err := scenario.Parse(text, known, "policy=budget")
+		if err == nil || strings.Contains(err.Error(), "line 0") ||
+			!strings.HasPrefix(err.Error(), `"policy=budget": the policy budget needs numbers`) {
+			t.Errorf("error %v", err)
+		}
+	}
+	if _, err := scenario.Parse(lines+"budget 0.5 price 2\n", known, "policy=budget"); err != nil {
+		t.Error(err)
+	}
+}
+
 // What a what-if says of a host holds, and not what the lines say of it at the start.
 func TestWhatIfReplacesWhatIsAtTheStart(t *testing.T) {
 	const lines = "hosts 2\ncompute 100ms\ndata 1000 batch 10\n"

@@ -63,6 +63,10 @@ func (p *parser) readWhatIfItem(l *line) {
 		p.Policies = nil
 		if name := l.nextOf(append([]string{"none"}, p.policies...)...); name != "none" {
 			p.Policies = []string{name}
+			if name == "budget" && p.Price == 0 {
+				l.failf("the policy budget needs numbers: write also the line %q",
+					examples["budget"])
+			}
 		}
 	}
 }
