@@ -171,6 +171,9 @@ func (m *Machine) partGone(e *entry, host string) {
 	delete(e.Names, host)
 	delete(e.begun, host)
 	delete(e.stuck, host)
+	if (e.State == Running || e.State == Resizing) && e.Target.total() < e.Submission.Min {
+		e.Target = e.Held.clone() // with so few no part leaves that was to
+	}
 	e.away[host] = m.now
 	for key := range e.sent {
 		if key.host == host {

@@ -104,3 +104,22 @@ func TestStuck(t *testing.T) {
 	report("c")
 	check("it is lost once more", "bb")
 }
+
+// A job that is to leave one of its hosts, and loses the other before it does, stays there: what is
+// left is too little for it to let workers go.
+func TestAPartThatWasToLeaveStays(t *testing.T) {
+	m, submit, _ := asked(t, "elastic")
+	m.Reported(2, Report{Host: "a"})
+	m.HostUp(2, "b", 4, "")
+	m.Reported(2, Report{Host: "b"})
+	submit("one", 2, 8, 0)
+	e := m.jobs["one"]
+	if !e.Held.equal(Slots{"a": 4, "b": 4}) {
+		t.Fatalf("it has %v", e.Held)
+	}
+	e.State, e.Target = Resizing, Slots{"b": 2}
+	m.partGone(e, "b")
+	if want := (Slots{"a": 4}); !e.Target.equal(want) {
+		t.Errorf("it is to have %v, not %v", e.Target, want)
+	}
+}
