@@ -52,8 +52,8 @@ func (asrptShare) Decide(v *View, mem []byte) (Decision, []byte) {
 	if free < 0 { // a host is leaving: the youngest give way
 		free = takeBackFromLast(sortedBy(v, func(*Job) float64 { return 0 }), want, free)
 	}
-	for i, j := range v.Jobs { // those that stand still, since they have lost a host
-		if n := j.Smallest(); want[i] > 0 && want[i] < n && n <= v.Slots {
+	for i, j := range v.Jobs {
+		if n := j.Smallest(); j.standsStill(want[i]) && n <= v.Slots {
 			if j.Asked-want[i] <= free {
 				n = j.Asked
 			}

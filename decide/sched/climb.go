@@ -27,14 +27,14 @@ func (c *climb) start() {
 	more := true // whether others have slots to give
 	for _, x := range standingFirst(c.byAttained(), c.want) {
 		has, n := c.want[x.index], x.job.Smallest()
-		need := n - has
-		if need <= 0 || n > c.view.Slots {
+		stands, need := x.job.standsStill(has), n-has
+		if need <= 0 || n > c.view.Slots || has > 0 && !stands {
 			continue
 		}
 		for more && c.free < need {
 			more = c.shrinkLeast(x.index, math.Inf(1))
 		}
-		if need > c.free && (has > 0 || x.job.overdue(c.view.Age, x.job.Waited)) {
+		if need > c.free && (stands || x.job.overdue(c.view.Age, x.job.Waited)) {
 			break // nobody passes it
 		}
 		if need <= c.free {

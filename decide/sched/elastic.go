@@ -99,20 +99,23 @@ func takeBackFromLast(list []candidate, want []int, free int) (left int) {
 	return free
 }
 
-// startSmallest gives jobs that have less than their smallest sizes these, who comes first. Who
-// does not fit is passed by others until it is overdue; one that stands still is not passed. It
-// returns how many slots are left.
+// startSmallest gives jobs that have nothing, or stand still, their smallest sizes, who comes
+// first. Who does not fit is passed by others until it is overdue; one that stands still is not
+// passed. It returns how many slots are left.
 func startSmallest(v *View, list []candidate, want []int, free int) (left int) {
 	for _, c := range standingFirst(list, want) {
 		if free <= 0 {
 			break
 		}
 		has, n := want[c.index], c.job.Smallest()
-		more := n - has
-		if more > free && n <= v.Slots && (has > 0 || c.job.overdue(v.Age, c.job.Waited)) {
+		stands, more := c.job.standsStill(has), n-has
+		if more <= 0 || has > 0 && !stands {
+			continue
+		}
+		if more > free && n <= v.Slots && (stands || c.job.overdue(v.Age, c.job.Waited)) {
 			break
 		}
-		if more > 0 && more <= free {
+		if more <= free {
 			want[c.index] = n
 			free -= more
 		}
@@ -121,12 +124,9 @@ func startSmallest(v *View, list []candidate, want []int, free int) (left int) {
 }
 
 // standingFirst returns candidates, which are in order, with those first of their priority that
-// have lost a host and stand still, since they have fewer slots than their smallest size: what they
-// have is of no use to anybody.
+// stand still: what they have is of no use to anybody.
 func standingFirst(list []candidate, want []int) []candidate {
-	stands := func(c candidate) bool {
-		return want[c.index] > 0 && want[c.index] < c.job.Smallest()
-	}
+	stands := func(c candidate) bool { return c.job.standsStill(want[c.index]) }
 	if !slices.ContainsFunc(list, stands) {
 		return list
 	}

@@ -6,11 +6,11 @@ import (
 )
 
 // This file refuses changes of jobs that run which are not worth what they cost. Starts pass, with
-// exactly the slots that they need; so does what a policy says that a job needs, and what follows a
-// lost or leaving host. What a policy wants beyond that must gain more than it costs, and must not
-// undo the last change of a job unless something has happened since. Only decideByShare calls it,
-// within Machine.Ready, on the goroutine that uses the Machine. Lists have an element for each job
-// of the view.
+// exactly the slots that they need; so does what a policy says that a job needs, or gives to one
+// that stands still, and what follows a lost or leaving host. What a policy wants beyond that must
+// gain more than it costs, and must not undo the last change of a job unless something has happened
+// since. Only decideByShare calls it, within Machine.Ready, on the goroutine that uses the Machine.
+// Lists have an element for each job of the view.
 
 // change is that a job of a view that runs gets another number of slots.
 type change struct {
@@ -32,7 +32,7 @@ func (m *Machine) guard(v *View, d *Decision) []int {
 		switch {
 		case n == 0:
 			free -= want[i]
-		case j.Rate(n) == 0 && want[i] > 0: // it stands still until it has more
+		case j.standsStill(n) && want[i] > 0:
 			free -= want[i] - n
 		case n != want[i]:
 			c := change{i, n, want[i], 0, m.cfg.Costs.Resize.Mean / 1000}
@@ -45,7 +45,7 @@ func (m *Machine) guard(v *View, d *Decision) []int {
 			switch {
 			case want[i] > 0:
 				c.gain = j.Seconds(c.from) - j.Seconds(want[i])
-			case j.Rate(n) == 0: // it stands still, and loses nothing
+			case j.standsStill(n): // it loses nothing
 				c.cost = 0
 			default:
 				costs := m.cfg.Costs

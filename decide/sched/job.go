@@ -89,6 +89,10 @@ func (j *Job) Smallest() int {
 	return 0
 }
 
+// standsStill reports whether the job does not run with the n slots that it has: it has lost a
+// host, and needs more of them.
+func (j *Job) standsStill(n int) bool { return n > 0 && j.Rate(n) == 0 }
+
 // held reports whether the job gets no slots because a person wants that.
 func (j *Job) held() bool { return j.Park == ParkHeld }
 
