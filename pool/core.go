@@ -85,7 +85,7 @@ func (m *Machine) toCore(e *entry) sched.Job {
 		case e.Pinned: // it would refuse more, too
 			fixSize(&j, n)
 		case e.Unparkable: // it has all that it can use, or lacks what it needs to train
-			fixSize(&j, max(n, leastSize(&j)))
+			fixSize(&j, max(n, j.Min, leastSize(j.Sizes, j.Min, j.Max)))
 		}
 	}
 	j.Speed = m.curve(e, j.Min, max(j.Max, e.Want.total()))
@@ -99,16 +99,6 @@ func fixSize(j *sched.Job, n int) {
 	if !slices.Contains(j.Sizes, n) {
 		j.Sizes = nil
 	}
-}
-
-// leastSize returns the smallest number of workers with which a job trains.
-func leastSize(j *sched.Job) int {
-	for _, n := range slices.Sorted(slices.Values(j.Sizes)) {
-		if n >= j.Min {
-			return n
-		}
-	}
-	return j.Min
 }
 
 // curve returns the speed of a job that can have from least to most workers, by what was measured

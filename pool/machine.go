@@ -243,14 +243,7 @@ func (m *Machine) checkSubmission(s Submission) error {
 	}
 	least := s.Min
 	if s.Sizes != nil {
-		least = 0
-		for _, n := range slices.Sorted(slices.Values(s.Sizes)) {
-			if n >= s.Min && n <= s.Max {
-				least = n
-				break
-			}
-		}
-		if least == 0 {
+		if least = leastSize(s.Sizes, s.Min, s.Max); least == 0 {
 			return usagef("sizes: none of %v is from %d to %d", s.Sizes, s.Min, s.Max)
 		}
 		if !slices.Contains(s.Sizes, s.Asked) { // also where the pool has no room for as many
@@ -263,6 +256,16 @@ func (m *Machine) checkSubmission(s Submission) error {
 			"join with shoal pool join", plural.Of(least, "slot"), most, most)
 	}
 	return nil
+}
+
+// leastSize returns the smallest of some sizes from least to most; 0 = there is none.
+func leastSize(sizes []int, least, most int) int {
+	for _, n := range slices.Sorted(slices.Values(sizes)) {
+		if n >= least && n <= most {
+			return n
+		}
+	}
+	return 0
 }
 
 // maxName is how many bytes the name of a job has at most, as for shoal run, which starts it.

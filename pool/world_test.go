@@ -247,10 +247,9 @@ func (w *world) carryOut(h *worldHost) {
 		if p == nil || !p.live || !mine || run.lead != h.name {
 			break
 		}
-		if p.refused, p.allotted = "", o.Seq; run.elastic && Slots(o.Allot).total() < run.least {
-			p.refused, p.allotted = "the job's minimum is more", 0
-			break
-		} else if !run.elastic {
+		p.refused, p.allotted = "", o.Seq
+		switch {
+		case !run.elastic:
 			same := true
 			for host, n := range run.workers {
 				same = same && o.Allot[run.names[host]] == n
@@ -258,9 +257,11 @@ func (w *world) carryOut(h *worldHost) {
 			if !same {
 				p.refused, p.allotted = "it does not train in steps", 0
 			}
-			break
+		case Slots(o.Allot).total() < run.least:
+			p.refused, p.allotted = "the job's minimum is more", 0
+		default:
+			run.allot = o.Allot
 		}
-		run.allot = o.Allot
 	case InviteRun:
 		if p != nil {
 			p.token, p.invited = true, o.Seq
