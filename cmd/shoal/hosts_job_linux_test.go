@@ -223,6 +223,15 @@ func (s *spread) runShoal(words ...string) {
 	}
 }
 
+// refuses fails the test unless a command of shoal fails and says some text.
+func (s *spread) refuses(text string, words ...string) {
+	s.Helper()
+	out, err := exec.CommandContext(s.ctx, "shoal", words...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), text) {
+		s.Errorf("shoal %s: %v\n%s", strings.Join(words, " "), err, out)
+	}
+}
+
 // awaitExit waits for a process, and fails the test unless it ends with this exit code; -1 = a
 // signal has ended it.
 func (s *spread) awaitExit(p *process, code int) {
