@@ -103,8 +103,7 @@ func (f *reshapeFlags) readPlan() error {
 // run prints to out what the change of mesh would move, asks the job for the change unless
 // --dry-run is given, and waits until the job has the mesh unless --no-wait is given. It prints to
 // notes how many workers have no place.
-func (f *reshapeFlags) run(ctx context.Context, out, notes io.Writer,
-	j *control.Job) error {
+func (f *reshapeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job) error {
 	plan, err := j.PlanReshape(ctx, f.mesh, cli.Requester())
 	if err != nil {
 		return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
